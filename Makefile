@@ -13,7 +13,7 @@ TESTED := env -u PYTHONDONTWRITEBYTECODE
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
 
-test: .venv/dev tests/node/node_modules/.installed-from $(if $(findstring --slow,$(ARGS)),.venv/providers/.installed) ## every test but those that take minutes (ARGS=--slow)
+test: .venv/dev tests/node/node_modules/.installed-from $(if $(findstring --slow,$(ARGS)),.venv/providers/.installed .venv/proxies/.installed) ## every test but those that take minutes (ARGS=--slow)
 	@$(COMPILE)
 	$(TESTED) $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -48,6 +48,12 @@ bench: .venv/dev ## what a call costs, beside a bare server and the peers
 	@.venv/providers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement tests/providers/requirements.lock
 	@touch $@
 
+# Proxies, each a program in a package of its own.
+.venv/proxies/.installed: .venv/python tests/deploy/requirements.lock
+	@$(PYTHON) -m venv --clear .venv/proxies
+	@.venv/proxies/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement tests/deploy/requirements.lock
+	@touch $@
+
 tests/node/node_modules/.installed-from: .venv/dev tests/node/package-lock.json
 	$(BIN)/python -m tests.support.node
 
@@ -55,6 +61,8 @@ lock: .venv/dev ## write the locks anew (versions and hashes, no index addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml --output-file requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group dev --group build --constraints requirements.lock pyproject.toml --output-file requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header tests/providers/requirements.in --output-file tests/providers/requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header tests/deploy/requirements.in --output-file tests/deploy/requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra postgres --extra redis --extra otel --extra cel --constraints requirements-dev.lock pyproject.toml --output-file deploy/requirements.lock
 
 clean:
 	rm -rf .venv .gatepost tests/node/node_modules

@@ -19,6 +19,7 @@ from bench import (
     issuer,
     listen,
     redaction,
+    replicas,
     report,
     rounds,
     soak,
@@ -64,6 +65,9 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
         "--checkpoints", action="store_true", help="what signing the chains of many tenants costs"
     )
     parser.add_argument("--tenants", type=int, default=10_000, help="how many of them (10000)")
+    parser.add_argument(
+        "--replicas", action="store_true", help="what one tenant does over several replicas"
+    )
     parser.add_argument("--profile", action="store_true", help="where Gatepost's time goes")
     parser.add_argument(
         "--walk", action="store_true", help="how many files and functions one call goes through"
@@ -207,6 +211,19 @@ def signed(options: argparse.Namespace) -> int:
     return 0
 
 
+def replicated(options: argparse.Namespace) -> int:
+    """Call several replicas, print, save."""
+    number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 5
+    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
+        say = lambda line: print(line, flush=True)  # noqa: E731
+        samples = replicas.run(Path(place), origin, number, seconds, say)
+    print(f"\n{replicas.render(samples)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-replicas.json"
+    replicas.save(samples, this_machine(), path)
+    print(f"Every sample: {shown(path)}")
+    return 0
+
+
 def redacted(options: argparse.Namespace) -> int:
     """Search, print, save; needs no server and no load."""
     costs, makings = redaction.run(options.rounds or (3 if options.quick else 9))
@@ -237,6 +254,8 @@ def main(values: Sequence[str] | None = None) -> int:
         wrk.program()
         if options.checkpoints:
             return signed(options)
+        if options.replicas:
+            return replicated(options)
         wanted = plan(options)
     except (wrk.LoadError, ValueError) as reason:
         print(reason, file=sys.stderr)

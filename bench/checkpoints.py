@@ -70,7 +70,7 @@ async def grow(folder: Path, tenants: int) -> None:
     now = int(time.time() * 1000)
     for first in range(0, tenants, BATCH):
         batch = {
-            name: [draft(RecordBody(at=now, kind="call", tenant=name, outcome="success"), {})]
+            (name, 1): [draft(RecordBody(at=now, kind="call", tenant=name, outcome="success"), {})]
             for name in names[first : first + BATCH]
         }
         await records.audit.write(batch, WriteAttempt(keyring).link)

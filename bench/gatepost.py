@@ -106,12 +106,17 @@ async def tool_{number:03}(
 
 
 def write_config(
-    settings: Settings, folder: Path, *, more: Sequence[Path] = (), controls: str = ON
+    settings: Settings,
+    folder: Path,
+    *,
+    more: Sequence[Path] = (),
+    controls: str = ON,
+    database: str = "",
 ) -> Path:
     """
     Write configuration and tools into *folder*, naming *more* tools; the path for `--config`.
 
-    *controls* is ON or OFF.
+    *controls* is ON or OFF. The default *database* is a SQLite file in the folder.
     """
     fillers = range(DEMO_TOOLS, settings.tools)
     if fillers:
@@ -130,7 +135,7 @@ def write_config(
         workspaces=json.dumps(str(folder / "workspaces")),
         metrics=json.dumps(f"127.0.0.1:{free_port()}" if is_on else ""),
         controls=controls.format(
-            database=json.dumps(f"sqlite:///{folder / 'gatepost.db'}"),
+            database=json.dumps(database or f"sqlite:///{folder / 'gatepost.db'}"),
             ring=json.dumps(f"file:{ring}"),
         ),
     )

@@ -18,6 +18,7 @@ if typing.TYPE_CHECKING:
     from gatepost.tools.content import (
         Audio,
         Contents,
+        File,
         Icon,
         Image,
         ListedResource,
@@ -35,10 +36,12 @@ if typing.TYPE_CHECKING:
         Workspace,
         WorkspaceUsage,
     )
+    from gatepost.tools.dependency import Depends
     from gatepost.tools.effects import Effects, FileWrite, SettingsLookup
     from gatepost.tools.elicitation import Elicitation, ElicitationResult, Roots, UrlElicitation
     from gatepost.tools.failure import Failure, FailureKind, ToolFailure
     from gatepost.tools.json_shape import decoded
+    from gatepost.tools.methods import tool_method
     from gatepost.tools.pack import Pack
     from gatepost.tools.raw_schema import validator_of
     from gatepost.tools.sampling import Sampled, Sampling
@@ -50,6 +53,7 @@ __all__ = [
     "CallContext",
     "Contents",
     "CredentialUse",
+    "Depends",
     "Effects",
     "Elicitation",
     "ElicitationResult",
@@ -57,6 +61,7 @@ __all__ = [
     "Entry",
     "Failure",
     "FailureKind",
+    "File",
     "FileHead",
     "FileWrite",
     "FoundScripts",
@@ -90,6 +95,7 @@ __all__ = [
     "WorkspaceUsage",
     "decoded",
     "is_reference",
+    "tool_method",
     "validator_of",
 ]
 
@@ -108,6 +114,7 @@ _PLACES = {
     "gatepost.tools.content": (
         "Audio",
         "Contents",
+        "File",
         "Icon",
         "Image",
         "ListedResource",
@@ -125,10 +132,12 @@ _PLACES = {
         "Workspace",
         "WorkspaceUsage",
     ),
+    "gatepost.tools.dependency": ("Depends",),
     "gatepost.tools.effects": ("Effects", "FileWrite", "SettingsLookup"),
     "gatepost.tools.elicitation": ("Elicitation", "ElicitationResult", "Roots", "UrlElicitation"),
     "gatepost.tools.failure": ("Failure", "FailureKind", "ToolFailure"),
     "gatepost.tools.json_shape": ("decoded",),
+    "gatepost.tools.methods": ("tool_method",),
     "gatepost.tools.pack": ("Pack",),
     "gatepost.tools.sampling": ("Sampled", "Sampling"),
     "gatepost.tools.raw_schema": ("validator_of",),

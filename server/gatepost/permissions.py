@@ -6,6 +6,7 @@ import stat
 import structlog
 
 OTHERS = 0o077
+GROUP_READ = 0o040
 
 log = structlog.get_logger("gatepost.permissions")
 

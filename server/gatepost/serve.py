@@ -27,7 +27,7 @@ from gatepost.http.descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.server import Certificate, GatepostServer, listen_config
-from gatepost.runtime.services import opened
+from gatepost.runtime.services import Services, opened
 from gatepost.runtime.stores import prepare
 from gatepost.runtime.version import version
 from gatepost.secrets.keyring import KeyRing
@@ -35,6 +35,7 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
+from gatepost.tools.lifespan import LifespanFailed
 
 _log = logging.getLogger("gatepost.serve")
 
@@ -145,10 +146,12 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
                 if fresh is None:
                     _log.error("reload refused: the configuration in force stays")
                     return
-                services.keyring.reread()
-                services.apply(*fresh)
+                if not await taken_up(services, *fresh):
+                    return
                 renew(tls, fresh[0])
-                current.app = build_app(fresh[0], services)
+                current.app = build_app(
+                    fresh[0], services, development_issuer=setup.development_issuer
+                )
                 services.warm()
                 _log.info("configuration reloaded")
 
@@ -175,6 +178,19 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
         await server.serve(sockets=[setup.sock])
         await settled(server.server_state.tasks)
     await end_tasks()
+
+
+async def taken_up(services: Services, config: Config, toolbox: Toolbox) -> bool:
+    """Apply a configuration to the services; False if one of its packs cannot start."""
+    try:
+        await services.lifespans.start(toolbox.packs)
+    except LifespanFailed as failed:
+        _log.error("reload refused: %s", failed)
+        return False
+    services.keyring.reread()
+    services.apply(config, toolbox)
+    services.lifespans.keep_only(toolbox.packs)
+    return True
 
 
 async def settled(requests: Collection[asyncio.Task[None]]) -> None:

@@ -55,12 +55,16 @@ def source_files() -> Sequence[Path]:
 
 @cache
 def other_files() -> Sequence[Path]:
-    """Every Python file of the tests, the benchmarks and the examples, sorted."""
+    """
+    Every Python file of the tests, the benchmarks and the examples, sorted.
+
+    Without the files of others, which are kept as they are.
+    """
     return sorted(
         path
         for folder in ("tests", "bench", "examples")
         for path in (ROOT / folder).rglob("*.py")
-        if "node_modules" not in path.parts
+        if not {"node_modules", "sdk_fixture"} & {*path.parts}
     )
 
 

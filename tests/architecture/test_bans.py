@@ -86,12 +86,17 @@ def test_no_tracked_file_holds_a_private_key() -> None:
     assert held == []
 
 
-PROVIDERS = "tests/providers/requirements.lock"
+APART = (
+    "tests/providers/requirements.lock",
+    "tests/deploy/requirements.lock",
+    "deploy/requirements.lock",
+)
+"""What tests start in environments of their own, and what the image installs."""
 
 
 def test_locks_carry_hashes_and_no_index_address() -> None:
     """A lock that names a registry installs from there on a machine that cannot reach it."""
-    for name in ("requirements.lock", "requirements-dev.lock", PROVIDERS):
+    for name in ("requirements.lock", "requirements-dev.lock", *APART):
         text = (ROOT / name).read_text(encoding="utf-8")
         pins = re.findall(r"^[\w.-]+==", text, re.MULTILINE)
 

@@ -129,11 +129,13 @@ def test_few_modules_lie_flat() -> None:
     assert flat == {"__init__", "__main__", "app", "background", "permissions", "serve"}
 
 
-def test_only_the_development_command_reaches_the_signing_keys() -> None:
+def test_only_the_development_command_and_tests_reach_the_signing_keys() -> None:
     """Signing must not be reachable from anything that serves in production."""
     importers = [package for package, allowed in ALLOWED.items() if "gatepost_keys" in allowed]
+    of_them = {package for package, allowed in ALLOWED.items() if {*importers} & {*allowed}}
 
-    assert importers == ["gatepost.dev"]
+    assert importers == ["gatepost.dev", "gatepost.testing"]
+    assert of_them <= {"gatepost.testing"}
 
 
 def test_imports_stand_at_the_top_of_the_file() -> None:

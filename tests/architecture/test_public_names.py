@@ -10,6 +10,7 @@ from tests.architecture.source import ROOT
 PACKAGES = (
     "gatepost",
     "gatepost.sandbox",
+    "gatepost.testing",
     "gatepost.workspace",
     "gatepost_authz",
     "gatepost_keys.issuer",

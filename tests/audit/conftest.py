@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -153,7 +155,8 @@ class StolenData(msgspec.Struct):
     rows: list[AuditRow]
     segments: list[Segment]
     signed: list[Checkpoint]
-    end: ChainHead
+    ends: list[ChainHead]
+    """Of the checkpoints, and of the records."""
     others: list[AuditRow]
     """Globex's."""
 
@@ -173,7 +176,11 @@ class StolenData(msgspec.Struct):
         return update("segments", f"first = {number}", self.assigned(columns))
 
     def set_head(self, **columns: Value) -> str:
-        return update("heads", "number > 0", self.assigned(columns))
+        return update("heads", "writer = 1", self.assigned(columns))
+
+    def set_signed(self, **columns: Value) -> str:
+        """A statement that changes the end of the chain of checkpoints."""
+        return update("heads", "writer = 0", self.assigned(columns))
 
     def set_checkpoint(self, number: int, **columns: Value) -> str:
         return update("checkpoints", f"number = {number}", self.assigned(columns))
@@ -192,7 +199,7 @@ class StolenData(msgspec.Struct):
 
     def fitting(self, first: int, rows: Sequence[AuditRow]) -> Segment:
         """These records as a segment whose columns all fit."""
-        return kept(first, rows)[0]
+        return kept(1, first, rows)[0]
 
     def instead(self, first: int, rows: Sequence[AuditRow]) -> list[str]:
         """Statements that put these records where a segment was."""
@@ -259,16 +266,13 @@ def part(row: AuditRow, *names: str) -> str:
 async def stolen_data(one: AuditLog, url: str) -> StolenData:
     """What is there of acme."""
     trail = one.records.of("acme").trail
-    end = await trail.head()
-    assert end is not None
-    others = await one.records.of("globex").trail.rows(0, 99)
-    rows, there = await trail.rows(0, 99), await trail.segments(0, 99)
-    return StolenData(url, rows, there, await trail.checkpoints(), end, others)
+    others = await one.records.of("globex").trail.chain(1).rows(0, 99)
+    rows, there = await trail.chain(1).rows(0, 99), await trail.chain(1).segments(0, 99)
+    return StolenData(url, rows, there, await trail.checkpoints(), await trail.heads(), others)
 
 
 def restored(at: StolenData) -> list[str]:
     """Everything of acme as it was."""
-    end = [getattr(at.end, name) for name in ChainHead.__struct_fields__]
     return [
         *gone(),
         *map(at.insert, at.segments),
@@ -276,7 +280,7 @@ def restored(at: StolenData) -> list[str]:
             at.row("checkpoints", "acme", one.number, one.statement, one.signature)
             for one in at.signed
         ),
-        at.row("heads", *end),
+        *(at.row("heads", *msgspec.structs.astuple(end)) for end in at.ends),
     ]
 
 
@@ -284,6 +288,21 @@ def gone() -> list[str]:
     """Nothing of acme is left."""
     columns = {"segments": "first", "checkpoints": "number", "heads": "number"}
     return [drop(table, f"{column} IS NOT NULL") for table, column in columns.items()]
+
+
+def verified_by_hand(export: Path, key: Path) -> subprocess.CompletedProcess[str]:
+    """What the script of docs/audit.md says of an export."""
+    page = (Path(__file__).parents[2] / "docs/audit.md").read_text()
+    script = page.split("```python\n")[1].split("```")[0]
+    assert "gatepost" not in script.replace("gatepost_audit", "")
+    return subprocess.run(
+        [sys.executable, "-", str(export), str(key)],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 AUDITED_TOOLS = "tests.audit.conftest"

@@ -28,7 +28,7 @@ class AuditedServer:
 
         async def work() -> list[AuditRecord]:
             records = await open_records(self.url)
-            found = await records.of(tenant).trail.rows(0, 1000)
+            found = await records.of(tenant).trail.chain(1).rows(0, 1000)
             await records.aclose()
             return [read(row) for row in found]
 

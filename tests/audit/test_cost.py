@@ -12,7 +12,7 @@ from gatepost.audit.record_builder import RecordBuilder, draft
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditDraft, ChainHead
+from gatepost.storage.audit import AuditDraft, ChainHead, ChainKey
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.sqlite_audit_writer import SqliteWriter
@@ -75,13 +75,13 @@ def test_a_record_costs_a_dozen_steps_and_a_batch_a_hundred_more(tmp_path: Path)
     """From drafts to the disk: numbered, hashed, joined, and the head with its proof."""
     asyncio.run(made(tmp_path / "records.db"))
     writer, keyring = SqliteWriter(str(tmp_path / "records.db")), KeyRing.ephemeral()
-    heads: dict[str, ChainHead] = {}
+    heads: dict[ChainKey, ChainHead] = {}
     body = RecordBody(at=int(NOW), kind="call", tenant="acme", tool="write", outcome="success")
     one = draft(body, {"caller": "{}", "arguments": "{}"})
 
     def written(number: int) -> int:
         attempt = WriteAttempt(keyring, heads)
-        taken = steps(lambda: writer.write({"acme": [one] * number}, attempt.link))
+        taken = steps(lambda: writer.write({("acme", 1): [one] * number}, attempt.link))
         heads.update(attempt.heads)
         return taken
 

@@ -18,7 +18,7 @@ from tests.audit.conftest import ISSUER, AuditLog, audit_log, person, stolen_dat
 async def everything(one: AuditLog, tenant: str = "acme") -> str:
     """All that the database holds of a tenant, as text."""
     trail = one.records.of(tenant).trail
-    return repr(await trail.rows(0, 1000)) + repr(await trail.checkpoints())
+    return repr(await trail.chain(1).rows(0, 1000)) + repr(await trail.checkpoints())
 
 
 @pytest.mark.requirement("AU4")
@@ -56,7 +56,7 @@ async def test_an_address_goes_with_its_person(url: str) -> None:
         for who, peer in (("carol", "203.0.113.9"), ("dave", "203.0.113.10")):
             await one.writer.note("acme", "signin", outcome="in", caller=person(who), peer=peer)
         trail = one.records.of("acme").trail
-        bodies = [row.body for row in await trail.rows(0, 10)]
+        bodies = [row.body for row in await trail.chain(1).rows(0, 10)]
         kept, whole = await everything(one), await one.verify()
         await one.erasure.erase_subject("acme", ISSUER, "carol")
         left, seen = await everything(one), await one.verify()
@@ -142,11 +142,11 @@ async def test_old_records_go_and_the_rest_verifies(url: str) -> None:
         more = await one.prune(one.now + 1)
         await one.note(1)
         later = await one.verify()
-        left = await one.records.of("acme").trail.rows(0, 1000)
+        left = await one.records.of("acme").trail.chain(1).rows(0, 1000)
 
     assert (through, nothing, more) == (5, 0, 10)
-    assert (seen.bad, seen.records, seen.last) == (None, 8, 13)
-    assert (later.bad, later.last) == (None, 15)
+    assert (seen.bad, seen.records, seen.chains[0].last) == (None, 8, 13)
+    assert (later.bad, later.chains[0].last) == (None, 15)
     assert [(row.number, row.kind) for row in left] == [
         (11, "approval"),
         (12, "approval"),
@@ -170,7 +170,7 @@ async def test_retention_is_a_setting(url: str, tmp_path: Path) -> None:
             await keeping.sign()
             one.now += 4 * 86_400
             await keeping.prune()
-            kept.append(len(await one.records.of("acme").trail.rows(0, 99)))
+            kept.append(len(await one.records.of("acme").trail.chain(1).rows(0, 99)))
         seen = await one.verify()
 
     assert kept == [4, 1]

@@ -83,7 +83,7 @@ def test_a_chain_of_an_earlier_release_verifies() -> None:
     seen = verify_lines(lines, from_pem(ITS_KEY))
     _, _, rows = read(lines)
 
-    assert (seen.bad, seen.records, seen.proven) == (None, 3, 3)
+    assert (seen.bad, seen.records, seen.chains[0].proven) == (None, 3, 3)
     assert all(
         b"peer" not in (of_row(row).details or {}).get("caller", ())[1].encode() for row in rows
     )

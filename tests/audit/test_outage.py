@@ -59,7 +59,7 @@ class FailingStore:
 
     async def heads(
         self, after: str, limit: int, *, unsigned: str | None = None
-    ) -> list[ChainHead]:
+    ) -> dict[str, list[ChainHead]]:
         return await self._store.heads(after, limit, unsigned=unsigned)
 
     async def tenants(self) -> list[str]:

@@ -165,7 +165,7 @@ def idp() -> Iterator[Idp]:
 
 async def rows(url: str) -> list[AuditRecord]:
     records = await open_records(url)
-    found = await records.of("acme").trail.rows(0, 1000)
+    found = await records.of("acme").trail.chain(1).rows(0, 1000)
     await records.aclose()
     return [read(row) for row in found]
 

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from gatepost.testing import serving
 from gatepost.tools.api import Tool
 from gatepost.tools.function import OfferOptions as CommonOptions
 from gatepost.tools.pack import Pack, ToolOptions
@@ -110,9 +111,29 @@ async def test_the_example_of_a_tool_works() -> None:
     assert missing["isError"] is True
 
 
+async def test_the_example_of_dependencies_works() -> None:
+    """What the lifespan made, the caller's name, and a method of an object."""
+    async with serving(example(1)) as server:
+        client = server.client(scopes={"library:read"})
+        written = await client.call("author", title="1984")
+        hours = await client.call("opening_hours")
+
+    assert written.text == "George Orwell wrote it, alice."
+    assert hours.text == "Bern: 9 to 5."
+
+
+async def test_the_example_of_content_works() -> None:
+    """A text, a picture and a file, in this order."""
+    client = EndpointClient(example(2).offers)
+    drawn = (await client.call("chart", {"year": 2025})).json["result"]
+
+    assert [block["type"] for block in drawn["content"]] == ["text", "image", "resource"]
+    assert drawn["content"][2]["resource"]["mimeType"] == "text/csv"
+
+
 async def test_the_example_of_a_resource_works() -> None:
     """Listed, read and completed."""
-    client = EndpointClient(example(1).offers)
+    client = EndpointClient(example(3).offers)
     client.caller = a_caller(scopes=frozenset({"reports:read"}))
     listed = (await client.ask("resources/list")).json["result"]["resources"]
     read = (await client.ask("resources/read", {"uri": "report://2025/q1"})).json["result"]
@@ -131,7 +152,7 @@ async def test_the_example_of_a_resource_works() -> None:
 
 async def test_the_example_of_a_prompt_works() -> None:
     """With the argument in its text."""
-    client = EndpointClient(example(2).offers)
+    client = EndpointClient(example(4).offers)
     params = {"name": "compare_quarters", "arguments": {"first": "q1", "second": "q2"}}
     messages = (await client.ask("prompts/get", params)).json["result"]["messages"]
 
@@ -140,7 +161,7 @@ async def test_the_example_of_a_prompt_works() -> None:
 
 async def test_the_example_that_asks_works() -> None:
     """A question first; what was agreed to is done once the answer comes."""
-    client = EndpointClient(example(3).offers)
+    client = EndpointClient(example(5).offers)
     first = await ask_again(client, "delete_drafts")
     declined = await go_on(client, "delete_drafts", first, {"question-1": {"action": "decline"}})
     done = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
@@ -154,7 +175,7 @@ async def test_the_example_that_asks_works() -> None:
 
 async def test_the_examples_that_take_long_work() -> None:
     """One is a task from its start, the other once the year is chosen."""
-    client = TaskClient(example(4).offers)
+    client = TaskClient(example(6).offers)
     counted = await client.until((await client.start("count_everything"))["taskId"])
     first = (await client.call_with("write_report")).json["result"]
     again = {
@@ -171,7 +192,7 @@ async def test_the_examples_that_take_long_work() -> None:
 
 async def test_the_example_that_tells_of_changes_works() -> None:
     """Whoever watches the note hears of it, and of the list when there is a new one."""
-    client = EndpointClient(example(5).offers)
+    client = EndpointClient(example(7).offers)
     wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
     async with listening(client, wanted) as stream:
         assert await stream.acknowledged() == wanted
@@ -184,7 +205,7 @@ async def test_the_example_that_tells_of_changes_works() -> None:
 async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a folder of that name; listed for whoever may step up."""
     monkeypatch.chdir(ROOT / "tests/mcp")
-    client = EndpointClient(example(6).offers)
+    client = EndpointClient(example(8).offers)
 
     (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
 
@@ -193,7 +214,7 @@ async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_example_of_a_tool_that_writes_a_file_is_one() -> None:
     """The arguments that it names are arguments of the tool."""
-    (tool,) = example(7).tools.values()
+    (tool,) = example(9).tools.values()
 
     assert tool.writes is not None
     assert {tool.writes.path, tool.writes.text} == {*tool.input_schema["properties"]}

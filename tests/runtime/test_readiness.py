@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gatepost.runtime.readiness import missing
+from gatepost.runtime.readiness import MEANINGS, SERVING, missing
 from gatepost_authz import keyset
 from tests.support.issuers import Idp, answer
 from tests.support.measuring import eventually
@@ -44,11 +44,13 @@ def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
         status, told = readyz(server)
         assert server.client.call(server.token(org_id="acme")).status == 503
         assert (status, told["status"], told["missing"]) == (503, "unavailable", ["issuer_keys"])
+        assert told["meaning"] == MEANINGS["issuer_keys"]
         eventually(lambda: readyz(server)[1]["issuers"][0]["keys"] == "status", within=WITHIN_S)
 
         idp.replace("/main/jwks", None)
         eventually(lambda: readyz(server)[0] == 200, within=WITHIN_S)
         assert "missing" not in readyz(server)[1]
+        assert readyz(server)[1]["meaning"] == SERVING
         assert server.client.call(server.token(org_id="acme")).status == 200
 
 
@@ -103,6 +105,7 @@ def test_what_is_missing(case: tuple[dict[str, Any], list[str]]) -> None:
     )
 
     assert found == lacks
+    assert set(found) <= MEANINGS.keys()
 
 
 def events(logs: list[Any]) -> list[str]:

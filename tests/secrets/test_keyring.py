@@ -114,6 +114,53 @@ def test_the_file_is_the_owners_alone(path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("mode", "accepted"), [(0o400, True), (0o440, True), (0o460, False), (0o444, False)]
+)
+def test_a_group_may_read_where_the_settings_say_so(path: Path, mode: int, accepted: bool) -> None:
+    """A Secret volume with `fsGroup` has mode 0440; writing, and all others, stay refused."""
+    os.chmod(path, mode)
+    settings = f"file:{path}"
+    if accepted:
+        assert KeyRing.load(settings, group_read=True).lasting
+    else:
+        with pytest.raises(KeyRingError, match="open to others"):
+            KeyRing.load(settings, group_read=True)
+    if mode == 0o440:
+        with pytest.raises(KeyRingError, match=r"keys\.group_read"):
+            KeyRing.load(settings)
+
+
+def test_a_replaced_secret_volume_is_taken_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The orchestrator swaps a link; the mode stays that of a group."""
+    monkeypatch.setattr(module, "REREAD_AFTER_S", 0.0)
+    os.chmod(path, 0o440)
+    running = KeyRing.load(f"file:{path}", group_read=True)
+    newer = path.with_name("newer.json")
+    newer.write_bytes(path.read_bytes())
+    os.chmod(newer, 0o600)
+    rotate(newer, keep=1)
+    os.chmod(newer, 0o440)
+    newer.replace(path)
+
+    token = KeyRing.load(f"file:{path}", group_read=True).sign("session", b"new")
+    assert running.verify("session", token) == b"new"
+
+
+def test_a_ring_comes_from_the_environment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable holds what the file would; what it holds is in no error."""
+    monkeypatch.setenv("RING", path.read_text())
+    ring = KeyRing.load("env:RING")
+    assert ring.verify("session", load(path).sign("session", b"x")) == b"x"
+    assert ring.lasting
+    assert ring.verify("session", "ffffffff.AAAA") is None
+
+    monkeypatch.setenv("RING", path.read_text().replace("{", "[", 1))
+    with pytest.raises(KeyRingError, match="RING is not a key ring") as refusal:
+        KeyRing.load("env:RING")
+    assert load(path).current.text not in str(refusal.value)
+
+
 def test_a_ring_is_never_overwritten(path: Path) -> None:
     """`new` on an existing ring would end every session."""
     with pytest.raises(KeyRingError, match="exists already"):
@@ -127,7 +174,8 @@ def test_a_secret_is_in_no_repr(path: Path) -> None:
 
 UNUSABLE = [
     ("hunter2", "is a reference"),
-    ("env:RING", "is a reference"),
+    ("env:", "is a reference"),
+    ("env:GATEPOST_TEST_NO_RING", "is not set"),
     ("file:", "is a reference"),
     ("file:missing.json", "does not exist"),
     ("file:.", "cannot be read"),

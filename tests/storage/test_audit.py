@@ -6,7 +6,17 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gatepost.storage.audit import AuditDraft, AuditQuery, ChainHead, Checkpoint, Count, Segment
+from gatepost.storage.audit import (
+    CHECKPOINTS,
+    AuditDraft,
+    AuditQuery,
+    ChainHead,
+    ChainKey,
+    Checkpoint,
+    Count,
+    Segment,
+    TenantTrail,
+)
 from gatepost.storage.audit_segments import element, rows_of, segments
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
@@ -32,42 +42,53 @@ def draft(at: int = 1_000, **fields: str | None) -> AuditDraft:
 
 
 def link(
-    tenant: str, found: ChainHead | None, drafts: Sequence[AuditDraft]
+    chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
 ) -> tuple[list[Segment], ChainHead]:
     """A chain without any proof: each hash says which record it is."""
-    head = found or ChainHead(tenant, 0, b"", 0, 0, b"", "")
+    head = found or ChainHead(*chain, 0, b"", 0, "")
     elements, number = [], head.number
     for one in drafts:
         number += 1
-        elements.append(element(b'{"number":%d%b' % (number, one.body), one.side, b"%d" % number))
+        body = b'{"number":%d,"writer":%d%b' % (number, chain[1], one.body)
+        elements.append(element(body, one.side, b"%d" % number))
     times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
-    made = segments(head.number + 1, elements, times, sorts)
+    made = segments(chain[1], head.number + 1, elements, times, sorts)
     return made, msgspec.structs.replace(head, number=number, hash=b"%d" % number)
 
 
-def sign(head: ChainHead) -> tuple[Checkpoint, ChainHead]:
-    signed = Checkpoint(head.number, f"at {head.number}", "signed")
-    return signed, msgspec.structs.replace(head, checkpoint=head.number, seal=b"seal")
+def sign(heads: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead]:
+    number = sum(head.number for head in heads if head.writer != CHECKPOINTS)
+    signed = Checkpoint(number, f"at {number}", "signed")
+    return signed, ChainHead(heads[0].tenant, CHECKPOINTS, number, b"seal", 0, "")
+
+
+async def prune(trail: TenantTrail, through: int, added: AuditDraft) -> None:
+    """Remove what a checkpoint of one chain covers."""
+    drafts: dict[int, list[AuditDraft]] = {CHECKPOINTS: [], 1: [added]}
+    await trail.prune({CHECKPOINTS: through, 1: through}, drafts, link)
 
 
 async def test_what_was_written_is_read(records: Records) -> None:
     """Each tenant's own, in the order it came, and the head that was made for it."""
     batch = {
-        "acme": [draft(at) for at in range(40)],
-        "globex": [draft(7, tool="ü\\", erased="yes")],
+        ("acme", 1): [draft(at) for at in range(40)],
+        ("globex", 1): [draft(7, tool="ü\\", erased="yes")],
     }
     await records.audit.write(batch, link)
-    await records.audit.write({"acme": [draft(99)]}, link)
+    await records.audit.write({("acme", 1): [draft(99)]}, link)
     acme, globex = records.of("acme").trail, records.of("globex").trail
-    written = rows_of(*link("acme", None, [*batch["acme"], draft(99)])[0])
+    written = rows_of(*link(("acme", 1), None, [*batch["acme", 1], draft(99)])[0])
 
-    assert await acme.rows(0, 100) == written
-    assert await acme.rows(38, 2) == written[38:40]
-    assert await globex.rows(0, 100) == rows_of(*link("globex", None, batch["globex"])[0])
-    assert await globex.head() == ChainHead("globex", 1, b"1", 0, 0, b"", "")
-    assert await records.of("initech").trail.head() is None
-    heads = {head.tenant: head.number for head in await records.audit.heads("", 99)}
-    assert heads == {"acme": 41, "globex": 1}
+    assert await acme.chain(1).rows(0, 100) == written
+    assert await acme.chain(1).rows(38, 2) == written[38:40]
+    assert await globex.chain(1).rows(0, 100) == rows_of(
+        *link(("globex", 1), None, batch["globex", 1])[0]
+    )
+    assert await globex.heads() == [ChainHead("globex", 1, 1, b"1", 0, "")]
+    assert await records.of("initech").trail.heads() == []
+    found = await records.audit.heads("", 99)
+    heads = {tenant: [head.number for head in found[tenant]] for tenant in found}
+    assert heads == {"acme": [41], "globex": [1]}
     assert await records.audit.tenants() == ["acme", "globex"]
 
 
@@ -75,17 +96,17 @@ async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
     """What one tenant's part cannot be made of leaves nothing of the others."""
 
     def broken(
-        tenant: str, found: ChainHead | None, drafts: Sequence[AuditDraft]
+        chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
     ) -> tuple[list[Segment], ChainHead]:
-        if tenant == "globex":
-            raise LookupError(tenant)
-        return link(tenant, found, drafts)
+        if chain[0] == "globex":
+            raise LookupError(chain)
+        return link(chain, found, drafts)
 
     with pytest.raises(LookupError):
-        await records.audit.write({"acme": [draft()], "globex": [draft()]}, broken)
-    await records.audit.write({"acme": [draft(5)]}, link)
+        await records.audit.write({("acme", 1): [draft()], ("globex", 1): [draft()]}, broken)
+    await records.audit.write({("acme", 1): [draft(5)]}, link)
 
-    assert [row.at for row in await records.of("acme").trail.rows(0, 9)] == [5]
+    assert [row.at for row in await records.of("acme").trail.chain(1).rows(0, 9)] == [5]
 
 
 async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None:
@@ -94,12 +115,12 @@ async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None
 
     async def work(one: Records) -> None:
         for at in range(10):
-            batch = {"acme": [draft(at)], "globex": [draft(at), draft(at)]}
+            batch = {("acme", 1): [draft(at)], ("globex", 1): [draft(at), draft(at)]}
             await one.audit.write(batch, link)
 
     await asyncio.gather(*map(work, several))
-    acme = await several[0].of("acme").trail.rows(0, 1000)
-    globex = await several[0].of("globex").trail.rows(0, 1000)
+    acme = await several[0].of("acme").trail.chain(1).rows(0, 1000)
+    globex = await several[0].of("globex").trail.chain(1).rows(0, 1000)
     for one in several:
         await one.aclose()
 
@@ -110,7 +131,7 @@ async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None
 QUESTIONS = {
     "everything": (AuditQuery(), [6, 5, 4, 3, 2, 1]),
     "a page": (AuditQuery(limit=2), [6, 5]),
-    "the next page": (AuditQuery(limit=2, before=4), [3, 2]),
+    "the next page": (AuditQuery(limit=2, before=(4 * HOUR, 1, 4)), [3, 2]),
     "a tool": (AuditQuery(tool="look"), [4, 2]),
     "somebody": (AuditQuery(subject="bob"), [3]),
     "an outcome": (AuditQuery(outcome="denied"), [5]),
@@ -139,9 +160,9 @@ async def test_questions_are_answered_newest_first(records: Records) -> None:
         draft(4 * HOUR, tool="look"),
         draft(5 * HOUR, outcome="denied"),
     ]
-    await records.audit.write({"acme": batch, "globex": [draft()]}, link)
+    await records.audit.write({("acme", 1): batch, ("globex", 1): [draft()]}, link)
     more = draft(6 * HOUR, tool="paint", subject='d"a\\v_e', reason="grün", outcome="done")
-    await records.audit.write({"acme": [more]}, link)
+    await records.audit.write({("acme", 1): [more]}, link)
 
     @each(("question", "numbers"), QUESTIONS.values(), ids=QUESTIONS)
     async def answered(question: AuditQuery, numbers: list[int]) -> None:
@@ -155,23 +176,23 @@ async def test_answers_are_found_however_far_back(records: Records) -> None:
     """Among hundreds of commits, each page behind the one before."""
     for at in range(230):
         tool = "rare" if at % 70 == 0 else "write"
-        await records.audit.write({"acme": [draft(at, tool=tool)]}, link)
+        await records.audit.write({("acme", 1): [draft(at, tool=tool)]}, link)
     trail, found, before = records.of("acme").trail, list[int](), None
     while page := await trail.find(AuditQuery(tool="rare", before=before, limit=1)):
         found += [row.number for row in page]
-        before = found[-1]
+        before = page[-1].position
 
     assert found == [211, 141, 71, 1]
-    assert [row.number for row in await trail.rows(0, 225)] == [*range(1, 226)]
-    assert [row.number for row in await trail.rows(220, 225)] == [*range(221, 231)]
+    assert [row.number for row in await trail.chain(1).rows(0, 225)] == [*range(1, 226)]
+    assert [row.number for row in await trail.chain(1).rows(220, 225)] == [*range(221, 231)]
 
 
 async def test_records_are_counted_slice_by_slice(records: Records) -> None:
     """By kind, tool and outcome; those before the time are not, whoever they were written with."""
     batch = [draft(10), draft(HOUR), draft(HOUR + 1), draft(HOUR + 2, tool="look")]
-    await records.audit.write({"acme": [*batch, draft(3 * HOUR)]}, link)
+    await records.audit.write({("acme", 1): [*batch, draft(3 * HOUR)]}, link)
     for at in (5, 3 * HOUR + 1, 3 * HOUR + 2):
-        await records.audit.write({"acme": [draft(at), draft(at)]}, link)
+        await records.audit.write({("acme", 1): [draft(at), draft(at)]}, link)
     found = await records.of("acme").trail.count(HOUR, HOUR)
 
     assert found == [
@@ -193,10 +214,10 @@ async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> N
     """Each by its limit, however many are one record, also where a segment is read or parted."""
     trail = records.of("acme").trail
     batch = [draft(1), limited(2, "caller", 30), limited(HOUR, "caller", 2)]
-    await records.audit.write({"acme": batch}, link)
+    await records.audit.write({("acme", 1): batch}, link)
     for times in (5, 7):
         batch = [limited(3, "tenant", times), limited(3, "caller", 1), limited(3, "", 9)]
-        await records.audit.write({"acme": batch}, link)
+        await records.audit.write({("acme", 1): batch}, link)
     expected = [
         Count(0, "call", "write", "success", 1),
         Count(0, "refusal", "write", "rate_limit", 2),
@@ -207,8 +228,8 @@ async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> N
 
     assert await trail.count(0, HOUR) == expected
     assert len(await trail.find(AuditQuery(outcome="rate_limit"))) == 8
-    await trail.check(lambda head: (Checkpoint(2, "at 2", ""), msgspec.structs.replace(head)))
-    await trail.prune(2, [draft(9)], link)
+    await trail.check(lambda heads: (Checkpoint(2, "at 2", ""), sign(heads)[1]))
+    await prune(trail, 2, draft(9))
     left = [(one.number, one.limit) for one in await trail.count(0, 2 * HOUR)]
     assert left == [(1, ""), (2, ""), (4, "caller"), (12, "tenant")]
 
@@ -218,22 +239,25 @@ async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Recor
     trail = records.of("acme").trail
     nothing = await trail.check(sign)
     for _ in range(2):
-        await records.audit.write({"acme": [draft()]}, link)
+        await records.audit.write({("acme", 1): [draft()]}, link)
         await trail.check(sign)
-    head = await trail.head()
+    heads = await trail.heads()
 
     assert nothing is None
     assert [one.number for one in await trail.checkpoints()] == [1, 2]
-    assert head == ChainHead("acme", 2, b"2", 0, 2, b"seal", "")
-    assert await trail.check(lambda head: None) is None
+    assert heads == [
+        ChainHead("acme", CHECKPOINTS, 2, b"seal", 0, ""),
+        ChainHead("acme", 1, 2, b"2", 0, ""),
+    ]
+    assert await trail.check(lambda heads: None) is None
 
 
 async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
     """Both at once."""
     trail = records.of("acme").trail
-    await records.audit.write({"acme": [draft(), draft(), draft()]}, link)
-    await trail.erase([1, 3], [draft(9, kind="erasure")], link)
-    rows = await trail.rows(0, 9)
+    await records.audit.write({("acme", 1): [draft(), draft(), draft()]}, link)
+    await trail.chain(1).erase([1, 3], [draft(9, kind="erasure")], link)
+    rows = await trail.chain(1).rows(0, 9)
 
     assert [(row.subject, row.side is None) for row in rows[:3]] == [
         (None, True),
@@ -247,13 +271,13 @@ async def test_pruning_needs_a_checkpoint_to_hang_on(records: Records) -> None:
     """Records up to it go, older checkpoints too, and a record of that is added."""
     trail = records.of("acme").trail
     for _ in range(3):
-        await records.audit.write({"acme": [draft(), draft()]}, link)
+        await records.audit.write({("acme", 1): [draft(), draft()]}, link)
         await trail.check(sign)
     with pytest.raises(LookupError):
-        await trail.prune(3, [draft()], link)
-    await trail.prune(4, [draft(9, kind="retention")], link)
+        await prune(trail, 3, draft())
+    await prune(trail, 4, draft(9, kind="retention"))
 
-    assert [row.number for row in await trail.rows(0, 9)] == [5, 6, 7]
+    assert [row.number for row in await trail.chain(1).rows(0, 9)] == [5, 6, 7]
     assert [one.number for one in await trail.checkpoints()] == [4, 6]
 
 
@@ -261,10 +285,10 @@ async def test_erasing_touches_nothing_else(records: Records) -> None:
     """Some of those that were written together, of several commits, and what is not there."""
     trail = records.of("acme").trail
     for _ in range(3):
-        await records.audit.write({"acme": [draft(), draft(), draft()]}, link)
-    before = await trail.rows(0, 9)
-    await trail.erase([2, 3, 7, 99], [draft(9, kind="erasure")], link)
-    after = await trail.rows(0, 9)
+        await records.audit.write({("acme", 1): [draft(), draft(), draft()]}, link)
+    before = await trail.chain(1).rows(0, 9)
+    await trail.chain(1).erase([2, 3, 7, 99], [draft(9, kind="erasure")], link)
+    after = await trail.chain(1).rows(0, 9)
 
     gone = [msgspec.structs.replace(row, side=None, subject=None) for row in before]
     assert after == [gone[at] if at in (1, 2, 6) else before[at] for at in range(9)]
@@ -274,18 +298,21 @@ async def test_erasing_touches_nothing_else(records: Records) -> None:
 async def test_pruning_may_part_what_was_written_together(records: Records) -> None:
     """What is left of it is as it was, and counted and found as before."""
 
-    def early(head: ChainHead) -> tuple[Checkpoint, ChainHead]:
-        return Checkpoint(2, "at 2", "signed"), msgspec.structs.replace(head, checkpoint=2)
+    def early(heads: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead]:
+        return Checkpoint(2, "at 2", "signed"), sign(heads)[1]
 
     trail = records.of("acme").trail
     batch = [draft(1), draft(2, tool="look"), draft(3), draft(4)]
-    await records.audit.write({"acme": batch}, link)
+    await records.audit.write({("acme", 1): batch}, link)
     await trail.check(early)
-    before = await trail.rows(0, 9)
-    await trail.prune(2, [draft(9, kind="retention")], link)
-    after = await trail.rows(0, 9)
+    before = await trail.chain(1).rows(0, 9)
+    await prune(trail, 2, draft(9, kind="retention"))
+    after = await trail.chain(1).rows(0, 9)
 
     assert after[:2] == before[2:]
-    assert [(one.first, one.last) for one in await trail.segments(0, 9)] == [(3, 4), (5, 5)]
+    assert [(one.first, one.last) for one in await trail.chain(1).segments(0, 9)] == [
+        (3, 4),
+        (5, 5),
+    ]
     assert [count.number for count in await trail.count(0, HOUR)] == [2, 1]
     assert await trail.find(AuditQuery(tool="look")) == []

@@ -26,6 +26,7 @@ from gatepost.cli.main import COMMANDS
 START_WITHIN_S = 30
 ALSO = ["gatepost.app", "gatepost.serve", "gatepost.runtime.metrics_server", "gatepost_packs.demo"]
 ALSO += ["gatepost.storage.sql.records", "gatepost.telemetry.exposition"]
+ALSO += ["gatepost.storage.sql.postgresql", "gatepost.storage.valkey.relay"]
 """What the commands import by name once they run."""
 
 

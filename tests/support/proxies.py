@@ -165,8 +165,8 @@ def balanced(upstreams: Sequence[str], port: int) -> Iterator[str]:
         yield origin
 
 
-COMMITTED = b"COMMIT\x00"
-"""PostgreSQL's answer to a COMMIT, without its head."""
+COMMITTED = (b"COMMIT\x00", b"INSERT 0 1\x00")
+"""PostgreSQL's answers to a COMMIT, and to a statement that adds a row and commits by itself."""
 
 
 class TcpProxy(socketserver.ThreadingTCPServer):
@@ -207,7 +207,8 @@ class TcpConnection(socketserver.BaseRequestHandler):
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 self.server.passing.wait()
-                if source is not self.request and COMMITTED in data and self.server.commits_to_lose:
+                is_commit = source is not self.request and any(one in data for one in COMMITTED)
+                if is_commit and self.server.commits_to_lose:
                     self.server.commits_to_lose -= 1
                     break
                 sink.sendall(data)

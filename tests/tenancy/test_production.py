@@ -201,6 +201,8 @@ def test_without_its_word_the_connection_counts_as_plain(
 
     assert {one.status for one in answers} == {400}
     assert all(b"https_required" in one.body for one in answers)
+    assert all(b"X-Forwarded-Proto: https" in one.body for one in answers)
+    assert all(b"listen.trusted_proxies" in one.body for one in answers)
     assert behind.token.rsplit(".", 1)[-1] not in behind.process.output
 
 

@@ -12,6 +12,7 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.backends import open_records
+from gatepost.storage.leases import Leases
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.storage.relay import MemoryRelay
@@ -28,7 +29,6 @@ from gatepost.upstreams.connection import (
     UpstreamNotification,
     UpstreamResult,
 )
-from gatepost.upstreams.leases import Leases
 from gatepost.upstreams.refresh import CatalogueRefresher
 from gatepost.upstreams.sealed_headers import SealedHeaders
 from gatepost.upstreams.server import UpstreamServer

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
+from gatepost.storage.leases import LeaseLost, Leases
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.upstreams import subscription as subscription_module
 from gatepost.upstreams.connection import (
     UpstreamNotification,
 )
-from gatepost.upstreams.leases import LeaseLost, Leases
 from gatepost.upstreams.plan import POLLED_S, TOLD_S
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore

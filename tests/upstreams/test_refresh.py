@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from gatepost.storage.leases import Leases
 from gatepost.upstreams import update as update_module
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     UpstreamResult,
 )
-from gatepost.upstreams.leases import Leases
 from gatepost.upstreams.plan import BUSY_CALLS, LAST_RETRY_S, LEAST_S, MOST_S
 from gatepost.upstreams.refresh import LEASE_S, OTHERS_S, USED_S
 from gatepost.upstreams.store import UpstreamStore

@@ -9,7 +9,7 @@ import structlog
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import Entry, draft
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditDraft, ChainHead, Segment
+from gatepost.storage.audit import FIRST_WRITER, AuditDraft, ChainHead, ChainKey, Segment
 from gatepost.storage.audit_segments import Damaged, element, segments
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.errors import StoreUnavailable
@@ -36,28 +36,29 @@ class AlreadyWritten(Exception):
 
 class WriteAttempt(msgspec.Struct, eq=False):
     """
-    One attempt to add a batch of records to the chains of their tenants.
+    One attempt to add a batch of records to chains of their tenants.
 
     A head that no server can have written is not extended silently, because the next proof would
     hide the removal of records. A `break` record is written instead.
 
-    The transaction of an attempt locks the ends of its chains. So when an attempt is shown the end
-    of a chain, every earlier attempt is over: either the chain contains its records, or it never
-    will.
+    The store moves the end of a chain only if it is the one that the attempt was shown. Attempts to
+    write the same batch name the same chains, so at most one of them counts: where the end is as an
+    earlier attempt was shown it, only the first of both is written, and anywhere else the earlier
+    one is over.
     """
 
     keyring: KeyRing
-    known: Mapping[str, ChainHead] = {}
+    known: Mapping[ChainKey, ChainHead] = {}
     """The last head of each chain that this process has written."""
     earlier: Sequence["WriteAttempt"] = ()
     """Attempts to write the same batch whose result is unknown."""
-    heads: dict[str, ChainHead] = {}
-    """The heads after the batch, by tenant."""
-    segments: dict[str, list[Segment]] = {}
-    """The records of the batch, by tenant."""
+    heads: dict[ChainKey, ChainHead] = {}
+    """The heads after the batch, by chain."""
+    segments: dict[ChainKey, list[Segment]] = {}
+    """The records of the batch, by chain."""
 
     def link(
-        self, tenant: str, found: ChainHead | None, drafts: Sequence[AuditDraft]
+        self, chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
     ) -> tuple[list[Segment], ChainHead]:
         """
         Return the next segments of a chain and its new head; implements `Link`.
@@ -65,27 +66,36 @@ class WriteAttempt(msgspec.Struct, eq=False):
         Raises AlreadyWritten and Undecided.
         """
         for one in self.earlier:
-            if one._led_to(tenant, found):
+            if one._led_to(chain, found):
                 raise AlreadyWritten(one)
-        known, head = self.known.get(tenant), found or first(tenant)
+        (tenant, writer), known = chain, self.known.get(chain)
+        head = found or first(chain)
         if found != known and (reason := suspicion(found, known, self.keyring)):
-            log.error("audit_chain_broken", tenant=tenant, number=head.number, reason=reason)
+            log.error(
+                "audit_chain_broken",
+                tenant=tenant,
+                writer=writer,
+                number=head.number,
+                reason=reason,
+            )
             drafts = [_broken(tenant, reason, drafts[0].at), *drafts]
         number, previous, elements = head.number, head.hash, list[bytes]()
+        named = b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
         for one_draft in drafts:
             number += 1
-            body = b'{"number":%d%b' % (number, one_draft.body)
+            body = b'{"number":%d%b%b' % (number, named, one_draft.body)
             previous = sha256(previous + body).digest()
             elements.append(element(body, one_draft.side, previous))
         times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
-        made = self.segments[tenant] = segments(head.number + 1, elements, times, sorts)
+        made = segments(writer, head.number + 1, elements, times, sorts)
+        self.segments[chain] = made
         head = msgspec.structs.replace(head, number=number, hash=previous)
-        head = self.heads[tenant] = proven(head, self.keyring)
+        head = self.heads[chain] = proven(head, self.keyring)
         return made, head
 
-    def _led_to(self, tenant: str, found: ChainHead | None) -> bool:
+    def _led_to(self, chain: ChainKey, found: ChainHead | None) -> bool:
         """Return whether this attempt has written the end of the chain; raises Undecided."""
-        head = self.heads.get(tenant)
+        head = self.heads.get(chain)
         if head is None or found is None or found.number < head.number:
             return False
         if found.number > head.number:
@@ -95,9 +105,9 @@ class WriteAttempt(msgspec.Struct, eq=False):
     async def is_written(self, records: Records) -> bool | None:
         """Return whether its records are in the chain; None if the chain is shorter."""
         # All chains of a batch grow together, so one of them is enough.
-        for tenant, head in list(self.heads.items())[:1]:
+        for (tenant, writer), head in list(self.heads.items())[:1]:
             try:
-                found = await records.of(tenant).trail.rows(head.number - 1, 1)
+                found = await records.of(tenant).trail.chain(writer).rows(head.number - 1, 1)
             except Damaged:
                 return False
             if found:
@@ -111,8 +121,8 @@ class Batch(msgspec.Struct, eq=False):
 
     entries: Sequence[Entry]
     commit: CommitFuture
-    drafts: Mapping[str, Sequence[AuditDraft]] = {}
-    """The entries by tenant, once their records are built."""
+    drafts: Mapping[ChainKey, Sequence[AuditDraft]] = {}
+    """The entries by chain, once their records are built."""
     failed: bool = False
     """Whether an attempt has failed."""
     attempts: list[WriteAttempt] = []
@@ -138,9 +148,9 @@ def hash_of(previous: bytes, body: bytes) -> bytes:
     return sha256(previous + body).digest()
 
 
-def first(tenant: str) -> ChainHead:
+def first(chain: ChainKey) -> ChainHead:
     """Return the head of an empty chain."""
-    return ChainHead(tenant, 0, START, 0, 0, b"", "")
+    return ChainHead(*chain, 0, START, 0, "")
 
 
 def proven(head: ChainHead, keyring: KeyRing) -> ChainHead:
@@ -155,7 +165,7 @@ def is_proven(head: ChainHead, keyring: KeyRing) -> bool:
 
 def _signed_part(head: ChainHead) -> bytes:
     return msgspec.json.encode(
-        [head.tenant, head.number, head.hash.hex(), head.pruned, head.checkpoint, head.seal.hex()]
+        [head.tenant, head.writer, head.number, head.hash.hex(), head.pruned]
     )
 
 

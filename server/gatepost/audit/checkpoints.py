@@ -1,7 +1,7 @@
-"""Checkpoints: signed statements of a chain's last record, verified with a public key."""
+"""Checkpoints: signed statements of the ends of a tenant's chains, verified with a public key."""
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from gatepost.audit.chain import is_proven, proven
+from gatepost.audit.chain import first, is_proven, proven
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import ChainHead, Checkpoint
+from gatepost.storage.audit import CHECKPOINTS, FIRST_WRITER, ChainHead, Checkpoint, TenantTrail
 from gatepost.storage.records import Records
 
 PURPOSE = "audit checkpoint"
@@ -31,25 +31,37 @@ _NAMED = "# key "
 log = structlog.get_logger("gatepost.audit")
 
 
-class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fields of a checkpoint, in the order in which they are signed."""
 
     tenant: str
     number: int
+    """The last record of writer 1; 0: it has none."""
     hash: str
-    """The hash of the record with that number, in hexadecimal."""
+    """The hash of that record in hexadecimal."""
     at: int
     """The time of the signature, in milliseconds since the epoch."""
     previous: str
     """The digest of the previous checkpoint (`seal_of`) in hexadecimal; empty for the first one."""
     key: str
+    others: tuple[tuple[int, int, str], ...] = ()
+    """Each other writer, and the number and the hash of its last record."""
+
+    def ends(self) -> dict[int, tuple[int, str]]:
+        """Return the number and the hash of the last record of each writer that has any."""
+        first = {FIRST_WRITER: (self.number, self.hash)} if self.number else {}
+        return first | {writer: (number, digest) for writer, number, digest in self.others}
+
+    def covers(self) -> int:
+        """Return how many records it covers."""
+        return self.number + sum(number for _, number, _ in self.others)
 
 
 decode = msgspec.json.Decoder(Statement).decode
 
 
 class Unproven(Exception):
-    """Raised for a head without a valid proof, which must not be signed."""
+    """Raised for a tenant with a head that has no valid proof, which must not be signed."""
 
 
 def seal_of(checkpoint: Checkpoint) -> bytes:
@@ -57,35 +69,67 @@ def seal_of(checkpoint: Checkpoint) -> bytes:
     return sha256(f"{checkpoint.statement}\n{checkpoint.signature}".encode()).digest()
 
 
-def signed(head: ChainHead, keyring: KeyRing, *, at: int) -> tuple[Checkpoint, ChainHead]:
-    """Return a checkpoint of the head and the head that contains its digest; raises Unproven."""
-    if not is_proven(head, keyring):
-        raise Unproven(head.tenant)
-    key = keyring.current
-    previous = head.seal.hex()
-    statement = Statement(head.tenant, head.number, head.hash.hex(), at, previous, key.id)
+def signed(
+    heads: Sequence[ChainHead], keyring: KeyRing, *, at: int
+) -> tuple[Checkpoint, ChainHead] | None:
+    """
+    Return a checkpoint of a tenant's heads, and the head of its chain of checkpoints.
+
+    Return None if no chain has grown. Raises Unproven.
+    """
+    tenant = heads[0].tenant
+    ends = {one.writer: one for one in heads}
+    last = ends.pop(CHECKPOINTS, None) or first((tenant, CHECKPOINTS))
+    number = sum(one.number for one in ends.values())
+    if number == last.number:
+        return None
+    if number < last.number or not all(is_proven(one, keyring) for one in heads):
+        raise Unproven(tenant)
+    key, main = keyring.current, ends.pop(FIRST_WRITER, None) or first((tenant, FIRST_WRITER))
+    statement = Statement(
+        tenant,
+        main.number,
+        main.hash.hex(),
+        at,
+        last.hash.hex() if last.number else "",
+        key.id,
+        tuple((one.writer, one.number, one.hash.hex()) for one in ends.values()),
+    )
     text = msgspec.json.encode(statement)
     signature = base64.b64encode(_private(keyring, key.id).sign(text)).decode()
-    checkpoint = Checkpoint(head.number, text.decode(), signature)
-    known = msgspec.structs.replace(head, checkpoint=head.number, seal=seal_of(checkpoint))
+    checkpoint = Checkpoint(number, text.decode(), signature)
+    known = msgspec.structs.replace(last, number=number, hash=seal_of(checkpoint))
     return checkpoint, proven(known, keyring)
 
 
 def signer(
     keyring: KeyRing, clock: Callable[[], float]
-) -> Callable[[ChainHead], tuple[Checkpoint, ChainHead] | None]:
-    """Return a function that signs a head, or returns None if it has a checkpoint already."""
+) -> Callable[[Sequence[ChainHead]], tuple[Checkpoint, ChainHead] | None]:
+    """Return a function that signs heads, or returns None if they have a checkpoint already."""
+    return lambda heads: signed(heads, keyring, at=int(clock() * 1000))
 
-    def sign(head: ChainHead) -> tuple[Checkpoint, ChainHead] | None:
-        if head.number == head.checkpoint:
-            return None
-        return signed(head, keyring, at=int(clock() * 1000))
 
-    return sign
+def last_numbers(checkpoint: Checkpoint) -> dict[int, int]:
+    """Return the last record of each writer that a checkpoint covers; none if it was changed."""
+    try:
+        ends = decode(checkpoint.statement).ends()
+    except msgspec.DecodeError:
+        return {}  # `verify` tells more
+    return {writer: number for writer, (number, _) in sorted(ends.items())}
+
+
+async def is_before(trail: TenantTrail, checkpoint: Checkpoint, limit: int) -> bool:
+    """Return whether the last records that it covers are from before *limit* (milliseconds)."""
+    ends = last_numbers(checkpoint)
+    for writer, number in ends.items():
+        last = await trail.chain(writer).rows(number - 1, 1)
+        if not last or last[0].number != number or last[0].at >= limit:
+            return False
+    return bool(ends)
 
 
 async def sign(records: Records, keyring: KeyRing, tenant: str, clock: Callable[[], float]) -> None:
-    """Sign a checkpoint of a tenant's chain if it has grown, and log it."""
+    """Sign a checkpoint of a tenant's chains if any has grown, and log it."""
     checkpoint = await records.of(tenant).trail.check(signer(keyring, clock))
     if checkpoint is not None:
         log_checkpoint(tenant, checkpoint)

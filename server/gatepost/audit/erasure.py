@@ -8,6 +8,7 @@ from gatepost.audit.chain import WriteAttempt
 from gatepost.audit.record import RecordBody, Side, decode_person, decode_side
 from gatepost.audit.record_builder import draft
 from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import TenantChain
 from gatepost.storage.records import Records
 
 PAGE = 1_000
@@ -51,8 +52,19 @@ class DetailErasure:
 
     async def _erase(self, tenant: str, concerns: Callable[[Side], bool], why: str) -> int:
         trail = self._records.of(tenant).trail
+        return sum(
+            [
+                await self._erase_in(trail.chain(writer), tenant, concerns, why)
+                for writer in await trail.writers()
+            ]
+        )
+
+    async def _erase_in(
+        self, chain: TenantChain, tenant: str, concerns: Callable[[Side], bool], why: str
+    ) -> int:
+        """Erase details in one chain, which gets the erasure record."""
         after, erased = 0, 0
-        while page := await trail.rows(after, PAGE):
+        while page := await chain.rows(after, PAGE):
             after = page[-1].number
             numbers = [row.number for row in page if row.side and concerns(decode_side(row.side))]
             if numbers:
@@ -64,7 +76,7 @@ class DetailErasure:
                     details={"records": ranges_of(numbers), "of": why},
                 )
                 link = WriteAttempt(self._keyring).link
-                await trail.erase(numbers, [draft(body, {})], link)
+                await chain.erase(numbers, [draft(body, {})], link)
                 erased += len(numbers)
         return erased
 

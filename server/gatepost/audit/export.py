@@ -1,7 +1,7 @@
 """
 Export records: as JSON lines, which can be verified, and as OTLP and CEF for security monitoring.
 
-The first JSON line says what the file contains. Then come records and, after the record that each
+The first JSON line says what the file contains. Then come records and, after the records that each
 covers, checkpoints. A body is written byte for byte, because its hash is of these bytes.
 """
 
@@ -12,11 +12,18 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from gatepost.audit.checkpoints import PublicKeys
+from gatepost.audit.checkpoints import PublicKeys, decode, is_before, last_numbers
 from gatepost.audit.record import decode_numbered, decode_person, text
 from gatepost.audit.search import AuditRecord
-from gatepost.audit.verify import BadRecord, Examination, VerificationResult, verdict
-from gatepost.storage.audit import AuditRow, Checkpoint
+from gatepost.audit.verify import Examination, VerificationResult, verdict
+from gatepost.audit.verify_chain import BadRecord
+from gatepost.storage.audit import (
+    CHECKPOINTS,
+    FIRST_WRITER,
+    AuditRow,
+    Checkpoint,
+    TenantChain,
+)
 from gatepost.storage.records import Records
 from gatepost.telemetry.logs import in_json, in_line
 
@@ -30,9 +37,9 @@ class Title(msgspec.Struct, frozen=True):
 
     tenant: str
     after: int
-    """The file begins after the record with this number."""
+    """The file begins after the checkpoint that covers so many records; 0: at the beginning."""
     pruned: int
-    """The records up to this number were removed by retention."""
+    """So many records were removed by retention, as the first remaining checkpoint covers."""
     format: int = FORMAT
 
 
@@ -66,22 +73,37 @@ async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIte
     """
     trail = records.of(tenant).trail
     signed = await trail.checkpoints()
-    head = await trail.head()
-    pruned = head.pruned if head is not None else 0
-    after = pruned
+    heads = await trail.heads()
+    pruned = next((one.pruned for one in heads if one.writer == CHECKPOINTS), 0)
+    after, ends = pruned, dict[int, int]()
     for one in signed:
-        rows = await trail.rows(one.number, 1)
-        if rows and rows[0].at < since and one.number > after:
+        if one.number > after and await is_before(trail, one, since):
             after = one.number
     yield line(ExportLine(gatepost_audit=Title(tenant, after, pruned)))
-    left = [one for one in signed if one.number >= after]
-    while left and left[0].number == after:
-        yield line(of_checkpoint(left.pop(0)))
-    while page := await trail.rows(after, PAGE):
-        for row in page:
+    for one in signed:
+        if one.number < after:
+            continue
+        end = last_numbers(one)
+        if one.number > after:
+            for writer, number in end.items():
+                async for row in _rows(trail.chain(writer), ends.get(writer, 0), number):
+                    yield line(of_row(row))
+        ends |= end
+        yield line(of_checkpoint(one))
+    for writer in await trail.writers():
+        async for row in _rows(trail.chain(writer), ends.get(writer, 0), None):
             yield line(of_row(row))
-            while left and left[0].number <= row.number:
-                yield line(of_checkpoint(left.pop(0)))
+
+
+async def _rows(chain: TenantChain, after: int, through: int | None) -> AsyncIterator[AuditRow]:
+    """Yield the records after a number, up to a number."""
+    while through is None or after < through:
+        most = PAGE if through is None else min(PAGE, through - after)
+        page = await chain.rows(after, most)
+        for row in page:
+            yield row
+        if not page:
+            break
         after = page[-1].number
 
 
@@ -113,10 +135,10 @@ def checkpoints_in(lines: Iterable[bytes]) -> list[tuple[str, Checkpoint]]:
         try:
             said = msgspec.json.decode(one, type=_Kept)
             statement = said.checkpoint or said.statement
-            place = msgspec.json.decode(statement, type=_Place)
+            place = decode(statement)
         except msgspec.DecodeError as problem:
             raise ExportUnreadable(f"a checkpoint cannot be read: {problem}") from None
-        found.append((place.tenant, Checkpoint(place.number, statement, said.signature)))
+        found.append((place.tenant, Checkpoint(place.covers(), statement, said.signature)))
     return found
 
 
@@ -124,11 +146,6 @@ class _Kept(msgspec.Struct):
     signature: str
     checkpoint: str = ""
     statement: str = ""
-
-
-class _Place(msgspec.Struct):
-    tenant: str
-    number: int
 
 
 def read(found: Iterable[bytes]) -> tuple[Title, list[Checkpoint], Iterator[AuditRow]]:
@@ -169,6 +186,7 @@ def _row(one: ExportLine) -> AuditRow:
         body.decode(),
         side,
         found,
+        read.writer,
     )
 
 
@@ -192,9 +210,10 @@ def verify_lines(
         for row in rows:
             examination.row(row)
         examination.end()
-        examination.covered()
-        if title.after == title.pruned:
-            examination.pruned(title.pruned)
+        for writer, chain in examination.chains.items():
+            chain.covered()
+            if title.after == title.pruned:
+                chain.removed(examination.removed(writer))
     except BadRecord as bad:
         return verdict(title.tenant, examination, bad)
     return verdict(title.tenant, examination)
@@ -253,6 +272,7 @@ def attributes_of(tenant: str, record: AuditRecord) -> dict[str, str | int | boo
     said: dict[str, str | int | bool] = {
         "gatepost.tenant": tenant,
         "gatepost.audit.number": record.number,
+        "gatepost.audit.writer": record.writer if record.writer != FIRST_WRITER else 0,
         "gatepost.audit.hash": record.hash,
         "gatepost.tool": record.tool,
         "gatepost.offer": record.offer if record.kind in {"call", "refusal"} else "",
@@ -325,7 +345,7 @@ def _cef_extension(tenant: str, record: AuditRecord) -> str:
     caller, about = record.caller, record.about
     fields = {
         "rt": str(round(record.at * 1000)),
-        "externalId": str(record.number),
+        "externalId": record.id,
         "act": record.tool or record.kind,
         "outcome": record.outcome,
         "reason": record.reason,

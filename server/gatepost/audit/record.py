@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from gatepost.redaction.document import cleaned
+from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
 from gatepost.tools.redacted_call import RedactedCall
@@ -97,6 +98,7 @@ class Numbered(RecordBody, frozen=True, kw_only=True):
     """A body as it is stored, with its number."""
 
     number: int
+    writer: int = FIRST_WRITER
 
 
 class RecordedPerson(msgspec.Struct, frozen=True, omit_defaults=True):

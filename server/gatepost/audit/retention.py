@@ -3,20 +3,35 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 import structlog
 
 from gatepost.audit.chain import WriteAttempt, is_proven, proven
-from gatepost.audit.checkpoints import Unproven, log_checkpoint, signer
+from gatepost.audit.checkpoints import (
+    Unproven,
+    is_before,
+    last_numbers,
+    log_checkpoint,
+    signer,
+)
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import draft
 from gatepost.audit.writer import AuditWriter
+from gatepost.audit.writer_lease import WriterLease
 from gatepost.background import during
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditDraft, ChainHead, Checkpoint, Segment, TenantTrail
+from gatepost.storage.audit import (
+    CHECKPOINTS,
+    AuditDraft,
+    ChainHead,
+    ChainKey,
+    Checkpoint,
+    Segment,
+    TenantTrail,
+)
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 
@@ -25,7 +40,7 @@ LOOK_S = 1.0
 PRUNE_S = 3600.0
 DAY_S = 86_400.0
 AT_ONCE = 50
-"""Chains that are signed in one transaction, which takes about 10 ms."""
+"""Tenants that are signed in one transaction, which takes about 10 ms."""
 SHARE = 0.1
 """Share of the time that signing and removing may take; the rest is for calls."""
 LONGEST_REST_S = 1.0
@@ -78,43 +93,50 @@ class Retention:
             await self._sign(heads)
             if len(heads) < AT_ONCE:
                 return True
-            after = heads[-1].tenant
+            after = [*heads][-1]
             if until is None:
                 await _rest(time.monotonic() - began)
             elif time.monotonic() >= until:
                 return False
 
-    async def _sign(self, heads: Sequence[ChainHead]) -> None:
-        """Sign a checkpoint of each of these heads."""
+    async def _sign(self, heads: Mapping[str, Sequence[ChainHead]]) -> None:
+        """Sign a checkpoint of each tenant with these heads."""
         # Otherwise the key that proves the end of an idle chain would leave the ring one day, and
         # the proof would be lost with it.
         current = f"{self._keyring.current.id}."
-        rotated = [one for one in heads if not one.proof.startswith(current)]
-        if renewed := [one.tenant for one in rotated if is_proven(one, self._keyring)]:
+        rotated = [
+            one
+            for ends in heads.values()
+            for one in ends
+            if one.writer != CHECKPOINTS and not one.proof.startswith(current)
+        ]
+        if renewed := [one.key for one in rotated if is_proven(one, self._keyring)]:
             await self._renew(renewed)
         # Signed in a thread and without a lock; only chains that have grown meanwhile are signed
-        # again while they are locked.
-        made = await asyncio.to_thread(lambda: {head: self._signed(head) for head in heads})
+        # again while the checkpoints are locked.
+        made = await asyncio.to_thread(
+            lambda: {tuple(ends): self._signed(ends) for ends in heads.values()}
+        )
 
-        def sign(head: ChainHead) -> tuple[Checkpoint, ChainHead] | None:
-            return made[head] if head in made else self._signed(head)
+        def sign(ends: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead] | None:
+            return made[tuple(ends)] if tuple(ends) in made else self._signed(ends)
 
-        checkpoints = await self._records.audit.sign([one.tenant for one in heads], sign)
+        checkpoints = await self._records.audit.sign([*heads], sign)
         for tenant, checkpoint in checkpoints.items():
             log_checkpoint(tenant, checkpoint)
 
-    def _signed(self, head: ChainHead) -> tuple[Checkpoint, ChainHead] | None:
-        """Return the checkpoint and the new head; None if the head is unproven (see `Sign`)."""
+    def _signed(self, heads: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead] | None:
+        """Return the checkpoint and its head; None if a head is unproven (see `Sign`)."""
         try:
-            return signer(self._keyring, self._clock)(head)
+            return signer(self._keyring, self._clock)(heads)
         except Unproven:
-            log.error("audit_checkpoint_refused", tenant=head.tenant, number=head.number)
+            log.error("audit_checkpoint_refused", tenant=heads[0].tenant)
             return None
 
-    async def _renew(self, tenants: Sequence[str]) -> None:
+    async def _renew(self, chains: Sequence[ChainKey]) -> None:
         at, key_id = int(self._clock() * 1000), self._keyring.current.id
         drafts = {
-            tenant: [
+            (tenant, writer): [
                 draft(
                     RecordBody(
                         at=at, kind="key", tenant=tenant, outcome="renewed", details={"key": key_id}
@@ -122,36 +144,36 @@ class Retention:
                     {},
                 )
             ]
-            for tenant in tenants
+            for tenant, writer in chains
         }
         await self._records.audit.write(drafts, WriteAttempt(self._keyring).link)
 
     async def prune(self) -> None:
         """Remove records older than `audit.retention_days`; raises StoreUnavailable."""
-        days = self._writer.settings.retention_days
-        heads: Sequence[ChainHead] = ()
-        while days and (heads := await self._heads(heads)):
-            for head in heads:
+        days, after = self._writer.settings.retention_days, ""
+        while days and (heads := await self._records.audit.heads(after, AT_ONCE)):
+            for tenant in heads:
                 began = time.monotonic()
                 before = self._clock() - days * DAY_S
-                await prune(self._records, self._keyring, head.tenant, before, self._clock)
+                await prune(self._records, self._keyring, tenant, before, self._clock)
                 await _rest(time.monotonic() - began)
-
-    async def _heads(self, before: Sequence[ChainHead]) -> list[ChainHead]:
-        """Return the next heads by tenant."""
-        after = before[-1].tenant if before else ""
-        return await self._records.audit.heads(after, AT_ONCE)
+                after = tenant
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run during a block; at its end write and sign the remaining records, within limits."""
-        try:
-            async with during("audit", self._always):
-                yield
-        finally:
-            await self._writer.aclose()
-            if self._writer.written:
-                await self._sign_last()
+        """
+        Run during a block; at its end write and sign the remaining records, within limits.
+
+        Meanwhile the writer has a number of its own.
+        """
+        async with WriterLease(self._records, self._writer, clock=self._clock).running():
+            try:
+                async with during("audit", self._always):
+                    yield
+            finally:
+                await self._writer.aclose()
+                if self._writer.written:
+                    await self._sign_last()
 
     async def _sign_last(self) -> None:
         try:
@@ -199,54 +221,69 @@ async def prune(
     """
     Remove the records from before a time (seconds since the epoch).
 
-    Return the number of the last removed record, or 0. Only records up to the last checkpoint
-    before that time are removed, because the remaining chain must start at a checkpoint.
+    Return how many records the tenant's removed part has in all, or 0 if nothing was removed. Only
+    records up to the last checkpoint before that time are removed, because the remaining chains
+    must start at a checkpoint.
     """
-    trail, through = records.of(tenant).trail, 0
-    head = await trail.head()
-    if head is None:
-        return 0
-    begun = head.pruned
-    while next_one := await _next_cut(trail, begun, int(before * 1000)):
-        body = RecordBody(
-            at=int(clock() * 1000),
-            kind="retention",
-            tenant=tenant,
-            outcome="removed",
-            details={"through": str(next_one)},
-        )
-        await trail.prune(next_one, [draft(body, {})], PruningAttempt(keyring, next_one).link)
-        log.info("audit_pruned", tenant=tenant, through=next_one)
-        begun = through = next_one
-    return through
+    trail, removed = records.of(tenant).trail, 0
+    pruned = max(
+        (one.pruned for one in await trail.heads() if one.writer == CHECKPOINTS), default=0
+    )
+    while found := await _next_cut(trail, pruned, int(before * 1000)):
+        through = last_numbers(found)
+        drafts = {writer: [_retained(tenant, number, clock)] for writer, number in through.items()}
+        pruned = through[CHECKPOINTS] = found.number
+        attempt = PruningAttempt(keyring, through)
+        try:
+            await trail.prune(through, {**drafts, CHECKPOINTS: []}, attempt.link)
+        except Unproven:
+            log.error("audit_prune_refused", tenant=tenant)
+            break
+        log.info("audit_pruned", tenant=tenant, through=pruned)
+        removed = pruned
+    return removed
 
 
-async def _next_cut(trail: TenantTrail, pruned: int, limit: int) -> int:
-    """Return the checkpoint for the next cut, not too far from the last one; 0 for none."""
-    through = 0
-    for number in (one.number for one in await trail.checkpoints()):
-        if number <= pruned:
+def _retained(tenant: str, through: int, clock: Callable[[], float]) -> AuditDraft:
+    body = RecordBody(
+        at=int(clock() * 1000),
+        kind="retention",
+        tenant=tenant,
+        outcome="removed",
+        details={"through": str(through)},
+    )
+    return draft(body, {})
+
+
+async def _next_cut(trail: TenantTrail, pruned: int, limit: int) -> Checkpoint | None:
+    """Return the checkpoint for the next cut, not too far from the last one."""
+    found = None
+    for one in await trail.checkpoints():
+        if one.number <= pruned:
             continue
-        if through and number > pruned + PRUNED_AT_ONCE:
+        if found and one.number > pruned + PRUNED_AT_ONCE:
             break
-        last = await trail.rows(number - 1, 1)
-        if not last or last[0].number != number or last[0].at >= limit:
+        if not await is_before(trail, one, limit):
             break
-        through = number
-    return through
+        found = one
+    return found
 
 
 class PruningAttempt(msgspec.Struct, frozen=True):
-    """A `WriteAttempt` whose head notes the removed records."""
+    """A `WriteAttempt` whose heads note the removed records."""
 
     keyring: KeyRing
-    through: int
-    """The last removed record."""
+    through: Mapping[int, int]
+    """The last removed record of each writer, and the checkpoint."""
 
     def link(
-        self, tenant: str, found: ChainHead | None, drafts: Sequence[AuditDraft]
+        self, chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
     ) -> tuple[list[Segment], ChainHead]:
-        """Return the next segments and the new head; implements `Link`."""
-        made, head = WriteAttempt(self.keyring).link(tenant, found, drafts)
-        pruned = max(head.pruned, self.through)
+        """Return the next segments and the new head; implements `Link`. Raises Unproven."""
+        made, head = list[Segment](), found
+        if chain[1] != CHECKPOINTS:
+            made, head = WriteAttempt(self.keyring).link(chain, found, drafts)
+        if head is None or not is_proven(head, self.keyring):
+            raise Unproven(chain[0])
+        pruned = max(head.pruned, self.through[chain[1]])
         return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring)

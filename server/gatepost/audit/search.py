@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gatepost.audit.record import RecordedPerson, decode_numbered, decode_person, decode_side
-from gatepost.storage.audit import AuditQuery, AuditRow, Count
+from gatepost.storage.audit import AuditQuery, AuditRow, Count, Position, record_id
 from gatepost.storage.records import Records
 
 MOST_AT_ONCE = 500
@@ -18,6 +18,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     Erased and absent values are empty. ``at`` is in seconds since the epoch.
     """
 
+    writer: int
     number: int
     at: float
     kind: str
@@ -47,6 +48,16 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it had details that were erased."""
     hash: str
 
+    @property
+    def id(self) -> str:
+        """Return how it is named among the records of its tenant."""
+        return record_id(self.writer, self.number)
+
+    @property
+    def position(self) -> Position:
+        """Return where it is among the records of its tenant."""
+        return round(self.at * 1000), self.writer, self.number
+
 
 class AuditSearch:
     """Read audit records, for the dashboard."""
@@ -58,16 +69,16 @@ class AuditSearch:
         """
         Return the newest records that match *question*, at most 500.
 
-        The next page begins before the number of the last one (``before``). Raises
+        The next page begins before the position of the last one (``before``). Raises
         StoreUnavailable.
         """
         if question.limit > MOST_AT_ONCE:
             question = msgspec.structs.replace(question, limit=MOST_AT_ONCE)
         return [read(row) for row in await self._records.of(tenant).trail.find(question)]
 
-    async def get(self, tenant: str, number: int) -> AuditRecord | None:
-        """Return the record with that number, or None."""
-        found = await self._records.of(tenant).trail.rows(number - 1, 1)
+    async def get(self, tenant: str, writer: int, number: int) -> AuditRecord | None:
+        """Return the record of a writer with that number, or None."""
+        found = await self._records.of(tenant).trail.chain(writer).rows(number - 1, 1)
         return read(found[0]) if found and found[0].number == number else None
 
     async def usage(self, tenant: str, *, since: float, bucket_s: int) -> list[Count]:
@@ -86,6 +97,7 @@ def read(row: AuditRow) -> AuditRecord:
     side = decode_side(row.side) if row.side is not None else {}
     private = {field: value for field, (_, value) in side.items()}
     return AuditRecord(
+        writer=row.writer,
         number=row.number,
         at=body.at / 1000,
         kind=body.kind,

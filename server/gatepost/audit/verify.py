@@ -1,37 +1,29 @@
 """Verify the audit records of a tenant; `export` uses this for the records of a file."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Sequence
 
 import msgspec
 
-from gatepost.audit.chain import START, hash_of, is_proven
+from gatepost.audit.chain import is_proven
 from gatepost.audit.checkpoints import PublicKeys, Statement, decode, is_signed, seal_of
-from gatepost.audit.erasure import inside, numbers_of
-from gatepost.audit.record import (
-    Numbered,
-    RecordBody,
-    Side,
-    commitment,
-    decode_numbered,
-    decode_side,
-)
+from gatepost.audit.verify_chain import BadRecord, ChainExamination, CoveredEnd
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditRow, ChainHead, Checkpoint, Segment, TenantTrail
-from gatepost.storage.audit_segments import Damaged, counts_of, pieces, row_of
+from gatepost.storage.audit import (
+    CHECKPOINTS,
+    FIRST_WRITER,
+    AuditRow,
+    ChainHead,
+    Checkpoint,
+    TenantChain,
+    TenantTrail,
+)
 from gatepost.storage.records import Records
 
 PAGE = 100
 """The number of segments that are read at once."""
 LOWEST = -(1 << 63)
 """The lowest number of a column: an attacker may have written any number to the database."""
-
-
-class BadRecord(Exception):
-    """Raised for the first record that was changed; the message says what is wrong with it."""
-
-    def __init__(self, number: int, what: str) -> None:
-        super().__init__(what)
-        self.number = number
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -45,245 +37,170 @@ class Signed(msgspec.Struct, frozen=True):
 
 class Examination:
     """
-    Verifies one tenant's records in their order; its methods raise BadRecord.
+    Verifies one tenant's records; its methods raise BadRecord.
 
-    Call `checkpoints`, `begin`, then `segment` or `row` for each record, then `end`.
+    Call `checkpoints`, `keep` and `begin`, then `chain` for each writer or `row` for each record,
+    in the order of the chains, then `end`.
     """
 
     def __init__(self, tenant: str, keys: PublicKeys) -> None:
         self._tenant, self._keys = tenant, keys
-        self._hash, self.last = START, 0
-        self._signed: dict[int, Signed] = {}
-        self._kept: dict[int, Statement] = {}
-        self._proven = 0
-        self._without: list[int] = []
-        self._pruned = 0
-        self.records = 0
-        self.erased = 0
-
-    @property
-    def proven(self) -> int:
-        """The number of the last record that a checkpoint with a valid signature covers."""
-        return self._proven
-
-    @property
-    def hash(self) -> bytes:
-        """The hash of the last record."""
-        return self._hash
+        self._signed: list[Signed] = []
+        self._kept: list[Statement] = []
+        self._base: Signed | None = None
+        self.chains: dict[int, ChainExamination] = {}
 
     def checkpoints(self, found: Sequence[Checkpoint]) -> None:
         """Verify the checkpoints that are stored beside the records."""
-        before: Checkpoint | None = None
         for checkpoint in found:
             one = self._read(checkpoint)
-            if before is not None and one.statement.previous != seal_of(before).hex():
-                raise BadRecord(
-                    checkpoint.number,
-                    f"its checkpoint does not follow the one of record {before.number}: that one "
-                    "was changed, or one between them is gone",
-                )
-            self._signed[checkpoint.number] = one
-            before = checkpoint
+            if self._signed:
+                before = self._signed[-1].checkpoint
+                if one.statement.previous != seal_of(before).hex():
+                    raise _bad(
+                        checkpoint,
+                        f"its checkpoint does not follow the one of record {before.number}: that "
+                        "one was changed, or one between them is gone",
+                    )
+            self._signed.append(one)
 
     def keep(self, kept: Checkpoint) -> None:
         """Add a checkpoint that was stored elsewhere."""
         one = self._read(kept)
         if one.good is None:
-            key = one.statement.key
-            raise BadRecord(kept.number, f"the key {key} of its checkpoint is not at hand")
-        self._kept[one.statement.number] = one.statement
+            raise _bad(kept, f"the key {one.statement.key} of its checkpoint is not at hand")
+        self._kept.append(one.statement)
 
     def begin(self, after: int) -> None:
-        """Begin after a pruned part, whose last record has the number *after* and a checkpoint."""
-        first = self._signed[min(self._signed)] if self._signed else None
+        """Begin after a removed part, with the checkpoint that covers *after* records."""
+        first = self._signed[0] if self._signed else None
         if after == 0:
             if first is not None and first.statement.previous:
-                raise BadRecord(first.statement.number, "the checkpoint before its own is gone")
+                raise _bad(first.checkpoint, "the checkpoint before its own is gone")
             return
-        base = self._signed.get(after)
-        if base is None:
+        self._base = next((one for one in self._signed if one.checkpoint.number == after), None)
+        if self._base is None:
             raise BadRecord(
-                after + 1, f"records up to {after} are gone, and no checkpoint is left of them"
+                FIRST_WRITER,
+                after + 1,
+                f"records up to {after} are gone, and no checkpoint is left of them",
             )
-        self.last, self._hash = after, bytes.fromhex(base.statement.hash)
-        self._proven = after if base.good else 0
 
-    def segment(self, segment: Segment) -> None:
-        """Verify the next stored segment: its records, and the columns computed from them."""
-        first = self.last + 1
-        if segment.first != first:
-            raise self._gap(segment.first)
-        rows = []
-        try:
-            for piece in pieces(segment):
-                rows.append(row_of(self.last + 1, piece))
-                self.row(rows[-1])
-        except Damaged:
-            raise BadRecord(self.last + 1, "it is no record, or written in another way") from None
-        last: object = segment.last
-        if isinstance(last, int) and last > self.last:
-            raise BadRecord(self.last + 1, "it is missing where it was written")
-        for name, said, kept in (
-            ("last", self.last, last),
-            ("since", min(row.at for row in rows), segment.since),
-            ("until", max(row.at for row in rows), segment.until),
-            ("counts", counts_of(row.sort for row in rows), segment.counts),
-        ):
-            if said != kept:
-                raise BadRecord(
-                    first, f"the column {name} of it and those written with it was changed"
-                )
+    def chain(self, writer: int) -> ChainExamination:
+        """Return the examination of a writer's chain, which begins after the removed part."""
+        if (found := self.chains.get(writer)) is None:
+            ends = [
+                *(_end_of(writer, one.statement, good=bool(one.good)) for one in self._signed),
+                *(_end_of(writer, one, good=True, is_kept=True) for one in self._kept),
+            ]
+            base = self._base
+            after = _end_of(writer, base.statement, good=bool(base.good)) if base else None
+            covered = [one for one in ends if one is not None]
+            found = ChainExamination(self._tenant, writer, covered, after)
+            self.chains[writer] = found
+        return found
 
     def row(self, row: AuditRow) -> None:
-        """Verify the next record."""
-        number = self.last + 1
-        if row.number != number:
-            raise self._gap(row.number)
-        if row.hash != hash_of(self._hash, row.body.encode()):
-            raise BadRecord(number, "its hash is not that of its body behind the record before it")
-        try:
-            body = decode_numbered(row.body)
-            side = decode_side(row.side) if row.side is not None else {}
-            self._body(row, body)
-            self._side(row, body, side)
-        except (msgspec.DecodeError, ValueError, KeyError, RecursionError):
-            raise BadRecord(number, "it is not a record") from None
-        self._covered(number, row.hash)
-        self.last, self._hash = number, row.hash
-        self.records += 1
+        """Verify the next record of its chain."""
+        self.chain(row.writer).row(row)
 
     def end(self) -> None:
-        """Verify that no record is missing at the end."""
-        covered = max([*self._signed, *self._kept], default=0)
-        if covered > self.last:
-            where = "kept elsewhere" if covered in self._kept else "beside the records"
-            raise BadRecord(
-                self.last + 1, f"it is missing: a checkpoint {where} covers record {covered}"
-            )
-        if self._without:
-            raise BadRecord(
-                self._without[0], "its details are gone, and no erasure of them is on record"
-            )
+        """Verify that no chain and no record at the end of a chain is missing."""
+        for writer in sorted(self.named()):
+            self.chain(writer).end()
 
-    def covered(self) -> None:
-        """Verify that a checkpoint covers the last record, because nothing else proves it."""
-        if self._proven < self.last:
-            raise BadRecord(self._proven + 1, "no checkpoint by a key that is at hand covers it")
+    def named(self) -> set[int]:
+        """Return every writer whose chain was examined or is covered by a checkpoint."""
+        statements = [*(one.statement for one in self._signed), *self._kept]
+        return {*self.chains, *(writer for one in statements for writer in one.ends())}
 
-    def pruned(self, through: int) -> None:
-        """Verify that a retention record says that the records up to *through* were removed."""
-        if through != self._pruned:
-            raise BadRecord(
-                self._pruned + 1, f"it and others up to {through} are gone, which is not on record"
-            )
+    def removed(self, writer: int) -> int:
+        """Return the last record of a writer that was removed, as the first checkpoint says."""
+        end = self._base.statement.ends().get(writer) if self._base else None
+        return 0 if end is None else end[0]
 
-    def head(self, head: ChainHead, keyring: KeyRing | None) -> None:
-        """Verify that the chain ends at *head*, and its proof if the key ring is given."""
-        if head.number > self.last:
+    def head(self, head: ChainHead | None, keyring: KeyRing | None) -> None:
+        """Verify the end of the chain of checkpoints, and its proof if the key ring is given."""
+        latest = self._signed[-1].checkpoint if self._signed else None
+        number, seal = (latest.number, seal_of(latest)) if latest else (0, b"")
+        if head is None:
+            if latest is not None:
+                raise _bad(latest, "the end of the chain of checkpoints is gone")
+        elif (head.number, head.hash) != (number, seal):
             raise BadRecord(
-                self.last + 1, f"it is missing: the chain ends with record {head.number}"
+                FIRST_WRITER, head.number, "its checkpoint, the last one, is gone or another one"
             )
-        if head.number < self.last:
-            raise BadRecord(head.number + 1, "it comes after the end of the chain")
-        if head.hash != self._hash:
-            raise BadRecord(head.number, "it is not the record that the chain ends with")
-        latest = self._signed.get(head.checkpoint)
-        seal = seal_of(latest.checkpoint) if latest is not None else b""
-        if head.checkpoint != max(self._signed, default=0) or head.seal != seal:
-            raise BadRecord(head.checkpoint, "its checkpoint, the last one, is gone or another one")
-        if keyring is not None and not is_proven(head, keyring):
+        elif keyring is not None and not is_proven(head, keyring):
             raise BadRecord(
-                self._proven + 1 if self._proven < self.last else self.last,
-                "no key of the ring proves the end of the chain: this record or a later one was "
-                "changed, or some were cut off",
+                FIRST_WRITER,
+                head.number,
+                "no key of the ring proves that its checkpoint is the last",
             )
-
-    def _gap(self, found: object) -> BadRecord:
-        """Return the error for a next record that does not have the next number."""
-        # SQLite keeps anything in any column.
-        if not isinstance(found, int) or found > self.last:
-            return BadRecord(self.last + 1, "is missing")
-        if not self.records:
-            return BadRecord(max(found, 1), "it stands before the beginning of the chain")
-        return BadRecord(self.last, f"is followed by record {found}")
 
     def _read(self, checkpoint: Checkpoint) -> Signed:
-        number = checkpoint.number
         try:
             statement = decode(checkpoint.statement)
         except msgspec.DecodeError:
-            raise BadRecord(number, "its checkpoint cannot be read") from None
-        if (statement.tenant, statement.number) != (self._tenant, number):
-            raise BadRecord(number, "its checkpoint is that of another record")
+            raise _bad(checkpoint, "its checkpoint cannot be read") from None
+        if (statement.tenant, statement.covers()) != (self._tenant, checkpoint.number):
+            raise _bad(checkpoint, "its checkpoint is that of another record")
         good = is_signed(checkpoint, statement, self._keys)
         if good is False:
-            raise BadRecord(number, "the signature of its checkpoint is wrong")
+            raise _bad(checkpoint, "the signature of its checkpoint is wrong")
         return Signed(checkpoint, statement, good)
 
-    def _covered(self, number: int, found: bytes) -> None:
-        here = self._signed.get(number)
-        wanted = [one for one in (here and here.statement, self._kept.get(number)) if one]
-        for statement in wanted:
-            if statement.hash != found.hex():
-                raise BadRecord(
-                    self._proven + 1,
-                    f"the checkpoint of record {number} was made of another chain: this record or "
-                    f"one of the next, up to {number}, is another one",
-                )
-        if number in self._kept or (here is not None and here.good):
-            self._proven = number
 
-    def _body(self, row: AuditRow, body: Numbered) -> None:
-        if body.tenant != self._tenant:
-            raise BadRecord(row.number, "it is a record of another tenant")
-        if body.number != row.number:
-            raise BadRecord(row.number, "its number was changed")
-        if body.kind == "break":
-            reason = body.details.get("reason", "")
-            raise BadRecord(
-                row.number, f"the server found here that the chain was broken: {reason}"
-            )
-        if body.kind == "retention":
-            self._pruned = int(body.details["through"])
-        if body.kind == "erasure":
-            gone = numbers_of(body.details["records"])
-            self._without = [one for one in self._without if not inside(one, gone)]
-
-    def _side(self, row: AuditRow, body: RecordBody, side: Side) -> None:
-        _check_side(row, body.commitments, side)
-        if row.side is not None and row.side != msgspec.json.encode(side).decode():
-            raise BadRecord(row.number, "its details are written in another way")
-        if body.commitments and not side:
-            self.erased += 1
-            self._without.append(row.number)
-        elif len(side) < len(body.commitments):
-            raise BadRecord(row.number, "a part of its details is gone")
+def _bad(checkpoint: Checkpoint, what: str) -> BadRecord:
+    """Return the error for a checkpoint, which is named by a record that it covers."""
+    writer, number = FIRST_WRITER, checkpoint.number
+    with contextlib.suppress(msgspec.DecodeError):
+        if (said := decode(checkpoint.statement)).others:
+            writer, (number, _) = min(said.ends().items())
+    return BadRecord(writer, number, what)
 
 
-def _check_side(row: AuditRow, commitments: Mapping[str, str], side: Side) -> None:
-    for field, (salt, value) in side.items():
-        try:
-            said = commitment(salt, value)
-        except ValueError:
-            said = ""
-        if commitments.get(field) != said:
-            raise BadRecord(row.number, f"its {field} is not the one that was recorded")
+def _end_of(
+    writer: int, statement: Statement, *, good: bool, is_kept: bool = False
+) -> CoveredEnd | None:
+    """Return what a checkpoint says of a writer's chain, if it covers any of its records."""
+    found = statement.ends().get(writer)
+    return None if found is None else CoveredEnd(*found, good, is_kept)
+
+
+class VerifiedChain(msgspec.Struct, frozen=True):
+    """The records of one writer that were verified."""
+
+    writer: int
+    records: int
+    last: int
+    """The last record's number."""
+    proven: int
+    """The last record that a checkpoint proves; the key ring proves the later ones."""
+
+    @property
+    def first(self) -> int:
+        """Return the first record's number."""
+        return self.last - self.records + 1
 
 
 class VerificationResult(msgspec.Struct, frozen=True):
     """The result of verifying one tenant's records."""
 
     tenant: str
-    records: int
-    last: int
-    """The last record's number."""
-    proven: int
-    """The last record that a checkpoint proves; the key ring proves the later ones."""
+    chains: tuple[VerifiedChain, ...]
+    """Every chain with records, by writer."""
     erased: int
     """Records whose details were erased, as an erasure record says."""
     bad: int | None = None
-    """The first record that was changed."""
+    """The first record that was changed, in the order of the chains."""
+    writer: int = FIRST_WRITER
+    """The writer of that record."""
     problem: str = ""
+
+    @property
+    def records(self) -> int:
+        """Return the number of records of all chains."""
+        return sum(one.records for one in self.chains)
 
 
 async def verify(
@@ -308,12 +225,15 @@ async def verify(
 
 def verdict(tenant: str, found: Examination, bad: BadRecord | None = None) -> VerificationResult:
     """Return the result of an examination."""
-    seen = (tenant, found.records, found.last, found.proven, found.erased)
-    return (
-        VerificationResult(*seen)
-        if bad is None
-        else VerificationResult(*seen, bad.number, str(bad))
+    chains = tuple(
+        VerifiedChain(writer, one.records, one.last, one.proven)
+        for writer, one in sorted(found.chains.items())
+        if one.records
     )
+    erased = sum(one.erased for one in found.chains.values())
+    if bad is None:
+        return VerificationResult(tenant, chains, erased)
+    return VerificationResult(tenant, chains, erased, bad.number, bad.writer, str(bad))
 
 
 async def _examine(
@@ -322,41 +242,63 @@ async def _examine(
     keyring: KeyRing | None,
     kept: Sequence[Checkpoint],
 ) -> None:
-    head = await trail.head()
-    pruned = head.pruned if head is not None else 0
-    signed = await trail.checkpoints()
-    if head is not None:
-        # A server may sign another checkpoint meanwhile.
-        signed = [one for one in signed if one.number <= head.number] or signed
+    last, signed = await _checkpoints(trail)
     examination.checkpoints(signed)
     for one in kept:
         examination.keep(one)
-    examination.begin(pruned)
-    found = await _segments(examination, trail, head)
+    examination.begin(last.pruned if last is not None else 0)
+    # Chains are read after the checkpoints, so that they have what those cover.
+    for writer in sorted({*await trail.writers(), *examination.named()}):
+        await _examine_chain(examination, trail, writer, keyring)
     examination.end()
-    examination.pruned(pruned)
+    examination.head(last, keyring)
+
+
+async def _checkpoints(trail: TenantTrail) -> tuple[ChainHead | None, list[Checkpoint]]:
+    """Return the checkpoints and the head of their chain, which fit unless they were changed."""
+    last = _head_of(CHECKPOINTS, await trail.heads())
+    while True:
+        signed = await trail.checkpoints()
+        # A server may have signed another one meanwhile.
+        before, last = last, _head_of(CHECKPOINTS, await trail.heads())
+        if last == before:
+            return last, signed
+
+
+def _head_of(writer: int, heads: Sequence[ChainHead]) -> ChainHead | None:
+    return next((one for one in heads if one.writer == writer), None)
+
+
+async def _examine_chain(
+    examination: Examination, trail: TenantTrail, writer: int, keyring: KeyRing | None
+) -> None:
+    head, chain = _head_of(writer, await trail.heads()), examination.chain(writer)
+    found = await _segments(chain, trail.chain(writer), head)
+    chain.end()
+    chain.removed(through := examination.removed(writer))
     if head is None:
-        if found or signed:
-            raise BadRecord(1, "the end of the chain is gone")
+        if found:
+            raise BadRecord(writer, 1, "the end of the chain is gone")
         return
-    examination.head(head, keyring)
-    if (more := await trail.segments(head.number + 1, 1)) and await _is_behind(trail, more[0]):
-        raise BadRecord(head.number + 1, "it comes after the end of the chain")
+    if head.pruned != through:
+        raise BadRecord(writer, through + 1, "the end of the chain says that it was removed")
+    chain.head(head, keyring)
+    more = await trail.chain(writer).segments(head.number + 1, 1)
+    # The chain may have grown meanwhile.
+    now = _head_of(writer, await trail.heads()) if more else None
+    if more and (now is None or now.number < more[0].first):
+        raise BadRecord(writer, head.number + 1, "it comes after the end of the chain")
 
 
-async def _segments(examination: Examination, trail: TenantTrail, head: ChainHead | None) -> bool:
+async def _segments(
+    examination: ChainExamination, chain: TenantChain, head: ChainHead | None
+) -> bool:
     """Examine the segments up to the head; return whether there was any."""
     start = LOWEST
-    while page := await trail.segments(start, PAGE):
+    while page := await chain.segments(start, PAGE):
         for segment in page:
             if head is not None and segment.first > head.number:
                 return True
             examination.segment(segment)
         start = page[-1].first + 1
     return start != LOWEST
-
-
-async def _is_behind(trail: TenantTrail, segment: Segment) -> bool:
-    """Return whether the segment is after the end; the chain may have grown meanwhile."""
-    head = await trail.head()
-    return head is None or head.number < segment.first

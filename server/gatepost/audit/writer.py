@@ -24,7 +24,7 @@ from gatepost.audit.record_builder import Entry, RecordBuilder, draft, gap
 from gatepost.audit.refusals import COUNTED, MISMATCH, RefusalCounter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditRow, ChainHead
+from gatepost.storage.audit import FIRST_WRITER, AuditRow, ChainHead, ChainKey
 from gatepost.storage.audit_segments import rows_of
 from gatepost.storage.commit import CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
@@ -83,11 +83,13 @@ class AuditWriter:
         """Whether the last write failed; it is retried until it succeeds."""
         self.written = 0
         """Number of records written since the start."""
+        self.number = FIRST_WRITER
+        """The writer of the chains that new batches extend; see `WriterLease`."""
         self._records, self._keyring, self._redaction = records, keyring, redaction
         self._charge, self._observe, self._listener = charge, observe, listener
         self._clock = clock
         self._builder = RecordBuilder()
-        self._heads: dict[str, ChainHead] = {}
+        self._heads: dict[ChainKey, ChainHead] = {}
         """The last head of each chain that this process has written."""
         self._waiting: list[Entry] = []
         self._commit = CommitFuture()
@@ -314,7 +316,9 @@ class AuditWriter:
             return earlier
         if not batch.drafts:
             now = (self._clock(), perf_counter())
-            batch.drafts = await self._builder.built(batch.entries, now, self.settings)
+            made = await self._builder.built(batch.entries, now, self.settings)
+            # Kept until the batch is durable: two attempts must not be in two chains.
+            batch.drafts = {(tenant, self.number): drafts for tenant, drafts in made.items()}
         attempt = WriteAttempt(self._keyring, self._heads, tuple(batch.attempts))
         batch.attempts.append(attempt)
         try:
@@ -341,7 +345,7 @@ class AuditWriter:
         batch.commit.settle()
         if self._observe is not None:
             self._observe(took)
-        for tenant, segments in attempt.segments.items():
+        for (tenant, _), segments in attempt.segments.items():
             self.written += segments[-1].last - segments[0].first + 1
             if self._listener is not None:
                 self._listener(tenant, [row for one in segments for row in rows_of(one)])

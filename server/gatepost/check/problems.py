@@ -126,17 +126,17 @@ def _keys(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
                 "keys.ring",
             )
         return
-    if not ring.startswith("file:"):
+    if not REFERENCE.match(ring):
         # The value is not shown, because it may be the secret itself.
         yield Problem(
             "config.E005",
             "`keys.ring` holds a value instead of a reference",
-            'write ring = "file:keyring.json"',
+            'write ring = "file:keyring.json", or "env:NAME" for a variable with its content',
             setting="keys.ring",
         )
         return
     try:
-        KeyRing.load(ring)
+        KeyRing.load(ring, group_read=config.keys.group_read)
     except KeyRingError as error:
         yield Problem("config.E007", str(error), setting="keys.ring")
 

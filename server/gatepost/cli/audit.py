@@ -29,7 +29,7 @@ from gatepost.config.references import plain
 from gatepost.config.settings import Config
 from gatepost.runtime.version import version
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import Checkpoint
+from gatepost.storage.audit import Checkpoint, record_id
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.records import Records
@@ -99,11 +99,15 @@ def verify_(
 def told(found: VerificationResult) -> str:
     """Return a verdict as text."""
     if found.bad is not None:
-        return f"{found.tenant}: record {found.bad} is bad: {found.problem}."
-    first = found.last - found.records + 1
+        bad = record_id(found.writer, found.bad)
+        return f"{found.tenant}: record {bad} is bad: {found.problem}."
     words = f"{found.tenant}: {found.records} records are valid"
-    if found.records:
-        words += f", {first} to {found.last}; signed checkpoints cover records up to {found.proven}"
+    for one in found.chains:
+        first, last, proven = (
+            record_id(one.writer, number) for number in (one.first, one.last, one.proven)
+        )
+        words += ", " if one is found.chains[0] else f". Writer {one.writer}: "
+        words += f"{first} to {last}; signed checkpoints cover records up to {proven}"
     if found.erased:
         words += (
             f". The details of {found.erased} records were erased, and the erasures are recorded"
@@ -136,7 +140,7 @@ def export(tenant: str, form: Form, since: datetime | None, output: BinaryIO, pa
     begin = int(since.replace(tzinfo=UTC).timestamp() * 1000) if since is not None else 0
 
     async def work(records: Records, keyring: KeyRing) -> None:
-        if await records.of(tenant).trail.head() is None:
+        if not await records.of(tenant).trail.heads():
             # The export is then valid but empty, which could be mistaken for a complete one.
             hint = nearest(tenant, await records.audit.tenants())
             click.echo(f"There are no audit records of tenant {visible(tenant)}.{hint}", err=True)
@@ -151,17 +155,19 @@ def export(tenant: str, form: Form, since: datetime | None, output: BinaryIO, pa
 
 
 async def _projected(records: Records, tenant: str, form: Form, since: int) -> AsyncIterator[bytes]:
-    """Yield the records in CEF or OTLP format."""
-    after = 0
-    while page := await records.of(tenant).trail.rows(after, PAGE):
-        after = page[-1].number
-        found = [read(row) for row in page if row.at >= since]
-        if form == "otlp":
-            for at in range(0, len(found), 100):
-                yield as_otlp(tenant, found[at : at + 100], version())
-        else:
-            for one in found:
-                yield f"{as_cef(tenant, one, version())}\n".encode()
+    """Yield the records in CEF or OTLP format, writer by writer."""
+    trail = records.of(tenant).trail
+    for writer in await trail.writers():
+        after = 0
+        while page := await trail.chain(writer).rows(after, PAGE):
+            after = page[-1].number
+            found = [read(row) for row in page if row.at >= since]
+            if form == "otlp":
+                for at in range(0, len(found), 100):
+                    yield as_otlp(tenant, found[at : at + 100], version())
+            else:
+                for one in found:
+                    yield f"{as_cef(tenant, one, version())}\n".encode()
 
 
 @audit.command()
@@ -215,7 +221,7 @@ def _ring(config: Config) -> KeyRing:
             "There is no key ring, so signatures cannot be checked. Run `gatepost keyring new` and "
             'set [keys] ring = "file:keyring.json".'
         )
-    return KeyRing.load(config.keys.ring)
+    return KeyRing.load(config.keys.ring, group_read=config.keys.group_read)
 
 
 def _at_the_trail(config: Config, do: Callable[[Records, KeyRing], Awaitable[T]]) -> T:

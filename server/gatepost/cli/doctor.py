@@ -65,7 +65,7 @@ def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -
         raise click.UsageError("Missing argument 'URL'.")
     if not (token.isascii() and token.isprintable()):
         raise click.BadParameter("an access token is printable ASCII", param_hint="--token")
-    report = asyncio.run(_examined(url, credentials, _tls(ca_bundle)))
+    report = asyncio.run(_examined(url, credentials, tls_context(ca_bundle)))
     for step in report.steps:
         click.echo(f"{step.level:<5}{step.name}: {step.detail}")
     click.echo(report.sentence)
@@ -82,7 +82,8 @@ async def _examined(url: str, credentials: DoctorCredentials, tls: ssl.SSLContex
         return await examine(url, credentials=credentials, client=client)
 
 
-def _tls(ca_bundle: Path | None) -> ssl.SSLContext:
+def tls_context(ca_bundle: Path | None) -> ssl.SSLContext:
+    """Return the system's CAs and those of *ca_bundle*; a usage error if it has none."""
     tls = httpx2.create_ssl_context()
     if ca_bundle is not None:
         try:
@@ -97,13 +98,13 @@ def _judge(path: Path, token: str, url: str) -> None:
     """Check the token against the configuration, print the result, and exit."""
     if not token:
         raise click.UsageError("--config needs a token to check. Add --token.")
-    config, _, found = read_configuration(path)
+    config, tools, found = read_configuration(path)
     if config is None:
         show(found)
         sys.exit(1)
     # Imported on use, because examining a URL does not need it.
     judging = importlib.import_module("gatepost.cli.token_verdict")
-    judgement = asyncio.run(judging.judge(config, token, url))
+    judgement = asyncio.run(judging.judge(config, token, url, tools.declared_scopes))
     for line in judgement.lines:
         click.echo(line)
     sys.exit(0 if judgement.accepted else 1)

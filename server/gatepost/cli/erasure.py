@@ -120,7 +120,7 @@ async def erased(
         click.echo(f"erased the details of {gone} audit records")
         # Written after the erasure, so that the record of who did it stays.
         await stores.note(tenant_id, "tenant", "erased", reason=reason)
-    elif await records.of(tenant_id).trail.head() is not None:
+    elif await records.of(tenant_id).trail.heads():
         raise unproven()
     click.echo(
         f"Tenant {tenant_id} is erased. It stays suspended until you run "
@@ -172,7 +172,7 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
         details = sum([await record.erase_subject(one, issuer, subject) for one in both])
         click.echo(f"erased the details of {details} audit records")
         await stores.note(tenant_id, "tenant", "person erased", reason=reason)
-    elif await records.of(tenant_id).trail.head() is not None:
+    elif await records.of(tenant_id).trail.heads():
         raise unproven()
     return True
 

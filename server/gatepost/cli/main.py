@@ -44,6 +44,8 @@ COMMANDS = {
         "gatepost.cli.doctor:command",
         "Diagnose why a client cannot connect or a token is refused.",
     ),
+    "call": CommandEntry("gatepost.cli.remote:call", "Call a tool of any MCP server."),
+    "list": CommandEntry("gatepost.cli.remote:list_tools", "List the tools of any MCP server."),
     "issuer": CommandEntry(
         "gatepost.cli.issuer:issuer", "Read an identity provider and print its settings."
     ),

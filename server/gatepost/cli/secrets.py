@@ -226,7 +226,11 @@ def at_the_vault(config: Config, do: Callable[[SecretStore], Awaitable[T]]) -> T
     async def work() -> T:
         records = await open_records(plain(config.storage.database))
         async with aclosing(records):
-            return await do(SecretStore(records, KeyRing.load(config.keys.ring)))
+            return await do(
+                SecretStore(
+                    records, KeyRing.load(config.keys.ring, group_read=config.keys.group_read)
+                )
+            )
 
     configure(level="warning", form="console")
     try:
@@ -240,7 +244,7 @@ def on_record(config: Config, tenant: str, name: str, what: str) -> None:
 
     async def work() -> None:
         records = await open_records(plain(config.storage.database))
-        keyring = KeyRing.load(config.keys.ring)
+        keyring = KeyRing.load(config.keys.ring, group_read=config.keys.group_read)
         async with (
             aclosing(records),
             aclosing(AuditWriter(records, keyring, Redaction(), config.audit)) as audit_writer,

@@ -14,6 +14,7 @@ from gatepost.runtime.services import keyring_of
 from gatepost.secrets.keyring import KeyRingError
 from gatepost.serve import ServerSetup, run
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.tools.lifespan import LifespanFailed
 
 
 @click.command()
@@ -52,7 +53,7 @@ def running(setup: ServerSetup, announce: Callable[[], object]) -> int:
     """Serve until a signal and return the exit code; store errors become messages."""
     try:
         return run(setup, announce)
-    except (StoreRefused, StoreUnavailable) as error:
+    except (StoreRefused, StoreUnavailable, LifespanFailed) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -108,7 +108,7 @@ def _ring(config: Config) -> KeyRing | None:
     if not config.keys.ring:
         return None
     try:
-        return KeyRing.load(config.keys.ring)
+        return KeyRing.load(config.keys.ring, group_read=config.keys.group_read)
     except KeyRingError as error:
         # A revocation must not fail because of the key ring.
         click.echo(f"The change is not recorded in the audit trail: {error}", err=True)

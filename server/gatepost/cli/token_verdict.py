@@ -31,6 +31,12 @@ SQLITE = "sqlite:///"
 UNREAD = "Revocations and suspensions made on the command line were not checked: {why}."
 
 
+NO_SCOPE = (
+    "The token has no scope that a tool needs, so its caller can use only tools without scopes. "
+    "Configure the client to request one of: {scopes}."
+)
+
+
 class Judgement(msgspec.Struct, frozen=True):
     """The result for a token, as lines to print."""
 
@@ -38,8 +44,10 @@ class Judgement(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-async def judge(config: Config, token: str, url: str) -> Judgement:
-    """Return how the gate of *config* judges *token* at *url*."""
+async def judge(
+    config: Config, token: str, url: str, needed: frozenset[str] = frozenset()
+) -> Judgement:
+    """Return how the gate of *config* judges *token* at *url*; tools need the scopes *needed*."""
     notes: list[str] = []
     try:
         caller, suspended = await _verified(config, token, url or config.resource, notes)
@@ -49,6 +57,8 @@ async def judge(config: Config, token: str, url: str) -> Judgement:
         return Judgement(False, (f"The introspection endpoint cannot be used: {missing}.",))
     if suspended:
         notes.append("The tenant is suspended, so its calls are refused.")
+    if needed and not needed & caller.scopes:
+        notes.append(NO_SCOPE.format(scopes=visible(" ".join(sorted(needed)))))
     return Judgement(not suspended, (*accepted(caller), *notes))
 
 

@@ -66,7 +66,13 @@ class KeySettings(SettingsTable, frozen=True, kw_only=True):
     ring: str = ""
     """
     The key ring, as `file:PATH`; `gatepost keyring new` creates one. It is required in production
-    and for storing tenants' secrets, which it encrypts.
+    and for storing tenants' secrets, which it encrypts. `env:NAME` reads the content of such a file
+    from an environment variable; a rotated key ring then needs a restart.
+    """
+    group_read: bool = False
+    """
+    Whether the file's group may read the key ring, as in a Secret volume of Kubernetes with
+    `fsGroup` and mode 0440. Every member of the group can then sign and decrypt as the server.
     """
 
 

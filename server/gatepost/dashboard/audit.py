@@ -7,12 +7,20 @@ from urllib.parse import urlencode
 import msgspec
 
 from gatepost.audit.chain import START, hash_of
+from gatepost.audit.checkpoints import last_numbers
 from gatepost.audit.record import Kind, commitment, decode_numbered, decode_side
 from gatepost.audit.search import AuditSearch
 from gatepost.dashboard import argument_tree
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import NotShown, PageRequest, PageResponse
-from gatepost.storage.audit import AuditQuery, AuditRow, Checkpoint
+from gatepost.storage.audit import (
+    FIRST_WRITER,
+    AuditQuery,
+    AuditRow,
+    Checkpoint,
+    Position,
+    record_id,
+)
 from gatepost.storage.records import Records
 
 PAGE = 50
@@ -31,7 +39,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     age: str = ""
 
-    def question(self, now: float, before: int | None) -> AuditQuery:
+    def question(self, now: float, before: Position | None) -> AuditQuery:
         """Return the fields as a query for the store."""
         return AuditQuery(
             text=self.text or None,
@@ -59,8 +67,8 @@ class RecordProof(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     sentence: str
     previous: str
-    checkpoint: int | None
-    """The first signed checkpoint that covers the record."""
+    checkpoint: str
+    """The last record of its chain that the first checkpoint over it covers; empty: none does."""
 
 
 class AuditPages:
@@ -71,10 +79,10 @@ class AuditPages:
 
     async def search(self, visit: PageRequest) -> PageResponse:
         """Show the newest matching records, page by page."""
-        sought, before = sought_of(visit), _number(visit.query.get("before", ""))
+        sought, before = sought_of(visit), _position(visit.query.get("before", ""))
         found = await self._trail.search(visit.tenant, sought.question(self._sheet.clock(), before))
         older = (
-            f"/audit?{sought.query(before=str(found[PAGE - 1].number))}"
+            f"/audit?{sought.query(before='-'.join(map(str, found[PAGE - 1].position)))}"
             if len(found) > PAGE
             else ""
         )
@@ -92,12 +100,13 @@ class AuditPages:
 
     async def show(self, visit: PageRequest) -> PageResponse:
         """Show one record with its proof."""
-        number = _number(visit.path["number"])
-        record = await self._trail.get(visit.tenant, number) if number else None
-        if record is None or number is None:
+        writer, number = _place(visit.path["record"])
+        record = await self._trail.get(visit.tenant, writer, number) if number else None
+        if record is None:
             raise NotShown
         trail = self._records.of(visit.tenant).trail
-        rows = await trail.rows(max(number - 2, 0), 2)
+        chain = trail.chain(writer)
+        rows = await chain.rows(max(number - 2, 0), 2)
         proof = proof_of(number, rows, await trail.checkpoints())
         return self._sheet.page(
             "record.html",
@@ -106,7 +115,8 @@ class AuditPages:
             record=record,
             proof=proof,
             arguments=argument_tree.read(record.arguments.encode()) if record.arguments else None,
-            has_next=bool(await trail.rows(number, 1)),
+            before=record_id(writer, number - 1) if number > 1 else "",
+            after=record_id(writer, number + 1) if await chain.rows(number, 1) else "",
         )
 
 
@@ -134,7 +144,9 @@ def proof_of(
     """
     by_number = {row.number: row for row in rows}
     row, before = by_number[number], by_number.get(number - 1)
-    covering = min((one.number for one in checkpoints if one.number >= number), default=None)
+    writer = by_number[number].writer
+    ends = (last_numbers(one).get(writer, 0) for one in checkpoints)
+    covering = next((record_id(writer, end) for end in ends if end >= number), "")
     state, sentence = _judged(row, before)
     previous = "" if before is None else before.hash.hex()
     return RecordProof(state=state, sentence=sentence, previous=previous, checkpoint=covering)
@@ -161,5 +173,17 @@ def _judged(row: AuditRow, before: AuditRow | None) -> tuple[State, str]:
     return "good", "The hash matches the text, the details and the previous record."
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None
+def _place(text: str) -> tuple[int, int]:
+    """Return the writer and the number of a record's id (`record_id`); 0: it is none."""
+    writer, _, number = text.rpartition("-")
+    return (_number(writer) if writer else FIRST_WRITER), _number(number)
+
+
+def _position(text: str) -> Position | None:
+    parts = [_number(part) for part in text.split("-")]
+    return (parts[0], parts[1], parts[2]) if len(parts) == 3 and all(parts) else None
+
+
+def _number(text: str) -> int:
+    """Return a number of an address; 0: it is none, or too large for a database."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0

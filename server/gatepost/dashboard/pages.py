@@ -65,7 +65,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         PageRoute(path="/grants", get=grants.show),
         PageRoute(path="/grants/{id}/revoke", post=grants.revoke),
         PageRoute(path="/audit", get=evidence.search),
-        PageRoute(path="/audit/{number}", get=evidence.show),
+        PageRoute(path="/audit/{record}", get=evidence.show),
         PageRoute(path="/tools", get=catalogue.show),
         *(upstream_routes(sheet, services) if config.has_upstreams else ()),
         PageRoute(path="/usage", get=usage.show),

@@ -1,13 +1,15 @@
 """`gatepost dev`: run a development server that only this machine can reach."""
 
 import os
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from gatepost.check.pack_loading import load
+from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.cli.configuration import show
 from gatepost.cli.serve import listening, running
@@ -21,17 +23,20 @@ from gatepost.dev.composition import (
     dev_ring,
     dev_secrets,
     forget_state,
-    limits_of,
     locked,
     make_state_folder,
+    resource_at,
     write_settings,
     write_state,
 )
+from gatepost.dev.given_settings import given_settings
 from gatepost.dev.imitating import scopes_of
+from gatepost.dev.source_watch import SourceWatch
 from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.serve import ServerSetup
+from gatepost_authz.config import Problem
 from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
 from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
@@ -52,6 +57,18 @@ from gatepost_keys.issuer.settings import IssuerSettings
     multiple=True,
     metavar="FILE.py",
     help="Python file with your own tools. Can be given several times.",
+)
+@click.option(
+    "--config",
+    "settings",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Configuration whose packs, approvals, limits and other settings apply here, too.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="Load the tools and the configuration again whenever a file of yours changes.",
 )
 @click.option(
     "--upstream",
@@ -102,8 +119,10 @@ def dev(port: int, files: tuple[str, ...], state: Path, **more: Any) -> None:
         opaque=more["opaque"],
         rotate_keys_every_s=more["rotation_s"] or 0,
         auto_approve=more["auto_approve"],
+        any_scope=more["reload"],
     )
-    run(port, files, state, habits, dev_upstreams(more["upstreams"], more["file"]))
+    served = dev_upstreams(more["upstreams"], more["file"])
+    run(DevOptions(port, files, state, habits, served, more["settings"], more["reload"]))
 
 
 def imitation_of(provider: str, *, opaque: bool) -> Imitation:
@@ -125,32 +144,67 @@ def imitation_of(provider: str, *, opaque: bool) -> Imitation:
     return imitation
 
 
-def run(
-    port: int,
-    files: tuple[str, ...],
-    state: Path,
-    habits: IssuerHabits,
-    upstreams: DevUpstreams,
-) -> None:
-    """Run the development server with an issuer of these *habits*."""
-    sock = listening(HOST, port, "--port")
-    limits, mistakes = limits_of(os.environ)
-    config = dev_config(
-        sock.getsockname()[1],
-        tools=files,
-        state=state,
-        limits=limits,
-        habits=habits,
-        upstreams=upstreams,
-    )
-    toolbox = load(config.tools, config.packs, config.network)
+class DevOptions(msgspec.Struct, frozen=True):
+    """What the command line says."""
+
+    port: int
+    files: tuple[str, ...]
+    state: Path
+    habits: IssuerHabits
+    upstreams: DevUpstreams
+    settings: Path | None = None
+    reload: bool = False
+
+    def configuration(self, port: int) -> tuple[Config, Toolbox, list[Problem]]:
+        """Read everything (again) for a server at *port*; the errors keep it from serving."""
+        given = given_settings(self.settings, os.environ, resource_at(port))
+        config = dev_config(
+            port,
+            tools=self.files,
+            state=self.state,
+            habits=self.habits,
+            upstreams=self.upstreams,
+            given=given.config,
+        )
+        toolbox = load(config.tools, config.packs, config.network)
+        own = scopes_of(dev_issuer(config, toolbox.declared_scopes, self.habits))
+        scopes = config.scopes
+        if own.baseline or own.implied:
+            scopes = own  # they translate the scopes of the imitated provider
+        elif own.admin and not scopes.admin:
+            scopes = msgspec.structs.replace(scopes, admin=own.admin)
+        return msgspec.structs.replace(config, scopes=scopes), toolbox, [*given.problems]
+
+    def again(self, port: int, watch: SourceWatch) -> tuple[Config, Toolbox] | None:
+        """Read everything again after a change; None if there are errors, which are printed."""
+        watch.forget_modules()
+        config, toolbox, found = self.configuration(port)
+        errors = [one for one in (*found, *problems(config, toolbox)) if one.level == "error"]
+        show(errors)
+        return None if errors else (config, toolbox)
+
+    def watch(self, config: Config) -> SourceWatch:
+        """Return the watch over the author's files and the configuration."""
+        named = [Path(name) for name in config.tools.load if name.endswith(".py")]
+        if self.settings is not None:
+            named.append(self.settings)
+        return SourceWatch(named, lambda: os.kill(os.getpid(), signal.SIGHUP))
+
+
+def run(options: DevOptions) -> None:
+    """Run the development server with these options."""
+    state, habits = options.state, options.habits
+    sock = listening(HOST, options.port, "--port")
+    port = sock.getsockname()[1]
+    config, toolbox, found = options.configuration(port)
     scopes = toolbox.declared_scopes
+    if habits.imitation == DEVELOPMENT:
+        scopes |= {*config.scopes.named, *config.scopes.implied}
     plan = dev_issuer(config, scopes, habits)
     if reasons := locked(config, plan, os.environ):
         raise click.ClickException("; ".join(reasons))
-    config = msgspec.structs.replace(config, scopes=scopes_of(plan))
     secrets = prepared(state, habits.imitation)
-    errors = [one for one in (*mistakes, *problems(config, toolbox)) if one.level == "error"]
+    errors = [one for one in (*found, *problems(config, toolbox)) if one.level == "error"]
     if errors:
         show(errors)
         raise click.exceptions.Exit(1)
@@ -159,22 +213,42 @@ def run(
 
     def announce() -> None:
         click.echo(BANNER)
-        for line in lines(config, issuer, sorted(tool.name for tool in toolbox.tools), state):
+        for line in (*ignored(options), *welcome(config, issuer, toolbox, state)):
             click.echo(line)
         click.echo(f"Gatepost is ready at {config.resource}")
 
+    watch, address = options.watch(config), config.metrics_address
     setup = ServerSetup(
         config=config,
         toolbox=toolbox,
         keyring=keyring,
         sock=sock,
+        fresh=partial(options.again, port, watch) if options.reload else None,
+        metrics=listening(address.host, address.port, "listen.metrics") if address else None,
         development_issuer=routes(issuer),
     )
+    if options.reload:
+        watch.start()
     try:
         code = running(setup, announce)
     finally:
+        watch.stop()
         forget_state(written, issuer)
     raise click.exceptions.Exit(code)
+
+
+def welcome(config: Config, issuer: IssuerSettings, toolbox: Toolbox, state: Path) -> list[str]:
+    """Return the lines about the server."""
+    return lines(config, issuer, sorted(tool.name for tool in toolbox.tools), state)
+
+
+def ignored(options: DevOptions) -> list[str]:
+    """Return a line about the tables of the file that this server replaces by its own."""
+    names = given_settings(options.settings, os.environ, resource_at(options.port)).ignored
+    if not names:
+        return []
+    tables = ", ".join(f"`{name}`" for name in names)
+    return [f"Not used of {options.settings}: {tables}. The development server has its own."]
 
 
 def prepared(state: Path, imitation: Imitation) -> dict[str, str]:

@@ -5,22 +5,18 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from gatepost.cli.token import STATE_FILE, DevState
-from gatepost.config.environment import PREFIX, overlay
 from gatepost.config.settings import (
     Config,
-    LimitsSettings,
+    KeySettings,
     Listen,
-    LogSettings,
+    StdioSettings,
     StorageSettings,
     TenancySettings,
-    ToolsSettings,
-    WorkspaceSettings,
 )
 from gatepost.dev.imitating import (
     APP_CLIENT,
@@ -40,7 +36,6 @@ from gatepost.dev.upstreams import (
 )
 from gatepost.permissions import close_to_others
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost_authz.config import Network, Problem
 from gatepost_keys.imitation import DEVELOPMENT, Imitation
 from gatepost_keys.issuer.locks import problems
 from gatepost_keys.issuer.settings import MOUNT, IssuerSettings
@@ -50,7 +45,10 @@ HOST = "127.0.0.1"
 DATABASE_FILE = "gatepost.db"
 RING_FILE = "keyring.json"
 SETTINGS_FILE = "dev.toml"
-LIMITS_PREFIX = f"{PREFIX}LIMITS__"
+DRAIN_S = 5
+"""How long a stop waits for calls, unless a setting says otherwise."""
+OWN_OF_LISTEN = ("host", "port", "workers", "tls_certificate", "tls_key", "trusted_proxies")
+"""The settings of `[listen]` that development does not take up."""
 
 
 class IssuerHabits(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +59,8 @@ class IssuerHabits(msgspec.Struct, frozen=True, kw_only=True):
     """Access tokens are opaque."""
     rotate_keys_every_s: int = 0
     auto_approve: bool = False
+    any_scope: bool = False
+    """Every scope exists, because a reload may bring tools with new ones."""
 
 
 def opaque_tokens(habits: IssuerHabits) -> bool:
@@ -68,41 +68,60 @@ def opaque_tokens(habits: IssuerHabits) -> bool:
     return habits.opaque or habits.imitation.opaque == "always"
 
 
-def limits_of(environ: Mapping[str, str]) -> tuple[LimitsSettings, list[Problem]]:
-    """Return the default limits, with those of `GATEPOST_LIMITS__…` applied."""
-    tree: dict[str, Any] = {}
-    found: list[Problem] = []
-    named = {name: text for name, text in environ.items() if name.startswith(LIMITS_PREFIX)}
-    overlay(tree, named, found)
-    return msgspec.convert(tree.get("limits", {}), LimitsSettings), found
-
-
 def dev_config(
     port: int,
     *,
     tools: tuple[str, ...],
     state: Path,
-    limits: LimitsSettings | None = None,
     habits: IssuerHabits | None = None,
     upstreams: DevUpstreams = NO_UPSTREAMS,
+    given: Config | None = None,
 ) -> Config:
-    """Return the development configuration: loopback only, one issuer, tenants on first use."""
-    resource, chosen = f"http://{HOST}:{port}/mcp", habits or IssuerHabits()
-    return Config(
+    """
+    Return the development configuration: loopback only, one issuer, tenants on first use.
+
+    *given* are further settings. What development decides replaces theirs, and its packs, files,
+    servers and hosts come on top.
+    """
+    resource, chosen = resource_at(port), habits or IssuerHabits()
+    base = given or Config(resource=resource)
+    replace = msgspec.structs.replace
+    hosts = dict.fromkeys((*base.network.allow_hosts, *upstreams.allow_hosts))
+    return replace(
+        base,
         resource=resource,
         mode="development",
-        listen=Listen(host=HOST, port=port, drain_s=5),
+        listen=listen_at(port, base.listen),
+        keys=KeySettings(),
         issuers=(issuer_table(resource, state, chosen.imitation, opaque=opaque_tokens(chosen)),),
         tenancy=TenancySettings(tenants=DEV_TENANTS),
         storage=StorageSettings(database=f"sqlite:///{quote(str(state / DATABASE_FILE))}"),
-        workspace=WorkspaceSettings(root=str(state / "workspaces")),
-        tools=ToolsSettings(packs=("demo",), load=tools),
-        limits=limits or LimitsSettings(),
-        upstreams=upstreams.tables,
-        upstreams_file=upstreams.file,
-        network=Network(allow_hosts=upstreams.allow_hosts),
-        log=LogSettings(format="console"),
+        workspace=replace(base.workspace, root=str(state / "workspaces")),
+        tools=replace(
+            base.tools,
+            packs=tuple(dict.fromkeys(("demo", *base.tools.packs))),
+            load=tuple(dict.fromkeys((*base.tools.load, *tools))),
+        ),
+        upstreams=(*base.upstreams, *upstreams.tables),
+        upstreams_file=upstreams.file if upstreams.file.path else base.upstreams_file,
+        network=replace(base.network, allow_hosts=tuple(hosts)),
+        log=replace(base.log, format="console"),
+        stdio=StdioSettings(),
     )
+
+
+def listen_at(port: int, given: Listen) -> Listen:
+    """Return where and how the server listens: on this machine, in one process, without TLS."""
+    kept = msgspec.structs.asdict(given)
+    usual = Listen()
+    own = {name: getattr(usual, name) for name in OWN_OF_LISTEN}
+    drain_s = DRAIN_S if given.drain_s == usual.drain_s else given.drain_s
+    return Listen(**kept | own | {"host": HOST, "port": port, "drain_s": drain_s})
+
+
+def resource_at(port: int) -> str:
+    """Return the resource of a development server at that port."""
+    return f"http://{HOST}:{port}/mcp"
 
 
 def dev_issuer(
@@ -123,7 +142,7 @@ def dev_issuer(
         issuer=f"{config.resource.removesuffix('/mcp')}{MOUNT}",
         resources=(config.resource,),
         scopes=tuple(sorted(scopes if shaped else {*scopes, ADMIN_SCOPE})),
-        scope_prefixes=() if shaped else (SERVER_SCOPES,),
+        scope_prefixes=() if shaped else ("",) if habits.any_scope else (SERVER_SCOPES,),
         cli_secret=secrets.token_urlsafe(32),
         auto_approve=habits.auto_approve,
         algorithm=imitation.algorithm,

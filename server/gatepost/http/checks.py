@@ -94,7 +94,10 @@ class HeadChecks:
             self._proxies.resolve(request)
         if not self._rules.development and request.scope["scheme"] != "https":
             raise EdgeRefusal(
-                400, "https_required", "This server takes requests over HTTPS only, also by proxy"
+                400,
+                "https_required",
+                "This server takes requests over HTTPS only. A proxy that terminates TLS must send "
+                '"X-Forwarded-Proto: https" from an address in listen.trusted_proxies.',
             )
         if not self._impersonates.harmless.issuperset(headers):
             self._remove_identity(request)

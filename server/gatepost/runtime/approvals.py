@@ -1,6 +1,7 @@
 """The approval services of a process: `ApprovalService`, its audit log and its webhook."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.check.dashboard import is_on
@@ -42,6 +43,7 @@ class ApprovalServices:
         outbound: OutboundClient,
         is_revoked: IsRevoked = none_revoked,
         listeners: Sequence[ApprovalListener] = (),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._relay, self._redaction = relay, redaction
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
@@ -49,7 +51,7 @@ class ApprovalServices:
         self._listeners = listeners
         self._notifier = ApprovalNotifier(relay, *listeners, audit=ApprovalAudit(writer))
         self.service = ApprovalService(
-            records, keyring, redaction, self._notifier, is_revoked=is_revoked
+            records, keyring, redaction, self._notifier, is_revoked=is_revoked, clock=clock
         )
 
     def apply(

@@ -1,5 +1,6 @@
 """Build the token verifiers of a configuration."""
 
+import time
 from collections.abc import Callable
 
 from gatepost.config.references import resolve
@@ -34,13 +35,16 @@ def verifiers_of(
     *,
     policy: Policy,
     introspectors: Callable[[], Introspectors],
+    clock: Callable[[], float] = time.time,
 ) -> tuple[JwtVerifier, IntrospectionVerifier | None]:
     """Return the verifier of signed tokens, and that of opaque tokens or None."""
     if not any(asks(trusted) for trusted in issuers.issuers):
-        return JwtVerifier(issuers, keys, decisions, policy=policy), None
+        return JwtVerifier(issuers, keys, decisions, policy=policy, clock=clock), None
     asked = introspectors()
     confirmation = Confirmation(asked)
-    signed = JwtVerifier(issuers, keys, decisions, policy=policy, confirmation=confirmation)
+    signed = JwtVerifier(
+        issuers, keys, decisions, policy=policy, confirmation=confirmation, clock=clock
+    )
     return signed, IntrospectionVerifier(issuers, asked, policy=policy)
 
 

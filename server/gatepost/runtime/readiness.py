@@ -11,7 +11,19 @@ from gatepost.runtime.stores import State, Watch
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import USABLE, IssuerKeySets
 
-STOPPING = b'{"status":"stopping"}'
+SERVING = "This process can answer a call with a token of a configured issuer."
+MEANINGS = {
+    "database": "The database does not answer, or accepts no audit records.",
+    "cutoffs": "The revocations have not been read from the database yet.",
+    "issuer_keys": "The keys of no configured issuer could be fetched; `issuers` says why.",
+}
+"""What each word of `missing` means."""
+STOPPING = msgspec.json.encode(
+    {
+        "status": "stopping",
+        "meaning": "This process got a signal to stop. It still serves; send requests elsewhere.",
+    }
+)
 
 
 class ReadinessChecks(Protocol):
@@ -63,7 +75,10 @@ async def readiness(parts: ReadinessChecks, *, insecure_dev_auth: bool) -> tuple
         # Without calls, only probes fetch the keys. Fetches are rate limited, however often probes
         # come.
         parts.warm()
-    told: dict[str, object] = {"status": "unavailable" if lacks else "ok"}
+    told: dict[str, object] = {
+        "status": "unavailable" if lacks else "ok",
+        "meaning": " ".join(MEANINGS[one] for one in lacks) or SERVING,
+    }
     if lacks:
         told["missing"] = lacks
     told["stores"] = stores

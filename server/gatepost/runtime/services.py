@@ -1,10 +1,10 @@
 """The long-lived objects of a process, and the ones that a reload replaces."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
@@ -15,7 +15,6 @@ from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.http.body import RunningRequests
 from gatepost.http.failed_tokens import FailedTokenLimit
-from gatepost.http.open_streams import OpenStreams
 from gatepost.mcp.change_notifications import ChangeFeed
 from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.tasks.runner import TaskRunner
@@ -34,10 +33,12 @@ from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionM
 from gatepost.runtime.exporter import exporter_of
 from gatepost.runtime.gate import introspection_secrets, policy_of, verifiers_of
 from gatepost.runtime.metrics_sampler import sampler_of, sampling_metrics
+from gatepost.runtime.pack_lifespans import PackLifespans, lifespans_of
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
 from gatepost.runtime.stages import stages_of
+from gatepost.runtime.tenant_limits import streams_of, workspaces_of
 from gatepost.runtime.tool_services import TenantToolServices
 from gatepost.runtime.upstream_loading import UpstreamLoader
 from gatepost.secrets.cache import SecretCache
@@ -53,7 +54,6 @@ from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import CallContexts, Runner
 from gatepost.tools.tenant_offers import OfferSource
-from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
@@ -80,6 +80,7 @@ class Services:
     verifier: TokenVerifier
     registry: Registry
     runner: Runner
+    lifespans: PackLifespans
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
     _opaque: IntrospectionVerifier | None = None
@@ -97,20 +98,22 @@ class Services:
         relay: Relay,
         meter: Meter | None = None,
         source_of: "SourceOf | None" = None,
+        fetcher: Fetcher | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.meter = meter or Meter.alone()
+        self.meter, self._clock = meter or Meter.alone(), clock
         self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
         self.records, self.relay, self.keyring = records, relay, keyring
-        self.runs = RunningCalls(records, relay)
-        self.feed = ChangeFeed(relay)
+        self.runs, self.feed = RunningCalls(records, relay, clock=clock), ChangeFeed(relay)
         self.cutoffs = Revocations(records, relay, ended=self._cut_off)
-        self.streams = streams_of(config, self.cutoffs)
-        self.fetcher = Fetcher(development=config.development, network=config.network)
+        self.streams = streams_of(config, self.cutoffs, clock)
+        self.fetcher = fetcher or Fetcher(development=config.development, network=config.network)
         self.outbound = OutboundClient(
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
         )
         self.keys, self.decisions = IssuerKeySets(self.fetcher), VerdictCache()
-        self.register, self.workspaces = SessionRegistry(records, relay), workspaces_of(config)
+        self.register = SessionRegistry(records, relay, clock=clock)
+        self.workspaces = workspaces_of(config)
         self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.feed.of(tenant)))
         """What the calls of a tenant share, for as many tenants as there are workspaces."""
         self.secrets = SecretCache(SecretStore(records, keyring))
@@ -121,22 +124,26 @@ class Services:
         self.watch = stores.Watch(records, relay, takes_nothing=lambda: self.audit_writer.failing)
         self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
         self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer)
-        self.log = AccessLog(
-            config.log.format,
-            enabled=config.log.requests,
-            clean=self.redaction.clean,
-            counts=self.request_metrics,
-        )
+        self.log = self._access_log_for(config)
         shared = records, relay, keyring, self.redaction, self.audit_writer, self.outbound
-        self.reviews = ApprovalServices(*shared, self.cutoffs.is_cut, [DecisionMetrics(self.meter)])
+        of_calls = self.cutoffs.is_cut, [DecisionMetrics(self.meter)], clock
+        self.reviews = ApprovalServices(*shared, *of_calls)
         self.approvals = self.reviews.service
-        task_store = TaskStore(records, self.feed, quota=self.runs.quota)
+        task_store = TaskStore(records, self.feed, quota=self.runs.quota, clock=clock)
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
         self.upstreams = UpstreamLoader(self, self.feed, lambda: self.cutoffs.suspended)
         self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
+
+    def _access_log_for(self, config: Config) -> AccessLog:
+        return AccessLog(
+            config.log.format,
+            enabled=config.log.requests,
+            clean=self.redaction.clean,
+            counts=self.request_metrics,
+        )
 
     def _audit_writer_for(self, config: Config) -> AuditWriter:
         return AuditWriter(
@@ -199,6 +206,7 @@ class Services:
             self.decisions,
             policy=policy_of(config, self._admit),
             introspectors=lambda: self._introspectors_for(config),
+            clock=self._clock,
         )
         if opaque is None:
             return signed
@@ -221,12 +229,12 @@ class Services:
             credentials=self.upstreams,
             run=self._run,
         )
-        limits = config.limits
-        beside = None if registry.source is None else registry
+        limits, beside = config.limits, None if registry.source is None else registry
         self.reviews.apply(config, registry.tools.values(), beside)
         self.denials.apply(config.approvals)
+        rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
-            rules_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+            rules, most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
         )
         return Runner(
             registry,
@@ -245,6 +253,7 @@ class Services:
             max_result_bytes=config.tools.max_result_bytes,
             redaction=self.redaction,
             requests=CallerRequests(self.limits, self.meter.limited),
+            clock=self._clock,
             recorder=CountingRecorder(
                 self.meter,
                 self.call_batch,
@@ -333,23 +342,27 @@ def upstream_offers(services: Services, config: Config) -> OfferSource | None:
 
 
 @asynccontextmanager
-async def opened(
+async def opened(  # noqa: PLR0913  # the composition root hands over each part by name
     config: Config,
     toolbox: Toolbox,
     keyring: KeyRing,
     meter: Meter | None = None,
     source_of: SourceOf | None = None,
+    fetcher: Fetcher | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Services]:
     """
     Open the services of a valid configuration; nothing is fetched yet.
 
-    *source_of* returns the source of the offers of tenants; default: the upstreams. Raises
-    StoreRefused and StoreUnavailable.
+    *source_of* returns the source of the offers of tenants; default: the upstreams. *fetcher* reads
+    documents of issuers; default: over HTTP. *clock* says when tokens, approvals and tasks expire.
+    Raises StoreRefused, StoreUnavailable and LifespanFailed.
     """
     records, relay = await stores.opened(config.storage)
     async with AsyncExitStack() as closing:
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
+        lifespans = await closing.enter_async_context(lifespans_of(toolbox.packs))
         services = Services(
             config,
             toolbox,
@@ -358,7 +371,10 @@ async def opened(
             relay=relay,
             meter=meter,
             source_of=source_of,
+            fetcher=fetcher,
+            clock=clock,
         )
+        services.lifespans = lifespans
         keeping = Retention(records, keyring, services.audit_writer)
         # Closed after the services: calls that end while they close are recorded before the last
         # checkpoint and counted in the last sample.
@@ -378,23 +394,7 @@ async def opened(
         yield services
 
 
-def streams_of(config: Config, cutoffs: Revocations) -> OpenStreams:
-    """Return the counter of open streams with its limits."""
-    limits = config.limits
-    return OpenStreams(
-        most=limits.listen_streams,
-        most_per_caller=limits.listen_streams_per_caller,
-        is_cut=cutoffs.is_cut,
-    )
-
-
-def workspaces_of(config: Config) -> Workspaces:
-    """Return the workspaces of all tenants."""
-    settings = config.workspace
-    quota = Quota(settings.quota_bytes, settings.quota_files)
-    return Workspaces(Path(settings.root), quota=quota)
-
-
 def keyring_of(config: Config) -> KeyRing:
     """Return the configured key ring, or a temporary one; raises KeyRingError."""
-    return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
+    keys = config.keys
+    return KeyRing.load(keys.ring, group_read=keys.group_read) if keys.ring else KeyRing.ephemeral()

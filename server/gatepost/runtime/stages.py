@@ -36,7 +36,8 @@ def stages_of(  # noqa: PLR0913  # the composition root hands over each part by 
         stages.append(DenialHold(cutoffs))
     if rate := config.limits.requests_per_second:
         stages.append(RetryLimits(limits.counters.buckets, rate=rate, burst=config.limits.burst))
-    if config.limits.audit_bytes_per_day or config.limits.tenant.audit_bytes_per_day:
+    quotas = config.limits.audit_bytes_per_day or config.limits.tenant.audit_bytes_per_day
+    if config.audit.enabled and quotas:
         stages.append(AuditedRetries(limits))
     # Outside the others: a retried call uses up no limit and needs no second approval.
     stages.append(

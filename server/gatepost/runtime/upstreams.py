@@ -19,6 +19,7 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretUnreadable
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.telemetry.metric_families import OTHER
@@ -34,7 +35,6 @@ from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.changes import ChangeCounter
 from gatepost.upstreams.configured import ConfiguredUpstreams
-from gatepost.upstreams.leases import Leases
 from gatepost.upstreams.management_audit import ManagementAudit
 from gatepost.upstreams.refresh import CatalogueRefresher
 from gatepost.upstreams.sealed_headers import SealedHeaders

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gatepost.permissions import OTHERS, is_foreign
+from gatepost.permissions import GROUP_READ, OTHERS, is_foreign
 
 SECRET_BYTES = 32
 MAC_BYTES = 32
@@ -67,8 +67,18 @@ class KeyRing:
     passes in another. Each purpose has its own subkeys, derived once (HKDF, RFC 5869).
     """
 
-    def __init__(self, keys: tuple[RingKey, ...], *, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        keys: tuple[RingKey, ...],
+        *,
+        path: Path | None = None,
+        lasting: bool = False,
+        group_read: bool = False,
+    ) -> None:
         self._path = path
+        self._group_read = group_read
+        self.lasting = lasting or path is not None
+        """Whether it outlives the process."""
         self._read_at = time.monotonic()
         self._hold(keys)
 
@@ -99,7 +109,7 @@ class KeyRing:
         if self._path is not None:
             self._read_at = time.monotonic()
             try:
-                self._hold(_to_keys(_read(self._path)))
+                self._hold(_to_keys(_read(self._path, group_read=self._group_read)))
             except KeyRingError as error:
                 _log.warning("The key ring stays as it was: %s", error)
 
@@ -146,11 +156,6 @@ class KeyRing:
         except InvalidTag:
             return None
 
-    @property
-    def lasting(self) -> bool:
-        """Whether it outlives the process."""
-        return self._path is not None
-
     def derived(self, key: RingKey, purpose: str) -> bytes:
         """32 bytes from which a key of another kind is made, for this purpose alone."""
         return _derived(key, f"gatepost derived {purpose}")
@@ -175,10 +180,19 @@ class KeyRing:
         return cls((_new_key(),))
 
     @classmethod
-    def load(cls, reference: str) -> "KeyRing":
-        """Load the ring of a `file:PATH` reference; raises KeyRingError."""
+    def load(cls, reference: str, *, group_read: bool = False) -> "KeyRing":
+        """
+        Load the ring of a `file:PATH` or `env:NAME` reference; raises KeyRingError.
+
+        With *group_read*, the group of the file may read it. A ring from the environment stays as
+        it is until the process ends.
+        """
+        kind, _, place = reference.partition(":")
+        if kind == "env" and place:
+            return cls(_to_keys(_of_environment(place)), lasting=True)
         path = path_of(reference)
-        return cls(_to_keys(_read(path)), path=path)
+        ring = _read(path, group_read=group_read)
+        return cls(_to_keys(ring), path=path, group_read=group_read)
 
 
 def _derived(key: RingKey, info: str) -> bytes:
@@ -189,7 +203,9 @@ def path_of(reference: str) -> Path:
     """Return the path in a key ring's reference; raises KeyRingError."""
     kind, _, path = reference.partition(":")
     if kind != "file" or not path:
-        raise KeyRingError('A key ring is a reference to a file, as in "file:keyring.json".')
+        raise KeyRingError(
+            'A key ring is a reference, as in "file:keyring.json" or "env:KEY_RING".'
+        )
     return Path(path)
 
 
@@ -230,7 +246,20 @@ def key_ids(path: Path) -> tuple[str, ...]:
     return tuple(key.id for key in _read(path).keys)
 
 
-def _read(path: Path) -> _StoredRing:
+def _of_environment(name: str) -> _StoredRing:
+    text = os.environ.get(name)
+    if not text:
+        raise KeyRingError(f"The environment variable {name} is not set.")
+    try:
+        return msgspec.json.decode(text, type=_StoredRing)
+    except msgspec.DecodeError:
+        raise KeyRingError(
+            f"The environment variable {name} is not a key ring; it must hold the content of the "
+            "file that `gatepost keyring new` makes."
+        ) from None
+
+
+def _read(path: Path, *, group_read: bool = False) -> _StoredRing:
     try:
         # Whoever else may read the file can sign sessions for anybody.
         status = path.stat()
@@ -243,9 +272,14 @@ def _read(path: Path) -> _StoredRing:
         raise KeyRingError(
             f"{path} belongs to another user (uid {status.st_uid}), who can read and change it."
         )
-    if status.st_mode & OTHERS:
+    if status.st_mode & (OTHERS & ~GROUP_READ if group_read else OTHERS):
+        hint = (
+            " A Secret volume with fsGroup needs keys.group_read = true and mode 0440."
+            if not group_read and status.st_mode & OTHERS == GROUP_READ
+            else ""
+        )
         raise KeyRingError(
-            f"{path} is open to others than its owner; `chmod 600 {path}` ends that."
+            f"{path} is open to others than its owner; `chmod 600 {path}` ends that.{hint}"
         )
     try:
         return msgspec.json.decode(data, type=_StoredRing)

@@ -1,5 +1,7 @@
 """
-Audit records as stores keep them: segments of a chain, its head, and its checkpoints.
+Audit records as stores keep them: segments of chains, their heads, and checkpoints.
+
+Each writer, which is a process, has a hash chain of its own in each tenant.
 
 `gatepost.audit` makes and verifies records, proofs and signatures. A store keeps them in order, all
 or nothing, and searches them.
@@ -15,6 +17,21 @@ Sort = tuple[str, str, str] | tuple[str, str, str, str, int]
 Kind, tool and outcome of a record, by which it is counted.
 
 If it names a limit or counts several refusals, also the limit and their number.
+"""
+
+ChainKey = tuple[str, int]
+"""A chain: its tenant, and the number of its writer."""
+Position = tuple[int, int, int]
+"""The ``at``, writer and number of a record, by which the records of a tenant are ordered."""
+
+FIRST_WRITER = 1
+"""The writer of a single process. Records do not name it, so they need only their number."""
+CHECKPOINTS = 0
+"""
+The writer of the chain that a tenant's checkpoints form.
+
+The number of its head is how many records of all chains the last checkpoint covers, and the hash is
+the digest of that checkpoint.
 """
 
 RECORD_BYTES = 120
@@ -56,10 +73,17 @@ class AuditRow(msgspec.Struct, frozen=True, gc=False):
     side: str | None
     hash: bytes
     """SHA-256 of the previous record's hash and the body."""
+    writer: int = FIRST_WRITER
+    """Part of the body: the writer of the chain."""
     limit: str = ""
     """Part of the body: which limit has refused."""
     times: int = 1
     """Part of the body: the number of refusals that this record counts."""
+
+    @property
+    def position(self) -> Position:
+        """Return where it is among the records of its tenant."""
+        return self.at, self.writer, self.number
 
     @property
     def sort(self) -> Sort:
@@ -70,11 +94,12 @@ class AuditRow(msgspec.Struct, frozen=True, gc=False):
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
     """
-    Consecutive records of one tenant that were added together, as they are stored.
+    Consecutive records of one chain that were added together, as they are stored.
 
     ``records`` contains the records; the other fields repeat parts of it for queries.
     """
 
+    writer: int
     first: int
     """The number of its first record."""
     last: int
@@ -93,25 +118,28 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChainHead(msgspec.Struct, frozen=True):
-    """The end of a tenant's chain, and its proof by the key ring."""
+    """The end of a chain, and its proof by the key ring."""
 
     tenant: str
+    writer: int
     number: int
     """The number of the last record; 0: there is none."""
     hash: bytes
     pruned: int
     """The last record that was removed because its retention time was over; 0: none was."""
-    checkpoint: int
-    """The last record that a checkpoint covers; 0: there is no checkpoint."""
-    seal: bytes
-    """Digest of that checkpoint."""
     proof: str
+
+    @property
+    def key(self) -> ChainKey:
+        """Return which chain it is the end of."""
+        return self.tenant, self.writer
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A signed statement that the chain had this hash at this number."""
+    """A signed statement of the ends of all chains of a tenant."""
 
     number: int
+    """How many records it covers, with those that were removed."""
     statement: str
     signature: str
 
@@ -128,8 +156,8 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None
     until: int | None = None
     """Before this time."""
-    before: int | None = None
-    """Only records with a smaller number: the page after the one that ended there."""
+    before: Position | None = None
+    """Only records with a lower position: the page after the one that ended there."""
     limit: int = 50
 
 
@@ -151,23 +179,23 @@ class Count(msgspec.Struct, frozen=True):
     """The limit that refused; records without one count once each."""
 
 
-Batch = Mapping[str, Sequence[AuditDraft]]
-"""Drafts by tenant."""
-Link = Callable[[str, ChainHead | None, Sequence[AuditDraft]], tuple[list[Segment], ChainHead]]
-"""Return a tenant's next segments, and the head that they lead to."""
-Sign = Callable[[ChainHead], tuple[Checkpoint, ChainHead] | None]
-"""Return a checkpoint of a head, and the head that names it; None if it has one."""
+Batch = Mapping[ChainKey, Sequence[AuditDraft]]
+"""Drafts by chain."""
+Link = Callable[[ChainKey, ChainHead | None, Sequence[AuditDraft]], tuple[list[Segment], ChainHead]]
+"""Return the next segments of a chain, and the head that they lead to."""
+Sign = Callable[[Sequence[ChainHead]], tuple[Checkpoint, ChainHead] | None]
+"""
+Return a checkpoint of a tenant's heads, and the head of the chain of checkpoints that it leads to;
+None if none is needed. The heads are sorted by writer, and include that of the checkpoints.
+"""
 
 
-class TenantTrail(Protocol):
+class TenantChain(Protocol):
     """
-    The audit trail of one tenant.
+    The audit records of one writer in one tenant.
 
     Reading damaged records raises `gatepost.storage.audit_segments.Damaged`.
     """
-
-    async def head(self) -> ChainHead | None:
-        """Return the head of its chain, or None."""
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Return up to *limit* records after that number, in order."""
@@ -179,25 +207,43 @@ class TenantTrail(Protocol):
         The first is the one whose first record has that number or the next higher one.
         """
 
+    async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
+        """Remove the details of these records and add the drafts, both or neither, durably."""
+
+
+class TenantTrail(Protocol):
+    """The audit trail of one tenant: its chains and its checkpoints."""
+
+    def chain(self, writer: int) -> TenantChain:
+        """Return the records of one writer."""
+
+    async def heads(self) -> list[ChainHead]:
+        """Return the heads of its chains, with that of its checkpoints, sorted by writer."""
+
+    async def writers(self) -> list[int]:
+        """Return every writer that has a head or a record, sorted; not that of checkpoints."""
+
     async def find(self, question: AuditQuery) -> list[AuditRow]:
-        """Return the matching records, the newest first."""
+        """Return the matching records of all chains by position, the newest first."""
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
-        """Count the records since a time, slice by slice."""
+        """Count the records of all chains since a time, slice by slice."""
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Return its checkpoints, in order."""
 
     async def check(self, sign: Sign) -> Checkpoint | None:
-        """Add a checkpoint of the head, durably; return None if none is needed."""
+        """Add a checkpoint of the heads, durably; return None if none is needed."""
 
-    async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
-        """Remove the details of these records and add the drafts, both or neither, durably."""
-
-    async def prune(self, through: int, drafts: Sequence[AuditDraft], link: Link) -> None:
+    async def prune(
+        self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
+    ) -> None:
         """
-        Remove the records up to that number and older checkpoints, and add the drafts, all or
-        nothing, durably. A checkpoint of that number must exist.
+        Remove the records of each writer up to a number, and checkpoints before a number.
+
+        The drafts are added, all or nothing, durably. *through* and *drafts* have the numbers and
+        the drafts by writer; `CHECKPOINTS` is among them, without drafts, and a checkpoint of its
+        number must exist.
         """
 
 
@@ -206,29 +252,35 @@ class AuditStore(Protocol):
 
     async def write(self, batch: Batch, link: Link) -> None:
         """
-        Add a batch to the chains, all or nothing, durably; raises StoreUnavailable.
+        Add a batch to its chains, all or nothing, durably; raises StoreUnavailable.
 
-        *link* may be called in another thread. What it returned counts only if no other process has
-        added to that tenant's chain meanwhile; otherwise it is called again.
+        *link* may be called in another thread. What it returned counts only if the head of each
+        chain is still the one that it was shown; otherwise it is called again.
         """
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """
-        Add a checkpoint of each head for which *sign* returns one, all or none, durably.
+        Add a checkpoint of each tenant for which *sign* returns one, all or none, durably.
 
-        The chains are locked while *sign* runs, so it should have its results ready. It may be
-        called in another thread, and more than once for a head.
+        The chains of checkpoints are locked while *sign* runs, so it should have its results ready.
+        Writers do not wait. *sign* may be called in another thread, and more than once for a
+        tenant.
         """
 
     async def heads(
         self, after: str, limit: int, *, unsigned: str | None = None
-    ) -> list[ChainHead]:
+    ) -> dict[str, list[ChainHead]]:
         """
-        Return the heads of up to *limit* tenants, by name after *after*.
+        Return the heads of up to *limit* tenants, by name after *after*, as `TenantTrail.heads`.
 
-        With *unsigned*, the id of a key: only heads of chains that have grown since their last
-        checkpoint, or that another key has proven.
+        With *unsigned*, the id of a key: only tenants with records that no checkpoint covers, or
+        with a head that another key has proven.
         """
 
     async def tenants(self) -> list[str]:
         """Return every tenant that has a head, a record or a checkpoint."""
+
+
+def record_id(writer: int, number: int) -> str:
+    """Return how a record is named among those of its tenant: ``17``, or ``2-17`` of writer 2."""
+    return f"{number}" if writer == FIRST_WRITER else f"{writer}-{number}"

@@ -14,7 +14,14 @@ from itertools import pairwise
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from gatepost.storage.audit import AuditQuery, AuditRow, Count, Segment, Sort
+from gatepost.storage.audit import (
+    FIRST_WRITER,
+    AuditQuery,
+    AuditRow,
+    Count,
+    Segment,
+    Sort,
+)
 from gatepost.storage.errors import StoreUnavailable
 
 MOST_BYTES = 262_144
@@ -48,6 +55,7 @@ class _Said(msgspec.Struct):
     kind: str
     tool: str = ""
     outcome: str = ""
+    writer: int = FIRST_WRITER
     limit: str = ""
     times: int = 1
 
@@ -81,7 +89,11 @@ def element(body: bytes, side: bytes | None, digest: bytes) -> bytes:
 
 
 def segments(
-    first: int, elements: Sequence[bytes], times: Sequence[int], sorts: Sequence[Sort]
+    writer: int,
+    first: int,
+    elements: Sequence[bytes],
+    times: Sequence[int],
+    sorts: Sequence[Sort],
 ) -> list[Segment]:
     """Join elements, with their times and sorts, to as few segments as possible."""
     cuts, size = [0], 0
@@ -92,6 +104,7 @@ def segments(
             size = len(one)
     return [
         Segment(
+            writer,
             first + begin,
             first + end - 1,
             min(times[begin:end]),
@@ -165,6 +178,7 @@ def _row(number: int, one: _Element) -> AuditRow:
         body.decode(),
         side,
         bytes.fromhex(one.hash),
+        said.writer,
         said.limit,
         said.times,
     )
@@ -196,25 +210,28 @@ def remainder(segment: Segment, through: int) -> list[Segment]:
     if segment.first > through:
         return [segment]
     rows = behind([segment], through) if segment.last > through else []
-    return kept(through + 1, rows)
+    return kept(segment.writer, through + 1, rows)
 
 
-def kept(first: int, rows: Sequence[AuditRow]) -> list[Segment]:
+def kept(writer: int, first: int, rows: Sequence[AuditRow]) -> list[Segment]:
     """Join records to as few segments as possible."""
-    sorts = [row.sort for row in rows]
-    return segments(first, [*map(_written, rows)], [row.at for row in rows], sorts)
+    times, sorts = [row.at for row in rows], [row.sort for row in rows]
+    return segments(writer, first, [*map(_written, rows)], times, sorts)
 
 
-def answers(newest: Iterable[Segment], question: AuditQuery) -> list[AuditRow]:
-    """Return the records that match a query, the newest first, up to its limit."""
+def answers(found: Iterable[Segment], question: AuditQuery) -> list[AuditRow]:
+    """Return all records of these segments that match a query."""
     text = None if question.text is None else quoted(question.text).lower()
     rows: list[AuditRow] = []
-    for one in newest:
-        if len(rows) >= question.limit:
-            break
+    for one in found:
         likely = rows_of(one) if text is None else _with(text, one)
-        rows += [row for row in reversed(likely) if _answers(row, question, text)]
-    return rows[: question.limit]
+        rows += [row for row in likely if _answers(row, question, text)]
+    return rows
+
+
+def newest(rows: Iterable[AuditRow], limit: int) -> list[AuditRow]:
+    """Return the newest records, the newest first."""
+    return sorted(rows, key=lambda row: row.position, reverse=True)[:limit]
 
 
 def _with(text: str, segment: Segment) -> list[AuditRow]:
@@ -234,7 +251,7 @@ def _answers(row: AuditRow, question: AuditQuery, text: str | None) -> bool:
         and question.kind in (None, row.kind)
         and (question.since is None or row.at >= question.since)
         and (question.until is None or row.at < question.until)
-        and (question.before is None or row.number < question.before)
+        and (question.before is None or row.position < question.before)
         and (text is None or text in row.body.lower() or text in (row.side or "").lower())
     )
 

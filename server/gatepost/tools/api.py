@@ -191,9 +191,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         return await self._services.signed_headers(self, name, url, refused=refused)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> "Outcome":
-        """
-        Call another tool as this call's caller, at most four deep; its failure is in the Outcome.
-        """
+        """Call another tool as this call's caller, at most four deep; failures are Outcomes."""
         return await self._services.call(self, name, arguments)
 
     def without_client(self) -> "CallContext":
@@ -398,3 +396,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """How many calls of other tools led to this one."""
     peer: str = ""
     """The address that it comes from; for the record only, tools do not learn it."""
+    resumes: bool = False
+    """Whether an earlier run of its task began it, so that it was approved then."""

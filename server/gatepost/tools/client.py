@@ -164,7 +164,11 @@ class Client(Protocol):
 
     @property
     def kept(self) -> bytes:
-        """The *state* of the `request` that ended the run before; empty in a first run."""
+        """The *state* of the `request` or `detach` of the run before; empty in a first run."""
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether another run continues the call, so that the end of this one says nothing."""
 
     async def request(
         self, requests: Mapping[str, InputRequest], *, state: bytes = b""
@@ -190,12 +194,15 @@ class Client(Protocol):
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; a client that can do so reconnects for the rest."""
 
-    async def detach(self) -> None:
+    async def detach(self, *, state: bytes = b"") -> None:
         """
         Answer the request with a task, in which the call continues.
 
         Returns when the task is durable, or at once if the call cannot become a task or already
         is one. Does not return if the task is refused; then the call is cancelled.
+
+        With a *state*, the call is in progress elsewhere: if this process ends, another one runs
+        the tool again, which gets *state* as `kept` and must continue instead of starting again.
         """
 
 
@@ -221,6 +228,11 @@ class SilentClient:
         """Nothing, because no run of this client follows another."""
         return b""
 
+    @property
+    def handed_over(self) -> bool:
+        """Never, because no run of this client follows another."""
+        return False
+
     async def request(
         self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
@@ -234,7 +246,7 @@ class SilentClient:
     async def pause(self, retry_after_s: float) -> None:
         """Do nothing, because this client cannot reconnect."""
 
-    async def detach(self) -> None:
+    async def detach(self, *, state: bytes = b"") -> None:
         """Return at once; the call continues without a task."""
 
 

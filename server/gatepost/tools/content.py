@@ -1,10 +1,12 @@
 """Icons and annotations of offers, and the content that resources and prompts return."""
 
 import base64
+import mimetypes
 import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -80,18 +82,35 @@ class Contents(msgspec.Struct, frozen=True):
         return {**shown, "blob": base64.b64encode(self.body).decode("ascii")}
 
 
+IMAGE_STARTS = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF8": "image/gif",
+    b"RIFF": "image/webp",
+}
+"""The first bytes of the images that models read."""
+
+
 class Image(msgspec.Struct, frozen=True):
-    """An image in a message."""
+    """
+    An image, in a tool's answer or in a message.
+
+    ``mime_type`` defaults to what the first bytes say, and to `image/png` for unknown ones: models
+    refuse a JPEG that is called a PNG.
+    """
 
     data: bytes
-    mime_type: str = "image/png"
+    mime_type: str = ""
 
     def __post_init__(self) -> None:
+        if not self.mime_type:
+            known = (kind for start, kind in IMAGE_STARTS.items() if self.data.startswith(start))
+            msgspec.structs.force_setattr(self, "mime_type", next(known, "image/png"))
         check_mime_type(self.mime_type)
 
 
 class Audio(msgspec.Struct, frozen=True):
-    """An audio recording in a message."""
+    """An audio recording, in a tool's answer or in a message."""
 
     data: bytes
     mime_type: str = "audio/wav"
@@ -100,21 +119,48 @@ class Audio(msgspec.Struct, frozen=True):
         check_mime_type(self.mime_type)
 
 
+class File(msgspec.Struct, frozen=True):
+    """
+    A file, in a tool's answer or in a message (schema EmbeddedResource).
+
+    Clients offer it as ``name``, a file name without folders. Text is sent as text, bytes as
+    base64. ``mime_type`` defaults to that of the name's extension. Raises ValueError if a member is
+    invalid.
+    """
+
+    body: str | bytes
+    name: str
+    mime_type: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.strip(". ") or "/" in self.name or not self.name.isprintable():
+            raise ValueError(f"{self.name!r} is not a file name without folders")
+        if self.mime_type is None:
+            msgspec.structs.force_setattr(self, "mime_type", mimetypes.guess_type(self.name)[0])
+        check_mime_type(self.mime_type)
+
+    @property
+    def contents(self) -> Contents:
+        """The file as an embedded resource, whose URI nothing can be read from."""
+        return Contents(self.body, self.mime_type, f"attachment:{quote(self.name, safe='')}")
+
+
 class Message(msgspec.Struct, frozen=True):
     """
     One message of a prompt.
 
-    ``content`` is text, an Image, Audio, Contents with its URI, or a content block in MCP's form.
+    ``content`` is text, an Image, Audio, a File, Contents with its URI, or a content block in MCP's
+    form.
     """
 
     role: Role
-    content: str | Image | Audio | Contents | Mapping[str, Any]
+    content: str | Image | Audio | File | Contents | Mapping[str, Any]
 
     def shown(self) -> dict[str, Any]:
         """Return the protocol's form; raises TypeError or ValueError for unsupported content."""
         if self.role not in ("user", "assistant"):
             raise ValueError(f"a message is the user's or the assistant's, not {self.role!r}")
-        return {"role": self.role, "content": _block(self.content)}
+        return {"role": self.role, "content": block_of(self.content)}
 
 
 class ListedResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,20 +181,23 @@ class ListedResource(msgspec.Struct, frozen=True, kw_only=True):
     relevance: Relevance = Relevance()
 
 
-def _block(content: Any) -> Mapping[str, Any]:
+def block_of(content: Any) -> Mapping[str, Any]:
+    """Return a content block in MCP's form; raises TypeError or ValueError for other values."""
     if isinstance(content, str):
         return {"type": "text", "text": content}
     if isinstance(content, Image | Audio):
         data = base64.b64encode(content.data).decode("ascii")
         kind = "image" if isinstance(content, Image) else "audio"
         return {"type": kind, "data": data, "mimeType": content.mime_type}
+    if isinstance(content, File):
+        content = content.contents
     if isinstance(content, Contents):
         if content.uri is None:
-            raise ValueError("a resource in a message needs its URI")
+            raise ValueError("a resource in an answer or a message needs its URI")
         return {"type": "resource", "resource": content.shown(content.uri, None)}
     if isinstance(content, Mapping) and isinstance(content.get("type"), str):
         return content
-    raise TypeError(f"a message cannot hold {type(content).__name__}")
+    raise TypeError(f"an answer or a message cannot hold {type(content).__name__}")
 
 
 def check_mime_type(mime_type: str | None) -> None:

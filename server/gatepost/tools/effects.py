@@ -28,6 +28,12 @@ class Effects(msgspec.Struct, frozen=True):
     open_world: bool = True
     """It may reach systems outside the tenant's own data."""
 
+    def __post_init__(self) -> None:
+        for name, value in msgspec.structs.asdict(self).items():
+            if not isinstance(value, bool):
+                # `read_only="false"` would be true, and the tool would run without an approval.
+                raise TypeError(f"Effects: {name} must be True or False, not {value!r}")
+
 
 Settings = TypeVar("Settings")
 

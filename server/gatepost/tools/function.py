@@ -113,6 +113,8 @@ YES_OR_NO: Expected = (lambda value: isinstance(value, bool), "True or False")
 WHOLE: Expected = (_is_whole, "a whole number from 0")
 
 EXPECTED: Mapping[str, Expected] = {
+    "name": TEXT,
+    "output_schema": (lambda value: isinstance(value, Mapping), "a JSON Schema as a dictionary"),
     "title": TEXT,
     "icons": (_are(lambda value: isinstance(value, Icon)), "a collection of Icon"),
     "scopes": TEXTS,

@@ -1,6 +1,7 @@
 """A pack: functions of one subject that decorators turn into tools, resources and prompts."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, get_type_hints, overload
 
@@ -14,6 +15,7 @@ from gatepost.tools.api import (
     TaskSupport,
     Tool,
 )
+from gatepost.tools.dependency import injected
 from gatepost.tools.effects import FileWrite
 from gatepost.tools.function import OfferOptions as CommonOptions
 from gatepost.tools.function import (
@@ -25,6 +27,8 @@ from gatepost.tools.function import (
     settled,
 )
 from gatepost.tools.header_arguments import routed_arguments
+from gatepost.tools.lifespan import Lifespan
+from gatepost.tools.methods import marked_methods
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 from gatepost.tools.prompt import PromptFunction, prompt
 from gatepost.tools.raw_schema import checker, validator_of
@@ -82,8 +86,9 @@ class ToolOptions(CommonOptions, total=False):
 
 
 COMMON = frozenset(get_type_hints(CommonOptions))
-OF_TOOLS = frozenset(get_type_hints(ToolOptions))
-OF_RESOURCES = frozenset(get_type_hints(ResourceOptions))
+OF_PROMPTS = COMMON | {"name"}
+OF_TOOLS = frozenset(get_type_hints(ToolOptions)) | {"name", "output_schema"}
+OF_RESOURCES = frozenset(get_type_hints(ResourceOptions)) | {"name"}
 """The names of all options; any other name is refused when the pack loads."""
 
 
@@ -102,6 +107,7 @@ class Pack:
         self.templates: dict[str, Template] = {}
         self.prompts: dict[str, Prompt] = {}
         self.skills: dict[str, Skill] = {}
+        self.lifespans: list[Lifespan[Any]] = []
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -144,7 +150,8 @@ class Pack:
         """
 
         def register(function: Function) -> Function:
-            check_options(owner_of(self.name, "tool", function), options, OF_TOOLS)
+            said = {**options, "name": name, "output_schema": output_schema}
+            check_options(owner_of(self.name, "tool", function), said, OF_TOOLS)
             description = description_of(function)
             arguments, returned = arguments_of(function), returned_by(function, output_schema)
             self._add(
@@ -156,7 +163,7 @@ class Pack:
                     input_schema=arguments.schema,
                     output_schema=returned.schema,
                     check=arguments.check,
-                    invoke=invoking(function, returned.answer),
+                    invoke=invoking(injected(function), returned.answer),
                 ),
             )
             return function
@@ -183,7 +190,8 @@ class Pack:
             )
 
         def register(function: Callable[P, R]) -> ResourceFunction[P, R]:
-            check_options(owner_of(self.name, "resource", function), options, OF_RESOURCES)
+            said = {**options, "name": name}
+            check_options(owner_of(self.name, "resource", function), said, OF_RESOURCES)
             offer = document(function, uri, name, self.name, options)
             if isinstance(offer, ResourceOffer):
                 self._add(self.documents, offer)
@@ -218,7 +226,8 @@ class Pack:
         """
 
         def register(function: Callable[P, R]) -> PromptFunction[P, R]:
-            check_options(owner_of(self.name, "prompt", function), options, COMMON)
+            said = {**options, "name": name}
+            check_options(owner_of(self.name, "prompt", function), said, OF_PROMPTS)
             offer = self._add(self.prompts, prompt(function, name, self.name, options))
             return PromptFunction(function, offer, self._keep_prompt)
 
@@ -238,6 +247,36 @@ class Pack:
         for file in documents:
             self._add(self.documents, file)
         return self._add(self.skills, offer)
+
+    def lifespan(self, function: Callable[[], AsyncIterator[R]], /) -> Lifespan[R]:
+        """
+        Run the decorated async generator with the server: up to its `yield` before the server is
+        ready, and the rest after the last call.
+
+        It takes no arguments. Tools get what it yields by `Annotated[…, Depends(function)]`. Every
+        server process runs it. If it raises, the server does not start. Raises TypeError if it is
+        no async generator function.
+        """
+        if not inspect.isasyncgenfunction(function) or inspect.signature(function).parameters:
+            raise TypeError(
+                f"{owner_of(self.name, 'lifespan', function)}: write an async generator function "
+                "without parameters and with one `yield`"
+            )
+        made = Lifespan(self.name, function)
+        self.lifespans.append(made)
+        return made
+
+    def add_object(self, value: object) -> None:
+        """
+        Offer the methods of an object that are marked with `@tool_method`.
+
+        Raises ValueError if it has none, and otherwise as `tool`.
+        """
+        methods = [*marked_methods(value)]
+        if not methods:
+            raise ValueError(f"{type(value).__name__} has no method with @tool_method")
+        for method, options in methods:
+            self.tool(**options)(method)
 
     def _keep_template(self, template: Template) -> None:
         self.templates[template.key] = template
@@ -263,7 +302,8 @@ class Pack:
         Raises ValueError if a schema is invalid, has an unknown dialect, refers to something
         outside itself, is too large, or (for arguments) is not an object.
         """
-        check_options(f"pack {self.name}, tool {name}", options, OF_TOOLS)
+        said = {**options, "output_schema": output_schema}
+        check_options(f"pack {self.name}, tool {name}", said, OF_TOOLS)
         if input_schema.get("type") != "object":
             raise ValueError(f"{name}: the input schema must have `type: object` at its root")
         return self._add(

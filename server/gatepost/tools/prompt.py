@@ -7,6 +7,7 @@ import msgspec
 
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.content import Message
+from gatepost.tools.dependency import injected
 from gatepost.tools.function import OfferOptions, awaited, description_of, settled
 from gatepost.tools.offers import Completer, Prompt, PromptArgument, Template, inherited
 from gatepost.tools.schema import texts_of
@@ -111,7 +112,7 @@ def prompt(
 ) -> Prompt:
     """Create the prompt of a function; raises TypeError or ValueError if it cannot be one."""
     texts = texts_of(function)
-    work = awaited(function)
+    work = awaited(injected(function))
     required = texts.schema.get("required", ())
 
     def check(raw: bytes) -> dict[str, Any]:

@@ -212,6 +212,11 @@ class RedactedCall(msgspec.Struct):
         """The state that the run before kept."""
         return self.call.client.kept
 
+    @property
+    def handed_over(self) -> bool:
+        """Whether another run continues the call."""
+        return self.call.client.handed_over
+
     async def request(
         self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
@@ -239,9 +244,9 @@ class RedactedCall(msgspec.Struct):
         """Close the connection; a client that can do so reconnects for the rest."""
         await self.call.client.pause(retry_after_s)
 
-    async def detach(self) -> None:
-        """Answer the request with a task, in which the call continues."""
-        await self.call.client.detach()
+    async def detach(self, *, state: bytes = b"") -> None:
+        """Answer the request with a task, in which the call continues; no one else sees *state*."""
+        await self.call.client.detach(state=state)
 
     def _said(self, kind: str) -> RedactedStream:
         if self.said is None:

@@ -11,7 +11,17 @@ import structlog
 from pydantic_core import to_json
 
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
-from gatepost.tools.content import Contents, ListedResource, Relevance, Role, check_mime_type
+from gatepost.tools.content import (
+    Audio,
+    Contents,
+    File,
+    Image,
+    ListedResource,
+    Relevance,
+    Role,
+    check_mime_type,
+)
+from gatepost.tools.dependency import injected
 from gatepost.tools.function import OfferOptions, awaited, description_of, settled
 from gatepost.tools.offers import Lister, ResourceOffer, Template, inherited
 from gatepost.tools.prompt import Suggest, completer
@@ -139,7 +149,7 @@ def document(
     taken = set(texts.schema["properties"])
     if taken != set(template.names if template else ()):
         raise TypeError(f"{function.__name__}: its parameters and the variables of {uri} differ")
-    work = awaited(function)
+    work = awaited(injected(function))
 
     async def read_it(ctx: CallContext, read: tuple[str, Mapping[str, Any]]) -> Outcome:
         return Outcome(contents(await work(ctx, **read[1]), read[0], mime_type))
@@ -161,10 +171,15 @@ def contents(value: Any, uri: str, mime_type: str | None) -> tuple[Mapping[str, 
     """
     Convert the function's return value into contents; raises ToolFailure("not_found") for None.
 
-    Strings, bytes and Contents are sent as they are, any other value as JSON.
+    Strings, bytes, images, recordings, files and Contents are sent as they are, any other value as
+    JSON.
     """
     if value is None:
         raise ToolFailure("not_found", NO_DOCUMENT)
+    if isinstance(value, Image | Audio):
+        value = Contents(value.data, value.mime_type)
+    elif isinstance(value, File):
+        value = Contents(value.body, value.mime_type)
     several = value if isinstance(value, list | tuple) and value else [value]
     if all(isinstance(one, Contents) for one in several):
         return tuple(one.shown(uri, mime_type) for one in several)
@@ -187,7 +202,7 @@ def _checked(
 
 
 def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
-    work = awaited(function)
+    work = awaited(injected(function))
 
     async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
         blocks: list[Mapping[str, Any]] = []

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict, is_typeddict
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.function import awaited
 from gatepost.tools.json_shape import decoded
+from gatepost.tools.mixed_content import blocks, encoded, holds_content, is_content
 from gatepost.tools.raw_schema import validator_of
 from gatepost.tools.schema import Plain, tidy
 
@@ -38,7 +39,8 @@ def returned_by(
     """
     Read the return annotation of a tool function; *output_schema* is the author's own.
 
-    ``str`` becomes text, ``None`` an empty answer, and ``Outcome`` is used as it is. A model,
+    ``str`` becomes text, ``None`` an empty answer, and ``Outcome`` is used as it is. ``Image``,
+    ``Audio``, ``File``, ``bytes`` and lists with them become content blocks. A model,
     TypedDict, dataclass, msgspec Struct or ``dict[str, …]`` becomes a structured value whose
     output schema is an object (the 2025-11-25 revision allows no other). It is repeated as text
     for clients without structured content. Any other type becomes the member ``result`` of such
@@ -56,6 +58,8 @@ def returned_by(
         return Returned(lambda _: Outcome())
     if hint is Outcome:
         return Returned(_outcome)
+    if holds_content(hint):
+        return Returned(lambda value: Outcome(blocks(value)))
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return Returned(_struct_answer(hint), _struct_schema(hint))
     is_object = _is_object(hint)
@@ -199,7 +203,9 @@ def _loose(value: Any) -> Outcome:
         return Outcome(({"type": "text", "text": value},))  # as `text`, of which most answers are
     if value is None:
         return Outcome()
-    return _outcome(value) if isinstance(value, Outcome) else text(_encode(value).decode())
+    if isinstance(value, Outcome):
+        return _outcome(value)
+    return Outcome(blocks(value)) if is_content(value) else text(encoded(value).decode())
 
 
 def _outcome(value: Any) -> Outcome:

@@ -38,6 +38,7 @@ from gatepost.tools.bounded_validation import (
     structure_of,
 )
 from gatepost.tools.core_schema import FEW_VALUES, bounds_of, failing_fast
+from gatepost.tools.dependency import dependency_of
 from gatepost.tools.json_shape import most_values
 from gatepost.tools.raw_schema import validator_of
 from gatepost.tools.schema_branches import branching_of
@@ -257,7 +258,7 @@ def _adapter(
         # The function would silently get the context in place of an argument.
         wanted = "its first parameter is the call's context: write `ctx: CallContext`"
         raise TypeError(f"{function.__name__}: {wanted}")
-    parameters = parameters[1:]
+    parameters = [p for p in parameters[1:] if dependency_of(hints.get(p.name)) is None]
     make: Any = TypedDict  # its fields are known only now
     shape = make("Arguments", {p.name: _field(function, p, hints.get(p.name)) for p in parameters})
     shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)

@@ -10,10 +10,10 @@ import structlog
 
 from gatepost.background import during, reason_of
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.leases import Leases
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.catalogue_store import catalogue_key
 from gatepost.upstreams.connection import ConnectionFailure
-from gatepost.upstreams.leases import Leases
 from gatepost.upstreams.plan import (
     Planned,
     Principal,

@@ -9,10 +9,10 @@ from typing import Protocol
 import structlog
 
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.leases import LeaseLost, Leases
 from gatepost.tools.uri_template import is_uri
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import ConnectionFailure, Connections, UpstreamNotification
-from gatepost.upstreams.leases import LeaseLost, Leases
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.update import listing_view

@@ -7,29 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.config.settings import Config, LimitsSettings
-from gatepost.dev.composition import dev_config, limits_of
+from gatepost.config.settings import LimitsSettings
+from gatepost.dev.composition import dev_config
+from gatepost.dev.given_settings import given_settings
 from tests.support import commands
 from tests.support.commands import Gatepost
 
 
 @pytest.mark.requirement("P12")
 def test_dev_has_productions_limits(tmp_path: Path) -> None:
-    """The defaults, and what the environment sets over them; nothing else of it is heeded."""
-    named = {
-        "GATEPOST_LIMITS__BURST": "7",
-        "GATEPOST_LIMITS__TENANT__CONCURRENCY": "3",
-        "GATEPOST_MODE": "production",
-    }
-    usual, none = limits_of({})
-    changed, found = limits_of(named)
-    _, wrong = limits_of({"GATEPOST_LIMITS__BURST": "many"})
+    """The defaults, and what the environment sets over them."""
+    named = {"GATEPOST_LIMITS__BURST": "7", "GATEPOST_LIMITS__TENANT__CONCURRENCY": "3"}
+    usual, changed, wrong = (
+        given_settings(None, environ, "http://127.0.0.1:8000/mcp")
+        for environ in ({}, named, {"GATEPOST_LIMITS__BURST": "many"})
+    )
+    given = dev_config(8000, tools=(), state=tmp_path, given=changed.config).limits
 
     assert dev_config(8000, tools=(), state=tmp_path).limits == LimitsSettings()
-    assert (usual, none, found) == (Config(resource="").limits, [], [])
-    assert (changed.burst, changed.tenant.concurrency) == (7, 3)
-    assert changed.requests_per_second == usual.requests_per_second
-    assert [one.id for one in wrong] == ["config.E004"]
+    assert usual.config is not None
+    assert (usual.config.limits, usual.problems, changed.problems) == (LimitsSettings(), (), ())
+    assert (given.burst, given.tenant.concurrency) == (7, 3)
+    assert given.requests_per_second == LimitsSettings().requests_per_second
+    assert [one.id for one in wrong.problems] == ["config.E004"]
 
 
 def status(running: Gatepost, token: str) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.config.limits import NamedToolAllowance, ToolAllowance
 from gatepost.config.settings import LimitsSettings
-from gatepost.policy.limits.rules import ANY, rules_of
+from gatepost.policy.limits.rules import ANY, Bound, rules_of
 from tests.support.client import failure, result
 from tests.support.issuers import Idp
 from tests.support.server import (
@@ -62,6 +62,15 @@ def test_nobody_is_limited_by_surprise() -> None:
     assert (terms.caller.rate, terms.caller.burst) == (10, 20)
     assert (terms.tenant.rate, terms.tenant.most) == (0, 200)
     assert (terms.tool.rate, terms.tool.most) == (0, ANY)
+
+
+def test_records_that_are_not_written_use_up_no_quota() -> None:
+    """So that a server without limits and audit log has no limit to look up for each call."""
+    quotas = LimitsSettings(audit_bytes_per_day=1_000)
+    with_audit, without = rules_of(quotas), rules_of(quotas, audits=False)
+
+    assert (with_audit.caller_audit.burst, without.caller_audit) == (1_000, Bound())
+    assert without.tenant_audit == Bound()
 
 
 @pytest.fixture(scope="module")

@@ -334,8 +334,11 @@ async def _chained(services: Services) -> list[str]:
 
 async def _rows(services: Services) -> list[AuditRow]:
     trail, rows = services.records.of(TENANT).trail, list[AuditRow]()
-    while page := await trail.rows(rows[-1].number if rows else 0, PAGE):
-        rows += page
+    for writer in await trail.writers():
+        after = 0
+        while page := await trail.chain(writer).rows(after, PAGE):
+            after = page[-1].number
+            rows += page
     return rows
 
 

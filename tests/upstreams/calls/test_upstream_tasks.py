@@ -8,11 +8,12 @@ import pytest
 
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.client import InputRequest, SilentClient
+from gatepost.upstreams.calls.state import target_of
 from gatepost.upstreams.calls.tasks import LOST_AFTER, UpstreamTask
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.workspace import TenantWorkspace
 from tests.support.endpoint import a_caller
-from tests.upstreams.calls.conftest import CRM, form
+from tests.upstreams.calls.conftest import CRM, definition, form
 
 HANDLE = {"resultType": "task", "taskId": "t-1", "status": "working", "pollIntervalMs": 1000}
 DONE = UpstreamResult({"status": "completed", "result": {"content": []}})
@@ -23,12 +24,13 @@ class Person(SilentClient):
     """A client that says yes, and remembers what it was told."""
 
     def __init__(self) -> None:
-        self.detached = 0
+        self.detached, self.state = 0, b""
         self.told: list[str | None] = []
         self.asked: list[InputRequest] = []
 
-    async def detach(self) -> None:
+    async def detach(self, *, state: bytes = b"") -> None:
         self.detached += 1
+        self.state = state
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         self.told.append(message)
@@ -66,7 +68,8 @@ class Upstream:
             caller=a_caller(), request_id="r", workspace=TenantWorkspace(-1, "acme"), client=client
         )
         declared = {"elicitation": {"form": {}}}
-        return UpstreamTask(ctx, CRM, declared, self.ask, sleep=self.sleep)
+        target = target_of(ctx, CRM, definition(), {})
+        return UpstreamTask(ctx, CRM, target, declared, self.ask, sleep=self.sleep)
 
 
 def working(**more: Any) -> UpstreamResult:
@@ -79,6 +82,7 @@ async def test_it_is_polled_until_it_ends() -> None:
 
     assert await upstream.task(person).outcome(HANDLE) == UpstreamResult({"content": []})
     assert person.detached == 1
+    assert b'"task":"t-1"' in person.state
     assert person.told == ["half"]
     assert upstream.slept == [1.0, 30.0]
 

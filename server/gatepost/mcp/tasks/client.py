@@ -43,6 +43,13 @@ class StartedTask(Protocol):
     async def go_on(self) -> None:
         """Record that the call starts now, unless it already has."""
 
+    async def keep(self, state: bytes) -> None:
+        """Record with what another run continues the call; does not return if it is stopped."""
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether another run continues the call."""
+
 
 class TaskClient:
     """
@@ -52,8 +59,12 @@ class TaskClient:
     record, and log messages are dropped (K-18).
     """
 
-    def __init__(self, client: Client, capabilities: Capabilities | None = None) -> None:
+    def __init__(
+        self, client: Client, capabilities: Capabilities | None = None, *, kept: bytes = b""
+    ) -> None:
         self.capabilities = client.capabilities if capabilities is None else capabilities
+        self.state = kept
+        """With what another run continues the call; empty while it would start again."""
         self.turn = asyncio.Event()
         """Set when the call wants to become a task or is over."""
         self.heard: list[tuple[Mapping[str, InputRequest], Mapping[str, Any]]] = []
@@ -89,13 +100,16 @@ class TaskClient:
         """Let a call that waits to become a task run to its end."""
         self._accepted.set()
 
-    async def detach(self) -> None:
+    async def detach(self, *, state: bytes = b"") -> None:
         """Ask to become a task; return when the task is accepted, raise Unaccepted if refused."""
         if self._job is None:
+            self.state = state
             self.turn.set()
             await self._accepted.wait()
             if self._refused:
                 raise Unaccepted
+        if self._job is not None and state:
+            await self._job.keep(state)
 
     def timed(self, clock: ToolClock) -> None:
         """Stop this clock while the call waits for the user's input or for an approval."""
@@ -116,8 +130,13 @@ class TaskClient:
 
     @property
     def kept(self) -> bytes:
-        """The state that the run before kept, until the call is a task."""
-        return self._client.kept
+        """The state that the run before kept."""
+        return self.state or self._client.kept
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether another run of the task continues the call."""
+        return self._job is not None and self._job.handed_over
 
     async def request(
         self, requests: Mapping[str, InputRequest], *, state: bytes = b""

@@ -27,12 +27,12 @@ from gatepost.mcp.tasks.running_task import (
     fresh_runner,
 )
 from gatepost.mcp.tasks.store import TaskLimits, TaskStore
+from gatepost.mcp.tasks.stored_call import StoredCall, decode_call, encode_call
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import NOBODY
-from gatepost.tools.json_shape import decoder_of
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
 from gatepost_authz.caller import TenantContext
@@ -51,34 +51,8 @@ TASK_ID_CHARACTERS = 64
 UNKNOWN_EFFECT = "The server that ran the call stopped; whether it took effect is unknown."
 STOPPED_OFTEN = f"The server that ran the call stopped, {ATTEMPTS} times."
 
-# A caller's display claims are a read-only view of a mapping.
-_encode = msgspec.json.Encoder(enc_hook=dict).encode
+_encode = msgspec.json.encode
 _replace = msgspec.structs.replace
-
-
-class StoredCall(msgspec.Struct, frozen=True):
-    """
-    What is needed to run a task's call again.
-
-    It contains no token. The caller was checked when the task was accepted, and its scopes at that
-    time apply. A later revocation stops the caller's tasks.
-    """
-
-    caller: TenantContext
-    arguments: Raw
-    request_id: str
-    capabilities: dict[str, Any]
-    scopes: frozenset[str]
-    """The scopes that the tool requires; reading the task requires them too."""
-    attempts: int = 1
-    untouched: bool = False
-    """Whether it waits for a decision and nothing of it has started."""
-    correlation: str | None = None
-    peer: str = ""
-    """The client's address; empty if audit records omit it."""
-
-
-_decode_call = decoder_of(StoredCall)
 
 
 class TaskRunner:
@@ -129,6 +103,7 @@ class TaskRunner:
             correlation=call.correlation,
             untouched=task_client.untouched,
             peer=call.peer if limits.peers else "",
+            kept=task_client.state,
         )
         record = TaskRecord(
             id=f"t_{secrets.token_urlsafe(24)}",
@@ -138,7 +113,7 @@ class TaskRunner:
             created_at=now,
             updated_at=now,
             expires_at=now + limits.ttl_s + runs_s,
-            call=_encode(stored),
+            call=encode_call(stored),
             runner=fresh_runner(),
             leased_until=now + limits.lease_s,
         )
@@ -186,7 +161,7 @@ class TaskRunner:
             self._attend(running_task)
         )
         attending.add_done_callback(lambda _: self._running_tasks.pop(running_task, None))
-        if self.is_out(_decode_call(running_task.record.call).caller):
+        if self.is_out(decode_call(running_task.record.call).caller):
             # The caller lost its access while the record was written.
             running_task.stop("revoked")
         if self._draining:
@@ -228,10 +203,12 @@ class TaskRunner:
             # The old run's requests are void; the new run asks with other keys.
             record = store.withdraw(record, store.waiting(record))
             # The call counts as started until it waits again: it may have been decided already.
-            attempts = stored.attempts + (not stored.untouched)
+            # One that another server handed over to be continued did not stop that server.
+            is_blameless = stored.untouched or (stored.kept and not record.runner)
+            attempts = stored.attempts + (not is_blameless)
             again = _replace(stored, attempts=attempts, untouched=False)
             until = now + self.task_store.limits.lease_s
-            return _replace(record, call=_encode(again), runner=run[1], leased_until=until)
+            return _replace(record, call=encode_call(again), runner=run[1], leased_until=until)
 
         await self._ready(tenant, task_id)
         record = await self.task_store.change(tenant, task_id, claim)
@@ -246,10 +223,11 @@ class TaskRunner:
             return
         if (record := await self.task_store.get(tenant, task_id)) is not None:
             with contextlib.suppress(msgspec.DecodeError):
-                await self._runner().registry.ready(_decode_call(record.call).caller)
+                await self._runner().registry.ready(decode_call(record.call).caller)
 
     def _run(self, tenant: str, record: TaskRecord, stored: StoredCall) -> None:
-        task_client = TaskClient(NOBODY, stored.capabilities)
+        task_client = TaskClient(NOBODY, stored.capabilities, kept=stored.kept)
+        resumes = bool(stored.kept)
         call = Call(
             caller=stored.caller,
             name=record.tool,
@@ -259,30 +237,32 @@ class TaskRunner:
             lasting=True,
             correlation=stored.correlation,
             peer=stored.peer,
+            resumes=resumes,
         )
         work = asyncio.create_task(perform(self._runner(), call))
-        self._begin(
-            RunningTask(self.task_store, tenant, record, work, store.InputKeys()), task_client
-        )
+        keys = store.InputKeys()
+        running_task = RunningTask(self.task_store, tenant, record, work, keys, resumes=resumes)
+        self._begin(running_task, task_client)
 
     def _fate(self, record: TaskRecord) -> tuple[StoredCall | None, dict[str, Any] | None]:
         """Return the call to run again, or the members that say how it ended."""
-        if record.cancelled:
+        stored = None
+        with contextlib.suppress(msgspec.DecodeError):
+            stored = decode_call(record.call)
+        if record.cancelled and not (stored and stored.kept):
             return None, CANCELLED
         if record.expires_at <= self.task_store.clock():
             return None, failed(INTERNAL_ERROR, OVER)
-        try:
-            stored = _decode_call(record.call)
-            if self.is_out(stored.caller):
-                return None, failed(INTERNAL_ERROR, REVOKED)
-            tool = self._runner().registry.find(stored.caller, record.tool)
-        except msgspec.DecodeError:
+        if stored is None:
             # Stored by a release with another format.
             return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
+        if self.is_out(stored.caller):
+            return None, failed(INTERNAL_ERROR, REVOKED)
+        try:
+            effects = self._runner().registry.find(stored.caller, record.tool).effects
         except UnknownTool:
             return None, failed(INVALID_PARAMS, GONE)
-        effects = tool.effects
-        if not (stored.untouched or effects.read_only or effects.idempotent):
+        if not (stored.untouched or stored.kept or effects.read_only or effects.idempotent):
             return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
         if stored.attempts >= ATTEMPTS:
             return None, failed(INTERNAL_ERROR, STOPPED_OFTEN)
@@ -300,7 +280,7 @@ class TaskRunner:
         record = await self.task_store.get(caller.tenant_id, task_id)
         if record is None or record.owner != caller.principal_digest:
             return None
-        stored = _decode_call(record.call)
+        stored = decode_call(record.call)
         if stored.caller.identity_key != caller.identity_key:
             return None
         caller.require(stored.scopes)
@@ -349,7 +329,7 @@ class TaskRunner:
     def end(self, which: Callable[[TenantContext], bool]) -> None:
         """Stop the tasks of these callers in this process, because their access was revoked."""
         for running_task in self._running_tasks:
-            if which(_decode_call(running_task.record.call).caller):
+            if which(decode_call(running_task.record.call).caller):
                 running_task.stop("revoked")
 
     async def aclose(self) -> None:

@@ -67,6 +67,8 @@ class RunningTask:
         record: TaskRecord,
         work: asyncio.Task[Outcome],
         keys: InputKeys,
+        *,
+        resumes: bool = False,
     ) -> None:
         self.tenant = tenant
         self.record = record
@@ -82,7 +84,9 @@ class RunningTask:
         self._noted_at = 0.0
         self._waits = False
         self._rests = False
-        """Whether its record says that it waits and nothing of its call has started."""
+        """Whether its record says how another run continues, so that this one may stop."""
+        self._resumes = resumes
+        """Whether it has not yet found again what an earlier run began elsewhere."""
         self._leaving = False
         self._withdrawn: set[str] = set()
         work.add_done_callback(lambda _: self._turn.set())
@@ -92,13 +96,23 @@ class RunningTask:
         self._turn.set()
 
     def stop(self, reason: Reason) -> None:
-        """Cancel the work; if it still finishes, its outcome counts."""
+        """
+        Cancel the work; if it still finishes, its outcome counts.
+
+        Work that resumes must first find what it has to cancel elsewhere.
+        """
         if self.reason is None:
             self.reason = reason
-            self.work.cancel()
+            if not self._resumes or self.handed_over:
+                self.work.cancel()
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether another run continues the call."""
+        return self.reason in {"handed over", "lost"}
 
     def leave(self) -> None:
-        """Prepare for the server's stop: hand the task over when it waits and has not started."""
+        """Prepare for the server's stop: hand the task over if another run can continue it."""
         self._leaving = True
         if self._rests:
             self.stop("handed over")
@@ -140,11 +154,25 @@ class RunningTask:
         self._message = GOES_ON
         await self._own(lambda record: self._up_to_date(_touched(record, True)))
 
+    async def keep(self, state: bytes) -> None:
+        """
+        Record with what another run continues the call.
+
+        From here on the call is continued wherever it is run, and never made again.
+        """
+        stopping, self._resumes = self.reason is not None, False
+        if stopping:
+            self.work.cancel()
+        await self._own(lambda record: _with_state(record, state))
+        self._rests = True
+        if self._leaving:
+            self.leave()
+
     async def _own(self, edit: Edit) -> None:
         """Change the record; does not return if another run owns it or the task is stopped."""
         await self._change(edit)
         if self.record.cancelled:
-            # The client cancelled it before the call had started.
+            # The client cancelled it meanwhile.
             self.stop("cancelled")
         if self.reason is not None or self.record.runner != self._runner:
             # The work is being cancelled; wait here for that.
@@ -286,6 +314,14 @@ def _touched(record: TaskRecord, touched: bool) -> TaskRecord:
     return _replace(record, call=_encode(call | {"untouched": untouched}))
 
 
+def _with_state(record: TaskRecord, state: bytes) -> TaskRecord:
+    """Return the record with what another run continues its call with."""
+    call, kept = _members(record.call), Raw(_encode(state))
+    if call.get("kept") == kept:
+        return record
+    return _replace(record, call=_encode(call | {"kept": kept}))
+
+
 def refusal_of(raised: BaseException) -> JsonRpcError:
     """Return the error for a call that ended without an outcome."""
     if isinstance(raised, AuthError):
@@ -321,5 +357,5 @@ def fresh_runner() -> str:
 def _ended(record: TaskRecord, end: dict[str, Any]) -> TaskRecord:
     # Arguments and answers may be large or confidential, so they are kept only as long as a
     # second run might need them.
-    call = _members(record.call) | {"arguments": Raw(b"{}")}
+    call = _members(record.call) | {"arguments": Raw(b"{}"), "kept": Raw(b'""')}
     return _replace(record, requests=None, answers=None, call=_encode(call), **end)

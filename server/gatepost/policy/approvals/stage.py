@@ -111,7 +111,7 @@ class ApprovalStage(Stage):
         self, call: Call, offer: Offer, arguments: Any, proceed: Next
     ) -> Awaitable[Outcome]:
         """Handle the call; implements `Stage`."""
-        if not isinstance(offer, Tool):
+        if not isinstance(offer, Tool) or call.resumes:
             return proceed(call, offer, arguments)
         policy = self._policy_of(call.name) or self._policies.of(offer)
         if policy is None:

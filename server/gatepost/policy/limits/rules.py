@@ -65,8 +65,12 @@ class LimitRules(msgspec.Struct, frozen=True):
     """Bytes of audit records, a second and in a full bucket."""
 
 
-def rules_of(settings: LimitSettings) -> LimitRules:
-    """Return the limits that these settings define."""
+def rules_of(settings: LimitSettings, *, audits: bool = True) -> LimitRules:
+    """
+    Return the limits that these settings define.
+
+    Without an audit log (*audits*), no record uses up the quotas of records, so there are none.
+    """
     tool = settings.tool
     named = {
         name: _bound(
@@ -83,8 +87,8 @@ def rules_of(settings: LimitSettings) -> LimitRules:
         tenant=_of(settings.tenant),
         tool=_of(tool),
         tools=named,
-        caller_audit=_a_day(settings.audit_bytes_per_day),
-        tenant_audit=_a_day(settings.tenant.audit_bytes_per_day),
+        caller_audit=_a_day(settings.audit_bytes_per_day if audits else 0),
+        tenant_audit=_a_day(settings.tenant.audit_bytes_per_day if audits else 0),
     )
 
 

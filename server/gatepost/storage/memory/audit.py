@@ -1,14 +1,16 @@
 """The record of what happened, in this process's memory."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gatepost.storage.audit import (
+    CHECKPOINTS,
     AuditDraft,
     AuditQuery,
     AuditRow,
     Batch,
     ChainHead,
+    ChainKey,
     Checkpoint,
     Count,
     Link,
@@ -20,27 +22,23 @@ from gatepost.storage.audit_segments import (
     behind,
     erased,
     listed,
+    newest,
     remainder,
     summed,
 )
 
 MOST = 20_000
-"""Records of one tenant that are remembered: a server on a laptop may run for weeks."""
+"""Records of one chain that are remembered: a server on a laptop may run for weeks."""
 
 
-class MemoryTrail:
-    """See `TenantTrail`; of more than `MOST` records the oldest are forgotten."""
+class MemoryChain:
+    """See `TenantChain`; of more than `MOST` records the oldest are forgotten."""
 
-    def __init__(self, tenant: str) -> None:
-        self.tenant = tenant
+    def __init__(self, key: ChainKey) -> None:
+        self.key = key
         self.end: ChainHead | None = None
         self.held: deque[Segment] = deque()
         """In their order."""
-        self.signed: dict[int, Checkpoint] = {}
-
-    async def head(self) -> ChainHead | None:
-        """Return the head of its chain, or None."""
-        return self.end
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Return up to *limit* records after that number, in order."""
@@ -56,43 +54,11 @@ class MemoryTrail:
         """Return up to *limit* segments as they are stored, whatever they contain."""
         return [one for one in self.held if one.first >= start][:limit]
 
-    async def find(self, question: AuditQuery) -> list[AuditRow]:
-        """Return the matching records, the newest first."""
-        return answers(reversed(self.held), question)
-
-    async def count(self, since: int, slice_ms: int) -> list[Count]:
-        """Count the records since a time, slice by slice."""
-        wanted = [one for one in self.held if one.until >= since]
-        return listed(summed(wanted, since, slice_ms))
-
-    async def checkpoints(self) -> list[Checkpoint]:
-        """Return its checkpoints, in order."""
-        return [self.signed[number] for number in sorted(self.signed)]
-
-    async def check(self, sign: Sign) -> Checkpoint | None:
-        """Add a checkpoint of the head, durably; return None if none is needed."""
-        if self.end is None:
-            return None
-        made = sign(self.end)
-        if made is None:
-            return None
-        checkpoint, self.end = made
-        self.signed[checkpoint.number] = checkpoint
-        return checkpoint
-
     async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
         """Remove the details of these records and add the drafts, both or neither, durably."""
         wanted = frozenset(numbers)
         self.held = deque(erased(one, wanted) for one in self.held)
-        self.take(*link(self.tenant, self.end, drafts))
-
-    async def prune(self, through: int, drafts: Sequence[AuditDraft], link: Link) -> None:
-        """Remove the records up to a number and older checkpoints, and add the drafts."""
-        if self.end is None or through not in self.signed:
-            raise LookupError(through)
-        self.held = deque(left for one in self.held for left in remainder(one, through))
-        self.signed = {number: one for number, one in self.signed.items() if number >= through}
-        self.take(*link(self.tenant, self.end, drafts))
+        self.take(*link(self.key, self.end, drafts))
 
     def take(self, made: Sequence[Segment], head: ChainHead) -> None:
         """Add records to the chain."""
@@ -100,6 +66,84 @@ class MemoryTrail:
         self.held += made
         while self.held and head.number - self.held[0].last >= MOST:
             self.held.popleft()
+
+
+class MemoryTrail:
+    """See `TenantTrail`."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.chains: dict[int, MemoryChain] = {}
+        self.signed: dict[int, Checkpoint] = {}
+
+    def chain(self, writer: int) -> MemoryChain:
+        """Return the records of one writer."""
+        if writer not in self.chains:
+            self.chains[writer] = MemoryChain((self.tenant, writer))
+        return self.chains[writer]
+
+    def ends(self) -> list[ChainHead]:
+        """Return the heads of its chains, sorted by writer."""
+        ends = (self.chains[writer].end for writer in sorted(self.chains))
+        return [end for end in ends if end is not None]
+
+    async def heads(self) -> list[ChainHead]:
+        """Return the heads of its chains, with that of its checkpoints, sorted by writer."""
+        return self.ends()
+
+    async def writers(self) -> list[int]:
+        """Return every writer that has a head or a record, sorted; not that of checkpoints."""
+        return [end.writer for end in self.ends() if end.writer != CHECKPOINTS]
+
+    async def find(self, question: AuditQuery) -> list[AuditRow]:
+        """Return the matching records of all chains by position, the newest first."""
+        rows: list[AuditRow] = []
+        for one in sorted(self._segments(), key=lambda one: one.until, reverse=True):
+            # Records of the segments that follow end by this time.
+            if sum(row.at > one.until for row in rows) >= question.limit:
+                break
+            rows += answers([one], question)
+        return newest(rows, question.limit)
+
+    async def count(self, since: int, slice_ms: int) -> list[Count]:
+        """Count the records of all chains since a time, slice by slice."""
+        wanted = [one for one in self._segments() if one.until >= since]
+        return listed(summed(wanted, since, slice_ms))
+
+    async def checkpoints(self) -> list[Checkpoint]:
+        """Return its checkpoints, in order."""
+        return [self.signed[number] for number in sorted(self.signed)]
+
+    async def check(self, sign: Sign) -> Checkpoint | None:
+        """Add a checkpoint of the heads, durably; return None if none is needed."""
+        heads = self.ends()
+        made = sign(heads) if heads else None
+        if made is None:
+            return None
+        checkpoint, self.chain(CHECKPOINTS).end = made
+        self.signed[checkpoint.number] = checkpoint
+        return checkpoint
+
+    async def prune(
+        self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
+    ) -> None:
+        """Remove the records of each writer up to a number, and checkpoints before a number."""
+        base = through[CHECKPOINTS]
+        if base not in self.signed:
+            raise LookupError(base)
+        for writer in through.keys() - {CHECKPOINTS}:
+            chain = self.chain(writer)
+            chain.held = deque(
+                left for one in chain.held for left in remainder(one, through[writer])
+            )
+        self.signed = {number: one for number, one in self.signed.items() if number >= base}
+        for writer, added in drafts.items():
+            chain = self.chain(writer)
+            chain.take(*link(chain.key, chain.end, added))
+
+    def _segments(self) -> Iterator[Segment]:
+        for chain in self.chains.values():
+            yield from chain.held
 
 
 class MemoryAuditStore:
@@ -110,35 +154,36 @@ class MemoryAuditStore:
         self._trails: dict[str, MemoryTrail] = {}
 
     async def write(self, batch: Batch, link: Link) -> None:
-        """Add a batch to the chains, all or nothing, durably; raises StoreUnavailable."""
-        trails = {tenant: self._trail_of(tenant) for tenant in batch}
-        made = {tenant: link(tenant, trails[tenant].end, batch[tenant]) for tenant in batch}
-        self._trails |= trails
-        for tenant, (segments, head) in made.items():
-            trails[tenant].take(segments, head)
+        """Add a batch to its chains, all or nothing, durably; raises StoreUnavailable."""
+        chains = {key: self._trail_of(key[0]).chain(key[1]) for key in batch}
+        made = {key: link(key, chains[key].end, batch[key]) for key in batch}
+        self._trails |= {key[0]: self._trail_of(key[0]) for key in batch}
+        for key, (segments, head) in made.items():
+            chains[key].take(segments, head)
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
-        """Add a checkpoint of each head for which *sign* returns one, all or none, durably."""
+        """Add a checkpoint of each tenant for which *sign* returns one, all or none, durably."""
         made = {tenant: await self._trail_of(tenant).check(sign) for tenant in tenants}
         return {tenant: one for tenant, one in made.items() if one is not None}
 
     async def heads(
         self, after: str, limit: int, *, unsigned: str | None = None
-    ) -> list[ChainHead]:
+    ) -> dict[str, list[ChainHead]]:
         """Return the heads of up to *limit* tenants, by name after *after*."""
-        ends = (self._trails[tenant].end for tenant in sorted(self._trails) if tenant > after)
-        found = [
-            head
-            for head in ends
-            if head is not None
-            and (
-                unsigned is None
-                or head.number != head.checkpoint
-                or not head.proof.startswith(f"{unsigned}.")
-            )
-        ]
-        return found[:limit]
+        found = {
+            tenant: ends
+            for tenant in sorted(self._trails)
+            if tenant > after
+            and (ends := self._trails[tenant].ends())
+            and (unsigned is None or _is_unsigned(ends, unsigned))
+        }
+        return dict([*found.items()][:limit])
 
     async def tenants(self) -> list[str]:
         """Return every tenant that has a head, a record or a checkpoint."""
         return sorted(self._trails)
+
+
+def _is_unsigned(heads: Sequence[ChainHead], key: str) -> bool:
+    grown = sum(-one.number if one.writer == CHECKPOINTS else one.number for one in heads)
+    return grown != 0 or not all(one.proof.startswith(f"{key}.") for one in heads)

@@ -1,14 +1,23 @@
-"""The heads of the chains of audit records: locked while records are added, and moved."""
+"""The heads of chains: locked while records are erased, removed or signed, and moved."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import Row, bindparam, func, insert, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gatepost.storage.audit import Batch, ChainHead, Checkpoint, Link, Segment, Sign
+from gatepost.storage.audit import (
+    CHECKPOINTS,
+    Batch,
+    ChainHead,
+    ChainKey,
+    Checkpoint,
+    Link,
+    Segment,
+    Sign,
+)
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
@@ -18,11 +27,14 @@ from gatepost.storage.sql.tables import (
 )
 
 _HEADS, _CHECKPOINTS = AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
-_END = [_HEADS[name] for name in ChainHead.__struct_fields__]
+END = [_HEADS[name] for name in ChainHead.__struct_fields__]
+_KEY = [_HEADS.tenant, _HEADS.writer]
 
 _TURN = select(
     func.pg_advisory_xact_lock(
-        func.hashtextextended(bindparam("its_tenant", type_=_HEADS.tenant.type), 0)
+        func.hashtextextended(
+            bindparam("its_tenant", type_=_HEADS.tenant.type), bindparam("its_writer")
+        )
     )
 )
 
@@ -30,14 +42,14 @@ _TURN = select(
 @cache
 def _keep(dialect: str) -> Any:
     put = insert_into(AUDIT_HEADS, dialect)
-    fields = [name for name in ChainHead.__struct_fields__ if name != "tenant"]
+    fields = [name for name in ChainHead.__struct_fields__ if name not in {"tenant", "writer"}]
     changes = {name: put.excluded[name] for name in fields}
-    return put.on_conflict_do_update(index_elements=[_HEADS.tenant], set_=changes)
+    return put.on_conflict_do_update(index_elements=_KEY, set_=changes)
 
 
 @cache
 def _sign(dialect: str) -> Any:
-    # Another process may have signed the same head a moment ago.
+    # Another process may have signed the same heads a moment ago.
     put = insert_into(AUDIT_CHECKPOINTS, dialect)
     changes = {name: put.excluded[name] for name in ("statement", "signature")}
     places = [_CHECKPOINTS.tenant, _CHECKPOINTS.number]
@@ -45,18 +57,17 @@ def _sign(dialect: str) -> Any:
 
 
 async def checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
-    """Add checkpoints of these tenants' heads, all or none; *tenants* as for `locked`."""
+    """Add checkpoints of these tenants, all or none; *tenants* must be sorted."""
     return await database.apart(_checked(database, tenants, sign))
 
 
 async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
     async with database.transaction() as connection:
-        heads = await locked(connection, tenants)
-        made = {
-            tenant: signed
-            for tenant, head in heads.items()
-            if head is not None and (signed := sign(head)) is not None
-        }
+        # Writers are not locked: a checkpoint covers what is there now.
+        await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
+        ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
+        heads = by_tenant(await connection.execute(ends))
+        made = {tenant: signed for tenant in heads if (signed := sign(heads[tenant])) is not None}
         if made:
             values = [
                 {"tenant": tenant, **msgspec.structs.asdict(checkpoint)}
@@ -67,53 +78,66 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
     return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
 
 
+def by_tenant(rows: Iterable[Row[Any]]) -> dict[str, list[ChainHead]]:
+    """Return heads by tenant, in their order."""
+    found: dict[str, list[ChainHead]] = {}
+    for row in rows:
+        found.setdefault(row.tenant, []).append(ChainHead(**row._mapping))
+    return found
+
+
 async def locked(
-    connection: AsyncConnection, tenants: Sequence[str]
-) -> dict[str, ChainHead | None]:
+    connection: AsyncConnection, chains: Sequence[ChainKey]
+) -> dict[ChainKey, ChainHead | None]:
     """
     Return the heads of these chains, locked until the transaction ends.
 
-    *tenants* must be sorted, so that two processes cannot wait for each other.
+    *chains* must be sorted, so that two processes cannot wait for each other.
     """
-    found = select(*_END).where(_HEADS.tenant.in_(tenants)).order_by(_HEADS.tenant)
-    heads: dict[str, ChainHead | None] = dict.fromkeys(tenants)
-    heads |= {
-        row.tenant: ChainHead(**row._mapping)
-        for row in await connection.execute(found.with_for_update())
-    }
-    missing = [tenant for tenant in tenants if heads[tenant] is None]
+    heads: dict[ChainKey, ChainHead | None] = dict.fromkeys(chains)
+    heads |= await _ends(connection, chains)
+    missing = [chain for chain in chains if heads[chain] is None]
     if missing and connection.dialect.name == "postgresql":
         # A missing row cannot be locked, so the first transaction takes an advisory lock instead.
-        for tenant in missing:
-            await connection.execute(_TURN, {"its_tenant": tenant})
-        again = select(*_END).where(_HEADS.tenant.in_(missing)).with_for_update()
-        there = await connection.execute(again)
-        heads |= {row.tenant: ChainHead(**row._mapping) for row in there}
+        for tenant, writer in missing:
+            await connection.execute(_TURN, {"its_tenant": tenant, "its_writer": writer})
+        heads |= await _ends(connection, missing)
     return heads
 
 
+async def _ends(
+    connection: AsyncConnection, chains: Sequence[ChainKey]
+) -> dict[ChainKey, ChainHead]:
+    found = select(*END).where(among(chains)).order_by(*_KEY).with_for_update()
+    heads = (ChainHead(**row._mapping) for row in await connection.execute(found))
+    return {head.key: head for head in heads}
+
+
+def among(chains: Sequence[ChainKey]) -> Any:
+    """Return the condition that a head is that of one of these chains."""
+    return tuple_(*_KEY, types=[column.type for column in _KEY]).in_(chains)
+
+
 async def add(
-    connection: AsyncConnection, batch: Batch, heads: dict[str, ChainHead | None], link: Link
+    connection: AsyncConnection,
+    batch: Batch,
+    heads: Mapping[ChainKey, ChainHead | None],
+    link: Link,
 ) -> None:
     """Add drafts after the heads."""
-    made: dict[str, list[Segment]] = {}
     after: list[ChainHead] = []
-    for tenant, drafts in batch.items():
-        made[tenant], head = link(tenant, heads[tenant], drafts)
+    for chain, drafts in batch.items():
+        made, head = link(chain, heads[chain], drafts)
+        await put(connection, chain[0], made)
         after.append(head)
     if after:
-        await put(connection, made)
         await keep(connection, after)
 
 
-async def put(connection: AsyncConnection, made: Mapping[str, Sequence[Segment]]) -> None:
+async def put(connection: AsyncConnection, tenant: str, made: Sequence[Segment]) -> None:
     """Add segments."""
-    values = [
-        {"tenant": tenant, **msgspec.structs.asdict(segment)}
-        for tenant, segments in made.items()
-        for segment in segments
-    ]
-    if values:
+    if made:
+        values = [{"tenant": tenant, **msgspec.structs.asdict(one)} for one in made]
         await connection.execute(insert(AUDIT_SEGMENTS), values)
 
 

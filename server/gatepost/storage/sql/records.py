@@ -75,6 +75,17 @@ def _sum(table: Table, *, of_owner: bool) -> Select[Any]:
 _OF_ALL, _OF_ONE = _sums(of_owner=False), _sums(of_owner=True)
 
 
+def _audit_store(database: Database) -> SqlAuditStore:
+    if database.dialect == "sqlite":
+        path = database.engine.url.database
+        assert path is not None  # noqa: S101  # `sqlite.database` opens a file
+        return SqliteAuditStore(database, path)
+    # By name: a SQLite file does not need it.
+    module = importlib.import_module("gatepost.storage.sql.postgresql_audit_writer")
+    made: SqlAuditStore = module.PostgresAuditStore(database)
+    return made
+
+
 class SqlRecords:
     """See `Records`."""
 
@@ -82,10 +93,7 @@ class SqlRecords:
         self.database = database
         self.revocations = SqlRevocations(database)
         self.tenant_data = SqlTenantData(database)
-        path = database.engine.url.database
-        self.audit = SqlAuditStore(database)
-        if database.dialect == "sqlite" and path is not None:
-            self.audit = SqliteAuditStore(database, path)
+        self.audit = _audit_store(database)
 
     def of(self, tenant: str) -> "SqlTenant":
         """Return the stores of one tenant."""

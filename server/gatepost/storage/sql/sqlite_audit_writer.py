@@ -20,14 +20,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from gatepost.storage.audit import Batch, ChainHead, Checkpoint, Link, Sign
+from gatepost.storage.audit import Batch, ChainHead, ChainKey, Checkpoint, Link, Sign
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
 from gatepost.storage.sql.sqlite import check_file, connect
 from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
 
-MOST_AT_ONCE = 16
+MOST_AT_ONCE = 64
 """Segments that one statement adds; it is prepared once for each number of them."""
 
 COPIED_BYTES = 131_072
@@ -39,14 +39,15 @@ thousands of pages within one commit, which then takes ten times as long.
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _END = [column.name for column in AUDIT_HEADS.columns]
 _CHECKPOINT = [column.name for column in AUDIT_CHECKPOINTS.columns]
-_MOVED = _END[1:]
+_MOVED = _END[2:]
 _WAS = [f"was_{name}" for name in _MOVED]
 
 _ADD = (
     f"INSERT INTO audit_segments ({', '.join(_SEGMENT)}) "  # noqa: S608  # our names
     f"VALUES ({', '.join('?' * len(_SEGMENT))})"
 )
-_HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ?"  # noqa: S608  # our names
+_HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? AND writer = ?"  # noqa: S608  # our names
+_ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
 _KEEP = (
     f"INSERT OR REPLACE INTO audit_heads ({', '.join(_END)}) "  # noqa: S608  # our names
     f"VALUES ({', '.join('?' * len(_END))})"
@@ -66,7 +67,8 @@ _VIEW = (
 _TRIGGER = f"""
 CREATE TEMP TRIGGER audit_grows INSTEAD OF INSERT ON audit_growth BEGIN
     UPDATE audit_heads SET {", ".join(f"{name} = NEW.{name}" for name in _MOVED)}
-        WHERE tenant = NEW.tenant AND {" AND ".join(f"{name} = NEW.was_{name}" for name in _MOVED)};
+        WHERE tenant = NEW.tenant AND writer = NEW.writer
+            AND {" AND ".join(f"{name} = NEW.was_{name}" for name in _MOVED)};
     SELECT RAISE(ABORT, 'another end') WHERE changes() = 0;
     INSERT INTO audit_segments ({", ".join(_SEGMENT)})
         VALUES ({", ".join(f"NEW.{name}" for name in _SEGMENT)});
@@ -170,8 +172,8 @@ class SqliteWriter:
     def __init__(self, path: str) -> None:
         self._path, self._file = path, os.stat(path)
         self._connection: sqlite3.Connection | None = None
-        self._heads: dict[str, tuple[str, ChainHead]] = {}
-        """Each tenant's name in SQL, and the head that this connection has written."""
+        self._heads: dict[ChainKey, tuple[str, ChainHead]] = {}
+        """Each chain's tenant in SQL, and the head that this connection has written."""
         self.uncopied = 0
         """Bytes of records and checkpoints that may be in the log only."""
 
@@ -201,17 +203,14 @@ class SqliteWriter:
                 connection.execute("BEGIN IMMEDIATE")
                 for tenant in tenants:
                     name = escaped(tenant)
-                    found = connection.execute(_HEAD, (name,)).fetchone()
-                    signed = None if found is None else sign(ChainHead(tenant, *found[1:]))
-                    if signed is not None:
+                    found = connection.execute(_ENDS, (name,)).fetchall()
+                    if (signed := sign([ChainHead(tenant, *one[1:]) for one in found])) is not None:
                         made[tenant] = signed
                         connection.execute(_CHECK, (name, *astuple(signed[0])))
                         connection.execute(_KEEP, (name, *astuple(signed[1])[1:]))
         except sqlite3.Error as error:
             self.close()
             raise StoreUnavailable(told(error)) from None
-        for tenant in made.keys() & self._heads.keys():
-            self._heads[tenant] = (self._heads[tenant][0], made[tenant][1])
         self.uncopied += sum(len(one.statement) + len(one.signature) for one, _ in made.values())
         return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
 
@@ -250,19 +249,19 @@ class SqliteWriter:
         Return False if they have changed: another process may have added records or a checkpoint,
         or a person may have changed the database.
         """
-        heads: dict[str, tuple[str, ChainHead]] = {}
+        heads: dict[ChainKey, tuple[str, ChainHead]] = {}
         values: list[object] = []
         size = 0
-        for tenant, drafts in batch.items():
-            if (known := self._heads.get(tenant)) is None:
+        for chain, drafts in batch.items():
+            if (known := self._heads.get(chain)) is None:
                 return False
             name, before = known
-            segments, head = link(tenant, before, drafts)
-            heads[tenant] = (name, head)
-            moved = astuple(head)[1:]
+            segments, head = link(chain, before, drafts)
+            heads[chain] = (name, head)
+            moved = astuple(head)[2:]
             for segment in segments:
                 size += len(segment.records)
-                values += (name, *astuple(segment), *moved, *astuple(before)[1:])
+                values += (name, *astuple(segment), *moved, *astuple(before)[2:])
                 before = head
         if (rows := len(values) // len(_COLUMNS)) > MOST_AT_ONCE:
             return False
@@ -276,18 +275,19 @@ class SqliteWriter:
 
     def _write_in_turn(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> None:
         """Write after the heads in the database."""
-        heads: dict[str, tuple[str, ChainHead]] = {}
+        heads: dict[ChainKey, tuple[str, ChainHead]] = {}
         size = 0
         with connection:  # commits, or rolls back
             connection.execute("BEGIN IMMEDIATE")
-            for tenant, drafts in batch.items():
+            for chain, drafts in batch.items():
+                tenant, writer = chain
                 name = escaped(tenant)
-                found = connection.execute(_HEAD, (name,)).fetchone()
+                found = connection.execute(_HEAD, (name, writer)).fetchone()
                 before = None if found is None else ChainHead(tenant, *found[1:])
-                segments, head = link(tenant, before, drafts)
+                segments, head = link(chain, before, drafts)
                 size += sum(len(one.records) for one in segments)
                 connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])
                 connection.execute(_KEEP, (name, *astuple(head)[1:]))
-                heads[tenant] = (name, head)
+                heads[chain] = (name, head)
         self._heads |= heads
         self.uncopied += size

@@ -233,6 +233,7 @@ AUDIT_SEGMENTS = Table(
     "audit_segments",
     METADATA,
     Column("tenant", Exact, primary_key=True),
+    Column("writer", BigInteger, primary_key=True, autoincrement=False),
     Column("first", BigInteger, primary_key=True, autoincrement=False),
     Column("last", BigInteger, nullable=False),
     Column("since", BigInteger, nullable=False),
@@ -241,18 +242,18 @@ AUDIT_SEGMENTS = Table(
     Column("counts", Text, nullable=False),
     # Behind the others: SQLite reads these without what overflows a page.
     Column("records", Text, nullable=False),
-    Index(None, "tenant", "until"),
+    # By which pages show the newest records of all writers.
+    Index("audit_segments_order", "tenant", "until", "writer", "first"),
 )
 
 AUDIT_HEADS = Table(
     "audit_heads",
     METADATA,
     Column("tenant", Exact, primary_key=True),
+    Column("writer", BigInteger, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Column("pruned", BigInteger, nullable=False),
-    Column("checkpoint", BigInteger, nullable=False),
-    Column("seal", LargeBinary, nullable=False),
     Column("proof", Text, nullable=False),
 )
 

@@ -53,11 +53,12 @@ from gatepost.upstreams.calls.state import (
     ParkedState,
     RoundState,
     Stale,
+    TaskState,
     UpstreamTarget,
     kept_for,
     target_of,
 )
-from gatepost.upstreams.calls.tasks import UpstreamTask, is_task
+from gatepost.upstreams.calls.tasks import UpstreamTask, is_task, task_in
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.compiled_schemas import compiled
 from gatepost.upstreams.connection import (
@@ -258,6 +259,12 @@ class _OneCall:
         if isinstance(kept, ParkedState):
             # It was sent before: whether the upstream is well makes no difference.
             return await self._calls._sessions.resume(ctx, server, kept)
+        if isinstance(kept, TaskState):
+            self._is_modern = True
+            try:
+                return await self._task(target, {"taskId": kept.task})
+            except ConnectionFailure as failure:
+                return ended_by(failure)
         health = self._calls.health
         breaker = health.of(server.tenant, server.id)
         caller = ctx.caller.principal_key
@@ -309,7 +316,7 @@ class _OneCall:
                 )
                 message = await self._exchanged(self._call, sent)
                 if is_task(message):
-                    return _step(await self._task(message))
+                    return await self._task(target, task_in(self._server, message))
                 action = machine.received(message)
             elif isinstance(action, AskCaller):
                 answers = await self._ctx.client.request(action.requests, state=action.state)
@@ -319,15 +326,12 @@ class _OneCall:
             else:
                 return _step(action.message)
 
-    async def _task(self, message: UpstreamResult | UpstreamError) -> Any:
-        if isinstance(message, UpstreamError):
-            return message
-
+    async def _task(self, target: UpstreamTarget, task: Mapping[str, Any]) -> LastStep:
         async def ask(method: str, params: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
             return await self._exchanged(UpstreamCall(method, params), self._options(waits=False))
 
-        task = UpstreamTask(self._ctx, self._server, self._declared, ask)
-        return await task.outcome(message.value)
+        polled = UpstreamTask(self._ctx, self._server, target, self._declared, ask)
+        return _step(await polled.outcome(task))
 
     async def _exchanged(
         self, call: UpstreamCall, options: RequestOptions

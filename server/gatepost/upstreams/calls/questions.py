@@ -96,11 +96,11 @@ def _page(server: UpstreamServer, params: Mapping[str, Any]) -> InputRequest:
 
 def checked_page(url: Any) -> str:
     """Return the URL of a page that a user may be asked to visit; raises ValueError."""
-    text = str(url)
-    if urlsplit(text).scheme != "https" or len(text) > MOST_URL:
+    page = str(url)
+    if urlsplit(page).scheme != "https" or len(page) > MOST_URL:
         raise ValueError("the page to visit has an https URL")
-    UrlElicitation("A page", text)  # refuses a URL that shows another host than it leads to
-    return text
+    UrlElicitation("A page", page)  # refuses a URL that shows another host than it leads to
+    return page
 
 
 def _sampling(params: Mapping[str, Any]) -> InputRequest:

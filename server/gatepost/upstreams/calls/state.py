@@ -1,4 +1,4 @@
-"""What a call of an upstream keeps between two rounds of a modern caller."""
+"""What a call of an upstream keeps for the next round of its caller, or for another replica."""
 
 import hashlib
 from collections.abc import Mapping
@@ -56,7 +56,15 @@ class ParkedState(msgspec.Struct, frozen=True, tag="parked"):
     requests: dict[str, InputRequest]
 
 
-RoundState = ModernState | ParkedState
+class TaskState(msgspec.Struct, frozen=True, tag="task"):
+    """A call of which its upstream has made a task, which any replica can poll."""
+
+    target: UpstreamTarget
+    task: str
+    """The upstream's id of the task."""
+
+
+RoundState = ModernState | ParkedState | TaskState
 
 _read = msgspec.json.Decoder(RoundState).decode
 _encode = msgspec.json.encode

@@ -1,6 +1,7 @@
 """A task of an upstream becomes the caller's: it is polled here until it ends."""
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.upstreams.calls.machine import MOST_ROUNDS
 from gatepost.upstreams.calls.questions import MOST_TOGETHER, Unsupported, clean, question
+from gatepost.upstreams.calls.state import TaskState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.upstreams.server import UpstreamServer
 
@@ -28,6 +30,15 @@ def is_task(message: UpstreamResult | UpstreamError) -> bool:
     return isinstance(message, UpstreamResult) and message.value.get("resultType") == "task"
 
 
+def task_in(server: UpstreamServer, message: UpstreamResult | UpstreamError) -> Mapping[str, Any]:
+    """Return the task that an upstream has made of a call; it has an id."""
+    task: Mapping[str, Any] = {} if isinstance(message, UpstreamError) else message.value
+    identity = task.get("taskId")
+    if not isinstance(identity, str) or not 0 < len(identity) <= MOST_ID:
+        raise ToolFailure("internal", f"{server.name} made a task without an id.")
+    return task
+
+
 class UpstreamTask:
     """One task of an upstream, polled until it ends; a cancelled call cancels it there too."""
 
@@ -35,34 +46,49 @@ class UpstreamTask:
         self,
         ctx: CallContext,
         server: UpstreamServer,
+        target: UpstreamTarget,
         declared: Mapping[str, Any],
         ask: Ask,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._ctx, self._server, self._declared = ctx, server, declared
+        self._ctx, self._server, self._target, self._declared = ctx, server, target, declared
         self._ask, self._sleep = ask, sleep
+        # The outer tool of a nested call would run again from its beginning.
+        self._is_durable = ctx.depth == 0
         self._polls = 0
         self._said: str | None = None
         self._answered: set[str] = set()
 
-    async def outcome(self, handle: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
-        """Return how the task ended; *handle* is the result that named it."""
-        identity = handle.get("taskId")
-        if not isinstance(identity, str) or not 0 < len(identity) <= MOST_ID:
-            raise ToolFailure("internal", f"{self._server.name} made a task without an id.")
+    async def outcome(self, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
+        """
+        Return how the task ended; *task* has at least its id.
+
+        If the caller's client takes tasks, the call becomes one, which any replica can continue.
+        """
+        state = encoded(TaskState(self._target, task["taskId"]))
+        is_left = True
         try:
             # Nothing happens where the caller's client takes no tasks: then this call waits.
-            await self._ctx.detach()
-            return await self._poll(identity, handle)
-        except asyncio.CancelledError:
-            with suppress(ConnectionFailure, TimeoutError):
-                async with asyncio.timeout(CANCEL_S):
-                    await self._ask("tasks/cancel", {"taskId": identity})
+            await self._ctx.client.detach(state=state if self._is_durable and state else b"")
+            ended = await self._poll(task)
+            is_left = False
+        except ConnectionFailure:
+            is_left = False  # the upstream hears nothing
             raise
+        finally:
+            if is_left and not self._ctx.client.handed_over:
+                await self._cancel(task["taskId"])
+        return ended if isinstance(ended, UpstreamError) else self._end(ended.value)
 
-    async def _poll(self, identity: str, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
-        lost = 0
+    async def _cancel(self, identity: str) -> None:
+        with suppress(ConnectionFailure, TimeoutError):
+            async with asyncio.timeout(CANCEL_S):
+                await self._ask("tasks/cancel", {"taskId": identity})
+
+    async def _poll(self, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
+        """Return the task in its last state, or the error that took its place."""
+        lost, identity = 0, task["taskId"]
         while True:
             await self._tell(task)
             await self._sleep(_interval_s(task))
@@ -80,7 +106,7 @@ class UpstreamTask:
             if status == "input_required":
                 await self._answer(identity, task)
             elif status not in RUNNING:
-                return self._end(task)
+                return found
 
     def _end(self, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
         status, result, error = task.get("status"), task.get("result"), task.get("error")
@@ -111,17 +137,26 @@ class UpstreamTask:
             raise ToolFailure("internal", f"{self._server.name} asked for input too often.")
         try:
             requests = {
-                f"upstream-task-{number}": question(
+                _our_key(key): question(
                     self._server, self._declared, str(one["method"]), one.get("params") or {}
                 )
-                for number, one in enumerate(fresh.values())
+                for key, one in fresh.items()
             }
         except (Unsupported, TypeError, KeyError, AttributeError):
             sentence = f"{self._server.name} asked for input that it may not ask for."
             raise ToolFailure("internal", sentence) from None
         given = await self._ctx.client.request(requests)
-        answers = dict(zip(fresh, (given[key] for key in requests), strict=True))
+        answers = {key: given[_our_key(key)] for key in fresh}
         await self._ask("tasks/update", {"taskId": identity, "inputResponses": answers})
+
+
+def _our_key(key: str) -> str:
+    """
+    Return our key of an upstream's question: the same in every run, another for every question.
+
+    A later run finds the answer to this question by it, and to no other one.
+    """
+    return f"upstream-{hashlib.sha256(key.encode(errors='surrogatepass')).hexdigest()[:32]}"
 
 
 def _interval_s(task: Mapping[str, Any]) -> float:

@@ -199,6 +199,7 @@ def _create_audit_segments() -> None:
     op.create_table(
         "audit_segments",
         sa.Column("tenant", sa.Text, primary_key=True),
+        sa.Column("writer", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("last", sa.BigInteger, nullable=False),
         sa.Column("since", sa.BigInteger, nullable=False),
@@ -206,18 +207,19 @@ def _create_audit_segments() -> None:
         sa.Column("counts", sa.Text, nullable=False),
         sa.Column("records", sa.Text, nullable=False),
     )
-    op.create_index("audit_segments_tenant_until", "audit_segments", ["tenant", "until"])
+    op.create_index(
+        "audit_segments_order", "audit_segments", ["tenant", "until", "writer", "first"]
+    )
 
 
 def _create_audit_heads() -> None:
     op.create_table(
         "audit_heads",
         sa.Column("tenant", sa.Text, primary_key=True),
+        sa.Column("writer", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("hash", sa.LargeBinary, nullable=False),
         sa.Column("pruned", sa.BigInteger, nullable=False),
-        sa.Column("checkpoint", sa.BigInteger, nullable=False),
-        sa.Column("seal", sa.LargeBinary, nullable=False),
         sa.Column("proof", sa.Text, nullable=False),
     )
 

@@ -1,4 +1,4 @@
-"""Leases in the store, so that one replica fetches or follows an upstream at a time."""
+"""Leases in the store: what one replica does, follows or holds at a time."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from gatepost.storage.records import Records
 
 T = TypeVar("T")
 
-SUBJECT = "mcp_leases"
+SUBJECT = "leases"
 
 
 class LeaseLost(Exception):
@@ -38,6 +38,15 @@ class Leases:
         return await entries.put(
             name, self._holder, now=now, revision=revision, expires_at=now + ttl_s
         )
+
+    async def taken(self, tenant: str) -> set[str]:
+        """Return the names that other holders have; raises StoreUnavailable."""
+        now, entries = self._clock(), self._records.of(tenant).entries(SUBJECT)
+        return {
+            one.key
+            for one in await entries.all()
+            if (one.expires_at or 0.0) > now and one.value != self._holder
+        }
 
     async def release(self, tenant: str, name: str) -> None:
         """Give a lease back, if it is still ours."""

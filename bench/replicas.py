@@ -1,0 +1,170 @@
+"""`python -m bench --replicas`: what one tenant does over several replicas on one PostgreSQL."""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench import contestants, gatepost, wrk
+from bench.contestants import ROOT
+from bench.issuer import Issuer
+from bench.probe import first_answer, line_printed
+from bench.process import Cores, Process, usage
+from bench.servers.settings import Settings
+from bench.tokens import Mint
+from bench.workload import PATH, WORKLOADS, Place
+from gatepost.storage.sql.records import migrate
+from tests.support.stores import Postgres
+
+WARM = WORKLOADS[0]
+NUMBERS = (1, 2, 4)
+CONNECTIONS = 1
+"""Of each replica, so that cores are not what limits four of them."""
+DELAY_MS = 1.0
+START_S = 60
+ANYWHERE = Cores(None, None)
+"""Several servers and the database share the machine."""
+TARGET = 3.0
+"""How often as many calls four replicas are to serve as one does."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One interval."""
+
+    replicas: int
+    rate: float
+    """Calls per second of all replicas."""
+    p99_us: float
+    cpu_us: float
+    """CPU time of the replicas for each call."""
+    failed: int
+
+
+class Site:
+    """A folder with the configuration of all replicas, and the tokens of one caller."""
+
+    def __init__(self, folder: Path, issuer: Issuer, postgres: Postgres) -> None:
+        self.folder, self.postgres = folder, postgres
+        self.port = gatepost.free_port()
+        self._resource = f"http://127.0.0.1:{self.port}{PATH}"
+        mint = Mint.create(issuer.url, self._resource)
+        issuer.key_set = mint.key_set
+        self._issuer, self.token = issuer, mint.token(0)
+        (folder / "token").write_text(f"{self.token}\n", encoding="ascii")
+
+    @contextmanager
+    def served(self, number: int, delay_ms: float) -> Iterator[list[tuple[int, Process]]]:
+        """Run so many replicas on a new database; yields their ports and processes."""
+        with self.postgres.database() as url, ExitStack() as stack:
+            asyncio.run(migrate(url))
+            near, far = str(self.postgres.port), str(gatepost.free_port())
+            command = [sys.executable, "-m", "bench.servers.delay", far, near, str(delay_ms)]
+            stack.callback(self._started("delay", command, contestants.source_path(ROOT)).stop)
+            settings = Settings(
+                self.port, self._issuer.url, self._issuer.jwks_uri, self._resource, 0, {}
+            )
+            database = url.replace(f":{near}/", f":{far}/")
+            launch = contestants.serve(
+                gatepost.write_config(settings, self.folder, database=database)
+            )
+            served = []
+            for at in range(number):
+                port = self.port if at == 0 else gatepost.free_port()
+                env = {
+                    **launch.env,
+                    "GATEPOST_LISTEN__PORT": str(port),
+                    "GATEPOST_LISTEN__METRICS": f"127.0.0.1:{gatepost.free_port()}",
+                }
+                process = self._started(f"replica-{number}-{at}", launch.command, env)
+                stack.callback(process.stop)
+                served.append((port, process))
+            for port, process in served:
+                line_printed(process, "Gatepost is ready at", limit_s=START_S)
+                first_answer(process, self.place(port), WARM, self.token, limit_s=START_S)
+            yield served
+
+    def place(self, port: int) -> Place:
+        """Where a replica answers for the resource."""
+        return Place(port, name=f"127.0.0.1:{self.port}")
+
+    def _started(self, name: str, command: list[str], env: dict[str, str]) -> Process:
+        log = self.folder / f"{name}.log"
+        return Process.start(command, log=log, cores=ANYWHERE, env=env)
+
+    def sample(self, served: Sequence[tuple[int, Process]], seconds: int) -> Sample:
+        """Call all replicas for an interval."""
+
+        def called(port: int) -> wrk.Account:
+            script = self.folder / f"calls-{port}.lua"
+            script.write_text(wrk.script(WARM, self.place(port), self.folder / "token"))
+            url = f"http://127.0.0.1:{port}"
+            return wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=CONNECTIONS)
+
+        before = sum(usage(process.pid).cpu_s for _, process in served)
+        with ThreadPoolExecutor(len(served)) as threads:
+            accounts = list(threads.map(called, [port for port, _ in served]))
+        cpu_s = sum(usage(process.pid).cpu_s for _, process in served) - before
+        calls = sum(one.requests for one in accounts)
+        return Sample(
+            replicas=len(served),
+            rate=sum(one.rate for one in accounts),
+            p99_us=max(one.p99_us for one in accounts),
+            cpu_us=cpu_s / calls * 1e6 if calls else 0.0,
+            failed=sum(one.failed + one.refused for one in accounts),
+        )
+
+
+def run(
+    folder: Path,
+    issuer: Issuer,
+    rounds: int,
+    seconds: int,
+    say: Callable[[str], object] = print,
+) -> list[Sample]:
+    """Measure each number of replicas in turn, several times."""
+    samples = []
+    with Postgres.running() as postgres:
+        site = Site(folder, issuer, postgres)
+        for _ in range(rounds):
+            for number in NUMBERS:
+                with site.served(number, DELAY_MS) as served:
+                    site.sample(served, 1)
+                    samples.append(site.sample(served, seconds))
+                say(f"{number} replicas: {samples[-1].rate:6.0f} calls/s")
+    return samples
+
+
+def render(samples: Sequence[Sample]) -> str:
+    """The medians as lines of text."""
+    lines = [
+        f"one tenant, PostgreSQL with {DELAY_MS:g} ms for each round trip, {os.cpu_count()} cores",
+        f"{CONNECTIONS} connection for each replica",
+        "",
+    ]
+    base = rate = 0.0
+    for number in NUMBERS:
+        found = [one for one in samples if one.replicas == number]
+        rate = statistics.median(one.rate for one in found)
+        base = base or rate
+        cpu_us = statistics.median(one.cpu_us for one in found)
+        p99_ms = statistics.median(one.p99_us for one in found) / 1000
+        figures = f"{rate:.0f} calls/s ({rate / base:.1f} times), p99 {p99_ms:.1f} ms"
+        lines.append(f"{number} replicas: {figures}, {cpu_us:.0f} µs CPU a call")
+        if failed := sum(one.failed for one in found):
+            lines.append(f"  {failed} calls failed")
+    verdict = "met" if rate >= TARGET * base else f"missed by {TARGET - rate / base:.1f}"
+    return "\n".join([*lines, f"target: {TARGET:g} times with {NUMBERS[-1]} replicas: {verdict}"])
+
+
+def save(samples: Sequence[Sample], machine: dict[str, object], path: Path) -> None:
+    """Everything as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine, "replicas": [asdict(one) for one in samples]}
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -1,0 +1,237 @@
+"""`gatepost call` and `gatepost list`: use any MCP server from the command line."""
+
+import asyncio
+import sys
+import webbrowser
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import httpx2
+import msgspec
+
+from gatepost.cli.configuration import nearest, visible
+from gatepost.cli.doctor import STDIN, read_token, tls_context
+from gatepost.cli.token import DEFAULT_STATE, STATE_FILE, DevState
+from gatepost.doctor.http import Unreachable
+from gatepost.mcp_client.session import RemoteSession, RequestFailed, connected
+from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed, no_sign_in
+from gatepost.tools.header_arguments import routed_arguments
+from gatepost.upstreams.connection import RequestOptions
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+Work = Callable[[RemoteSession], Awaitable[T]]
+
+
+def server_options(command: Command) -> Command:
+    """Add the options that say which server, and how to sign in there."""
+    for option in reversed(
+        (
+            click.option(
+                "--url", default="", help="The MCP server. Default: the running `gatepost dev`."
+            ),
+            click.option(
+                "--token",
+                envvar="GATEPOST_TOKEN",
+                default="",
+                help="Access token. `-` reads it from standard input. Or set GATEPOST_TOKEN. "
+                "Default: sign in with the browser.",
+            ),
+            click.option("--client-id", default="", help="Id of a client that is registered."),
+            click.option("--scopes", default="", help="Scopes to request, separated by spaces."),
+            click.option("--no-browser", is_flag=True, help="Only print the sign-in page's URL."),
+            click.option(
+                "--ca-bundle",
+                type=click.Path(path_type=Path),
+                default=None,
+                help="A file with CA certificates (PEM) that count beside the system's.",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("list", short_help="List the tools of any MCP server.")
+@server_options
+def list_tools(as_json: bool, **given: Any) -> None:
+    """List the tools that an MCP server offers you, with their arguments."""
+
+    async def work(session: RemoteSession) -> list[Mapping[str, Any]]:
+        return await session.listed("tools/list", "tools")
+
+    found = done(work, **given)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+        return
+    for tool in found:
+        does = str(tool.get("description") or "").partition("\n")[0]
+        click.echo(visible(f"{tool.get('name')}({', '.join(arguments_of(tool))})  {does}").rstrip())
+
+
+@click.command("call", short_help="Call a tool of any MCP server.")
+@click.argument("tool")
+@click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
+@server_options
+def call(tool: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> None:
+    """
+    Call TOOL of an MCP server and print its answer. Exit code 1 means that the call failed.
+
+    KEY=VALUE is read by the tool's schema: text stays text, anything else is JSON. KEY:=VALUE is
+    always JSON. A call that needs an approval waits for it.
+    """
+
+    async def work(session: RemoteSession) -> Mapping[str, Any]:
+        found = await session.listed("tools/list", "tools")
+        known = {str(one.get("name")): one for one in found}
+        if tool not in known:
+            raise RequestFailed(f"The server has no tool {tool}.{nearest(tool, known)}")
+        values = dict(value_of(one, known[tool]) for one in arguments)
+        options = RequestOptions(header_arguments=headers_of(known[tool], values))
+        return await session.request("tools/call", {"name": tool, "arguments": values}, options)
+
+    result = done(work, **given)
+    failed = result.get("isError") is True
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(result)))
+    else:
+        for line in lines_of(result):
+            click.echo(line, err=failed)
+    sys.exit(1 if failed else 0)
+
+
+def done(work: Work[T], *, url: str, token: str, no_browser: bool, **options: Any) -> T:
+    """Run *work* with a session; failures become messages."""
+    place = url or _development()
+    given = read_token(token)
+    if token == STDIN and not given:
+        raise click.UsageError("Standard input has no token.")
+    if not (given.isascii() and given.isprintable()):
+        raise click.BadParameter("an access token is printable ASCII", param_hint="--token")
+
+    def show(page: str) -> None:
+        click.echo(f"Sign in with your browser: {visible(page)}", err=True)
+        if not no_browser:
+            webbrowser.open(page)
+
+    async def run() -> T:
+        tls = tls_context(options["ca_bundle"])
+        async with httpx2.AsyncClient(verify=tls) as client:
+            signing_in = BrowserSignIn(
+                client, place, client_id=options["client_id"], scopes=options["scopes"], show=show
+            )
+            sign_in = no_sign_in if given else signing_in
+            async with connected(
+                client, place, token=given, sign_in=sign_in, heard=tell
+            ) as session:
+                return await work(session)
+
+    try:
+        return asyncio.run(run())
+    except TimeoutError:
+        raise click.ClickException("Nobody signed in within five minutes.") from None
+    except (RequestFailed, SignInFailed, Unreachable) as error:
+        raise click.ClickException(visible(str(error))) from None
+
+
+def tell(notification: Mapping[str, Any]) -> None:
+    """Print progress and log messages on standard error."""
+    params = notification.get("params")
+    if not isinstance(params, dict):
+        return
+    if notification["method"] == "notifications/progress":
+        reached = f"{params.get('progress')}" + (f"/{params['total']}" if "total" in params else "")
+        click.echo(visible(f"[{reached}] {params.get('message') or ''}").rstrip(), err=True)
+    elif notification["method"] == "notifications/message":
+        click.echo(visible(f"{params.get('level')}: {params.get('data')}"), err=True)
+
+
+def arguments_of(tool: Mapping[str, Any]) -> list[str]:
+    """Return the names of a tool's arguments; optional ones in brackets."""
+    schema = tool.get("inputSchema")
+    schema = schema if isinstance(schema, dict) else {}
+    required = schema.get("required") or ()
+    return [name if name in required else f"[{name}]" for name in schema.get("properties") or ()]
+
+
+def value_of(written: str, tool: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return name and value of `KEY=VALUE` or `KEY:=JSON`; a usage error for anything else."""
+    name, found, text = written.partition("=")
+    if not found or not name:
+        raise click.UsageError(f"{visible(written)} is not KEY=VALUE.")
+    if name.endswith(":"):
+        return name[:-1], _json(name[:-1], text)
+    schema = tool.get("inputSchema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    properties = properties if isinstance(properties, dict) else {}
+    described = properties.get(name)
+    kinds = described.get("type") if isinstance(described, dict) else None
+    if kinds == "string" or (isinstance(kinds, list) and "string" in kinds):
+        return name, text
+    if kinds in ("integer", "number", "boolean", "object", "array"):
+        return name, _json(name, text)
+    try:
+        return name, msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return name, text
+
+
+def headers_of(tool: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the arguments that the tool's schema wants as headers, too (`x-mcp-header`)."""
+    schema = tool.get("inputSchema")
+    try:
+        routed = routed_arguments(schema if isinstance(schema, dict) else {})
+    except (ValueError, AttributeError):
+        return {}  # the schema is invalid, which is the server's own affair
+    found = {}
+    for one in routed:
+        value: Any = values
+        for name in one.path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[one.header] = value if isinstance(value, str) else json_text(value)
+    return found
+
+
+def json_text(value: Any) -> str:
+    """Return a value as JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def lines_of(result: Mapping[str, Any]) -> list[str]:
+    """Return the content of a result as lines for a terminal."""
+    content = result.get("content")
+    shown: list[str] = []
+    for block in content if isinstance(content, list) else ():
+        if not isinstance(block, dict):
+            continue
+        if isinstance(block.get("text"), str):
+            shown += [visible(line) for line in block["text"].split("\n")]
+            continue
+        inner = block.get("resource")
+        inner = inner if isinstance(inner, dict) else block
+        if isinstance(inner.get("text"), str):
+            shown += [visible(line) for line in inner["text"].split("\n")]
+        else:
+            about = inner.get("mimeType") or inner.get("uri") or ""
+            shown.append(visible(f"[{block.get('type')} {about}; --json prints its data]"))
+    return shown
+
+
+def _json(name: str, text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        raise click.UsageError(f"The value of {visible(name)} is not JSON.") from None
+
+
+def _development() -> str:
+    try:
+        state = msgspec.json.decode((DEFAULT_STATE / STATE_FILE).read_bytes(), type=DevState)
+    except (OSError, msgspec.DecodeError):
+        message = "No development server runs here. Name an MCP server with --url."
+        raise click.UsageError(message) from None
+    return state.resource

@@ -1,0 +1,1 @@
+"""A client of any MCP server for the command line: both eras of the protocol, and sign-in."""

@@ -1,0 +1,204 @@
+"""Sign in at the authorization server of an MCP server: authorization code with PKCE."""
+
+import asyncio
+import base64
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+from urllib.parse import urlencode, urlsplit
+
+import httpx2
+import msgspec
+
+from gatepost.credentials.token_endpoint import covers
+from gatepost.doctor.challenge import read_challenge
+from gatepost.doctor.http import HttpAnswer, HttpProbe, problem_of_address
+from gatepost.doctor.report import Findings
+from gatepost.doctor.resource import appended, inserted
+from gatepost.mcp_client.loopback import CallbackReceiver
+from gatepost_authz.discovery import DiscoveryLocation, IssuerMetadata, locations, metadata_of
+from gatepost_authz.fetch import FetchError
+
+NAME = "gatepost"
+JSON = {"accept": "application/json", "content-type": "application/json"}
+FORM = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
+
+
+class SignInFailed(Exception):
+    """There is no token; the message says why and what to do."""
+
+
+class SignInServer(msgspec.Struct, frozen=True):
+    """The authorization server of a resource, and its metadata as they are."""
+
+    metadata: IssuerMetadata
+    document: Mapping[str, object]
+    resource: str
+
+    def text(self, member: str) -> str:
+        """Return a member of the metadata, empty if it is no text."""
+        value = self.document.get(member)
+        return value if isinstance(value, str) else ""
+
+
+class BrowserSignIn:
+    """
+    Gets access tokens for the MCP server at *url* by a sign-in in the browser.
+
+    *client_id* is of a client that is registered, or the https URL of a client id metadata
+    document; without one, a client is registered dynamically. *show* shows the sign-in page.
+    """
+
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        url: str,
+        *,
+        client_id: str = "",
+        scopes: str = "",
+        show: Callable[[str], object],
+    ) -> None:
+        self._probe, self._url = HttpProbe(client), url
+        self._client_id, self._scopes, self._show = client_id, scopes, show
+
+    async def __call__(self, refused: HttpAnswer) -> str:
+        """Return an access token for what the challenge asks; raises SignInFailed."""
+        challenge = read_challenge(refused, Findings())
+        server = await self._server(challenge.get("resource_metadata", ""))
+        async with CallbackReceiver() as receiver:
+            client_id = self._client_id or await self._registered(server, receiver.redirect_uri)
+            if client_id.startswith("https://"):
+                self._check_client_document(server)
+            verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
+            digest = hashlib.sha256(verifier.encode()).digest()
+            query = {
+                "response_type": "code",
+                "client_id": client_id,
+                "redirect_uri": receiver.redirect_uri,
+                "state": state,
+                "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+                "code_challenge_method": "S256",
+                "resource": server.resource,
+            }
+            if scope := self._scopes or challenge.get("scope", ""):
+                query["scope"] = scope
+            place = server.metadata.endpoint("authorization_endpoint")
+            self._show(f"{place}{'&' if '?' in place else '?'}{urlencode(query)}")
+            answer = await receiver.answer(state)
+            code = self._code_of(answer, server)
+            form = {
+                "grant_type": "authorization_code",
+                "code": code,
+                "client_id": client_id,
+                "redirect_uri": receiver.redirect_uri,
+                "code_verifier": verifier,
+                "resource": server.resource,
+            }
+            return await self._token(server, form)
+
+    async def _server(self, advertised: str) -> SignInServer:
+        """Find the authorization server: RFC 9728, then RFC 8414 or OpenID Connect."""
+        for place in dict.fromkeys((advertised, inserted(self._url), appended(self._url))):
+            document = await self._document(place) if place else None
+            if document is None:
+                continue
+            resource, servers = document.get("resource"), document.get("authorization_servers")
+            if not isinstance(resource, str) or not covers(resource, self._url):
+                # Another server's metadata would send the sign-in, and the token, elsewhere.
+                raise SignInFailed(f"{place} is about another resource than {self._url}.")
+            if not isinstance(servers, list) or not servers or not isinstance(servers[0], str):
+                raise SignInFailed(f"{place} names no authorization server. Pass --token.")
+            return await self._of_issuer(servers[0], resource)
+        raise SignInFailed(
+            f"{self._url} publishes no resource metadata, so nobody knows where to sign in. "
+            "Pass an access token with --token."
+        )
+
+    async def _of_issuer(self, issuer: str, resource: str) -> SignInServer:
+        if problem := problem_of_address(issuer):
+            raise SignInFailed(f"The authorization server {issuer} {problem}.")
+        for place in locations(issuer):
+            document = await self._document(place)
+            if document is None:
+                continue
+            try:
+                found = metadata_of(DiscoveryLocation(issuer=issuer), place, document)
+                found.endpoint("authorization_endpoint"), found.endpoint("token_endpoint")
+            except FetchError as error:
+                raise SignInFailed(f"The metadata at {place} cannot be used: {error}.") from None
+            methods = document.get("code_challenge_methods_supported")
+            if not isinstance(methods, list) or "S256" not in methods:
+                raise SignInFailed(f"{issuer} does not offer PKCE with S256. Pass --token.")
+            return SignInServer(found, document, resource)
+        raise SignInFailed(f"The authorization server {issuer} publishes no metadata.")
+
+    async def _document(self, url: str) -> dict[str, object] | None:
+        if problem_of_address(url):
+            return None
+        answer = await self._probe.get(url)
+        return answer.json_object() if answer.status == 200 else None
+
+    def _check_client_document(self, server: SignInServer) -> None:
+        if server.document.get("client_id_metadata_document_supported") is not True:
+            raise SignInFailed(
+                f"{server.metadata.issuer} takes no client id metadata documents. Pass the id of a "
+                "registered client with --client-id."
+            )
+
+    async def _registered(self, server: SignInServer, redirect_uri: str) -> str:
+        """Register a public client (RFC 7591) and return its id."""
+        place = server.text("registration_endpoint")
+        if not place or problem_of_address(place):
+            raise SignInFailed(
+                f"{server.metadata.issuer} does not register clients. Register one there with the "
+                "redirect address http://127.0.0.1/callback (any port), and pass --client-id."
+            )
+        about = {
+            "client_name": NAME,
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code"],
+            "response_types": ["code"],
+            "token_endpoint_auth_method": "none",
+            "application_type": "native",
+        }
+        answer = await self._probe.send(
+            "POST", place, headers=JSON, body=msgspec.json.encode(about)
+        )
+        client_id = (answer.json_object() or {}).get("client_id")
+        if answer.status not in {200, 201} or not isinstance(client_id, str):
+            raise SignInFailed(_refusal("register a client", place, answer))
+        return client_id
+
+    def _code_of(self, answer: Mapping[str, str], server: SignInServer) -> str:
+        if server.metadata.names_itself and answer.get("iss") != server.metadata.issuer:
+            raise SignInFailed("The answer of the sign-in is from another issuer (RFC 9207).")
+        if "code" in answer:
+            return answer["code"]
+        reason = answer.get("error_description") or answer.get("error") or "no reason given"
+        raise SignInFailed(f"The sign-in was refused: {reason}")
+
+    async def _token(self, server: SignInServer, form: Mapping[str, str]) -> str:
+        place = server.metadata.endpoint("token_endpoint")
+        body = urlencode(form).encode()
+        answer = await self._probe.send("POST", place, headers=FORM, body=body)
+        document = answer.json_object() or {}
+        token = document.get("access_token")
+        kind = document.get("token_type")
+        bearer = isinstance(kind, str) and kind.lower() == "bearer"
+        if answer.status != 200 or not isinstance(token, str) or not bearer:
+            raise SignInFailed(_refusal("issue a token", place, answer))
+        return token
+
+
+def _refusal(what: str, place: str, answer: HttpAnswer) -> str:
+    document = answer.json_object() or {}
+    reason = document.get("error_description") or document.get("error") or answer.described
+    return f"{urlsplit(place).netloc} did not {what}: {reason}"
+
+
+async def no_sign_in(refused: HttpAnswer) -> str:
+    """Refuse to sign in, where a token was given."""
+    await asyncio.sleep(0)
+    raise SignInFailed(
+        f"The server refused the token of --token (HTTP {refused.status}). Leave it out to sign in."
+    )

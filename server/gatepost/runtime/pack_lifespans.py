@@ -1,0 +1,63 @@
+"""Start and stop what packs run beside their calls, also over reloads."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from gatepost.tools.lifespan import Lifespan
+from gatepost.tools.pack import Pack
+
+
+class PackLifespans:
+    """The lifespans of all packs of this process."""
+
+    def __init__(self) -> None:
+        self._running: list[Lifespan[object]] = []
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    async def start(self, packs: Iterable[Pack]) -> None:
+        """
+        Start those that do not run yet; raises LifespanFailed, and then none of these runs.
+
+        They start one after another, in the order of the packs.
+        """
+        begun: list[Lifespan[object]] = []
+        started = False
+        try:
+            for lifespan in (one for pack in packs for one in pack.lifespans):
+                if lifespan not in self._running:
+                    begun.append(lifespan)
+                    await lifespan.start()
+            started = True
+            self._running += begun
+        finally:
+            if not started:
+                for lifespan in reversed(begun):
+                    await lifespan.stop()
+
+    def keep_only(self, packs: Iterable[Pack]) -> None:
+        """Stop those of other packs, each once no call uses it any more."""
+        kept = {one for pack in packs for one in pack.lifespans}
+        for lifespan in [one for one in reversed(self._running) if one not in kept]:
+            self._running.remove(lifespan)
+            task = asyncio.create_task(lifespan.stop())
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
+
+    async def aclose(self) -> None:
+        """Stop all of them, the last one first."""
+        await asyncio.gather(*self._stopping)
+        for lifespan in reversed(self._running):
+            await lifespan.stop()
+        self._running.clear()
+
+
+@asynccontextmanager
+async def lifespans_of(packs: Iterable[Pack]) -> AsyncIterator[PackLifespans]:
+    """Run the lifespans of packs during a block; raises LifespanFailed."""
+    lifespans = PackLifespans()
+    await lifespans.start(packs)
+    try:
+        yield lifespans
+    finally:
+        await lifespans.aclose()

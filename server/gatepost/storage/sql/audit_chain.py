@@ -1,0 +1,107 @@
+"""The records of one chain in SQL: reading and erasing them."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Select, and_, bindparam, func, select, update
+
+from gatepost.storage.audit import AuditDraft, AuditRow, Link, Segment
+from gatepost.storage.audit_segments import behind, erased
+from gatepost.storage.sql.audit_heads import add, locked
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.tables import AUDIT_SEGMENTS
+
+PAGE = 100
+"""Segments that are read at once."""
+
+_SEGMENTS = AUDIT_SEGMENTS.c
+FIELDS = [_SEGMENTS[name] for name in Segment.__struct_fields__]
+_OURS = and_(
+    _SEGMENTS.tenant == bindparam("its_tenant"), _SEGMENTS.writer == bindparam("its_writer")
+)
+
+_FROM = (
+    select(*FIELDS)
+    .where(_OURS, _SEGMENTS.first >= bindparam("start"))
+    .order_by(_SEGMENTS.first)
+    .limit(bindparam("most"))
+)
+# From the one on that holds the record behind that number.
+_START = select(func.max(_SEGMENTS.first)).where(_OURS, _SEGMENTS.first <= bindparam("after") + 1)
+_BEHIND = (
+    select(*FIELDS)
+    .where(
+        _OURS,
+        _SEGMENTS.first >= func.coalesce(_START.scalar_subquery(), bindparam("after")),
+        _SEGMENTS.last > bindparam("after"),
+    )
+    .order_by(_SEGMENTS.first)
+    .limit(bindparam("most"))
+)
+_CHANGE = (
+    update(AUDIT_SEGMENTS)
+    .where(_OURS, _SEGMENTS.first == bindparam("its_first"))
+    .values(records=bindparam("left"))
+)
+
+
+class SqlChain:
+    """Implement `TenantChain`."""
+
+    __slots__ = ("_database", "_tenant", "_which", "_writer")
+
+    def __init__(self, database: Database, tenant: str, writer: int) -> None:
+        self._database, self._tenant, self._writer = database, tenant, writer
+        self._which = {"its_tenant": tenant, "its_writer": writer}
+
+    async def rows(self, after: int, limit: int) -> list[AuditRow]:
+        """Implement `TenantChain`."""
+        rows: list[AuditRow] = []
+        while (most := min(limit - len(rows), PAGE)) > 0:
+            page = await self._page(_BEHIND, after=after, most=most)
+            # Not in the loop's thread: a page may be megabytes.
+            rows += await asyncio.to_thread(behind, page, after)
+            if len(page) < most:
+                break
+            after = page[-1].last
+        return rows[:limit]
+
+    async def segments(self, start: int, limit: int) -> list[Segment]:
+        """Implement `TenantChain`."""
+        return await self._page(_FROM, start=start, most=limit)
+
+    async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
+        """Implement `TenantChain`."""
+        await self._database.apart(self._erase(numbers, drafts, link))
+
+    async def _erase(
+        self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link
+    ) -> None:
+        chain = self._tenant, self._writer
+        async with self._database.transaction() as connection:
+            heads = await locked(connection, [chain])
+            wanted, after = frozenset(numbers), min(numbers, default=0) - 1
+            while after < max(wanted, default=after):
+                which = {**self._which, "after": after, "most": PAGE}
+                page = as_segments(await connection.execute(_BEHIND, which))
+                left = await asyncio.to_thread(lambda: [erased(one, wanted) for one in page])  # noqa: B023  # at once
+                changes = [
+                    {**self._which, "its_first": one.first, "left": one.records}
+                    for one, before in zip(left, page, strict=True)
+                    if one is not before
+                ]
+                if changes:
+                    await connection.execute(_CHANGE, changes)
+                if len(page) < PAGE:
+                    break
+                after = page[-1].last
+            await add(connection, {chain: drafts}, heads, link)
+
+    async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
+        return as_segments(await self._database.rows(statement, {**self._which, **which}))
+
+
+def as_segments(rows: Iterable[Any]) -> list[Segment]:
+    """Return rows with the columns of `FIELDS` as segments."""
+    return [Segment(*row) for row in rows]

@@ -1,0 +1,146 @@
+"""The audit store of PostgreSQL: a batch of any number of tenants is one statement."""
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import astuple
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql.audit import SqlAuditStore
+from gatepost.storage.sql.audit_heads import END, among, locked
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, escaped
+
+MOST_ATTEMPTS = 5
+"""How often a batch is written again because another process has added to one of its chains."""
+
+_TYPES = {"BIGINT": "bigint", "BLOB": "bytea", "TEXT": "text"}
+_SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
+_END = [column.name for column in AUDIT_HEADS.columns]
+_MOVED = _END[2:]
+_WAS = [f"was_{name}" for name in _MOVED]
+
+
+def _arrays() -> tuple[str, str]:
+    """Return the parameters for heads and for segments: an array for each column."""
+    ends = [*AUDIT_HEADS.columns, *[*AUDIT_HEADS.columns][2:]]
+    types = [_TYPES[str(column.type)] for column in (*ends, *AUDIT_SEGMENTS.columns)]
+    places = [f"${at}::{name}[]" for at, name in enumerate(types, 1)]
+    return ", ".join(places[: len(ends)]), ", ".join(places[len(ends) :])
+
+
+_HEADS, _SEGMENTS = _arrays()
+# A head is moved only if all of its columns are as they were. Any other one is added: that fails
+# where there is one already, and where there should be one, which then gets no number. So a batch
+# is written whole, or not at all, with IntegrityError.
+# Heads are locked in order and before records are added, so that two processes cannot wait for each
+# other.
+# The setting is part of the statement, because a connection pooler keeps none of the session's.
+_WRITE = f"""
+WITH durable AS (SELECT set_config('synchronous_commit', 'on', true)),
+ends AS (SELECT * FROM unnest({_HEADS}) AS ends ({", ".join([*_END, *_WAS])})),
+held AS (
+    SELECT head.writer FROM audit_heads AS head JOIN ends USING (tenant, writer)
+    ORDER BY tenant, writer FOR UPDATE OF head
+),
+moved AS (
+    UPDATE audit_heads AS head SET {", ".join(f"{name} = ends.{name}" for name in _MOVED)}
+    FROM ends, (SELECT count(*) FROM held) AS counted
+    WHERE head.tenant = ends.tenant AND head.writer = ends.writer
+        AND {" AND ".join(f"head.{name} = ends.was_{name}" for name in _MOVED)}
+    RETURNING head.tenant, head.writer
+),
+begun AS (
+    INSERT INTO audit_heads ({", ".join(_END)})
+    SELECT tenant, writer, CASE WHEN was_number IS NULL THEN number END, {", ".join(_MOVED[1:])}
+    FROM ends WHERE (tenant, writer) NOT IN (SELECT tenant, writer FROM moved)
+    ORDER BY tenant, writer RETURNING writer
+)
+INSERT INTO audit_segments ({", ".join(_SEGMENT)})
+SELECT made.* FROM durable, (SELECT count(*) FROM begun) AS counted,
+    unnest({_SEGMENTS}) AS made
+"""  # noqa: S608  # our names
+_NONE = (None,) * len(_MOVED)
+
+
+class PostgresAuditStore(SqlAuditStore):
+    """Implement `AuditStore`."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._heads: dict[ChainKey, ChainHead | None] = {}
+        """The heads that this process has written."""
+
+    async def write(self, batch: Batch, link: Link) -> None:
+        """Implement `AuditStore`."""
+        if any(batch.values()):
+            await self._database.apart(self._write(batch, link))
+
+    async def _write(self, batch: Batch, link: Link) -> None:
+        known = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
+        try:
+            async with self._database.engine.connect() as connection:
+                if unknown := [chain for chain in batch if chain not in known]:
+                    known |= await _read(connection, unknown)
+                made = await _add(connection, batch, known, link)
+        except IntegrityError:
+            made = await self._write_in_turn(batch, link)
+        self._heads |= made
+
+    async def _write_in_turn(self, batch: Batch, link: Link) -> dict[ChainKey, ChainHead]:
+        """Write after the heads in the database, which wait for this meanwhile."""
+        for _ in range(MOST_ATTEMPTS):
+            # A head that is new may still be added by another process.
+            with contextlib.suppress(IntegrityError):
+                async with self._database.transaction() as connection:
+                    heads = await locked(connection, sorted(batch))
+                    return await _add(connection, batch, heads, link)
+        raise StoreUnavailable("other processes write to the same chains of audit records")
+
+
+async def _read(
+    connection: AsyncConnection, chains: Sequence[ChainKey]
+) -> dict[ChainKey, ChainHead | None]:
+    found: dict[ChainKey, ChainHead | None] = dict.fromkeys(chains)
+    rows = await connection.execute(select(*END).where(among(chains)))
+    heads = [ChainHead(**row._mapping) for row in rows]
+    return found | {head.key: head for head in heads}
+
+
+async def _add(
+    connection: AsyncConnection,
+    batch: Batch,
+    known: Mapping[ChainKey, ChainHead | None],
+    link: Link,
+) -> dict[ChainKey, ChainHead]:
+    """Add a batch and return its heads; raises IntegrityError unless all heads are as *known*."""
+    made: dict[ChainKey, ChainHead] = {}
+    segments: list[tuple[str, Segment]] = []
+    for chain, drafts in batch.items():
+        added, made[chain] = link(chain, known[chain], drafts)
+        segments += [(chain[0], one) for one in added]
+    await connection.exec_driver_sql(_WRITE, _parameters(known, made, segments))
+    return made
+
+
+def _parameters(
+    known: Mapping[ChainKey, ChainHead | None],
+    made: Mapping[ChainKey, ChainHead],
+    segments: Iterable[tuple[str, Segment]],
+) -> tuple[list[Any], ...]:
+    """Return an array for each column of the heads and of the segments."""
+    ends = [
+        (escaped(chain[0]), *_columns(made[chain])[1:], *_columns(known[chain])[2:])
+        for chain in made
+    ]
+    added = [(escaped(tenant), *astuple(one)) for tenant, one in segments]
+    return (*map(list, zip(*ends, strict=True)), *map(list, zip(*added, strict=True)))
+
+
+def _columns(head: ChainHead | None) -> tuple[Any, ...]:
+    return ("", 0, *_NONE) if head is None else astuple(head)

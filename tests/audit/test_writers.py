@@ -1,0 +1,328 @@
+"""Several writers of one tenant: a chain for each, which checkpoints tie together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.checkpoints import as_pem, public_keys
+from gatepost.audit.export import exported, verify_lines
+from gatepost.audit.record import RecordBody
+from gatepost.audit.record_builder import draft
+from gatepost.audit.search import AuditSearch
+from gatepost.audit.verify import VerificationResult, verify
+from gatepost.audit.writer_lease import TTL_S, WriterLease
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditQuery
+from gatepost.storage.backends import open_records
+from gatepost.storage.sql.records import SqlRecords
+from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
+from tests.support import replica_tools
+from tests.support.client import Client
+from tests.support.issuers import Idp
+from tests.support.processes import free_port
+from tests.support.replicas import Replicas
+
+
+class ReplicaLog(AuditLog):
+    """Records of several processes, which write in turn."""
+
+    def use(self, number: int) -> None:
+        """Let another process write from now on; its writer has that number."""
+        self.writer = self.process()
+        self.writer.number = number
+
+
+@pytest.fixture
+async def replicas(url: str) -> AsyncIterator[ReplicaLog]:
+    """Three records of writer 1, three of writer 2 between them, and a checkpoint."""
+    records = await open_records(url)
+    one = ReplicaLog(records)
+    for number in (1, 2) * 3:
+        one.use(number)
+        await one.note(1, subject=f"person{number}")
+    await one.sign()
+    yield one
+    await records.aclose()
+
+
+def ends(seen: VerificationResult) -> list[tuple[int, int, int, int]]:
+    """Writer, first, last and proven of each chain."""
+    return [(one.writer, one.first, one.last, one.proven) for one in seen.chains]
+
+
+@pytest.mark.requirement("AU1")
+async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: ReplicaLog) -> None:
+    """One checkpoint covers both; a page goes on where the one before ended."""
+    await replicas.note(1)
+    seen = await replicas.verify()
+    search, found, before = AuditSearch(replicas.records), list[str](), None
+    while page := await search.search("acme", AuditQuery(limit=3, before=before)):
+        found += [one.id for one in page]
+        before = page[-1].position
+    (signed,) = await replicas.records.of("acme").trail.checkpoints()
+    record = await search.get("acme", 2, 3)
+
+    assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
+    assert found == ["2-4", "2-3", "3", "2-2", "2", "2-1", "1"]
+    assert signed.number == 6
+    assert record is not None
+    assert record.id == "2-3"
+
+
+@pytest.mark.requirement("AU6")
+async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_path: Path) -> None:
+    """With the public key alone, also by hand; one that a record was cut out of does not."""
+    await replicas.note(2)
+    since = replicas.now
+    await replicas.sign()
+    await replicas.note(1)
+    await replicas.sign()
+    keys = public_keys(replicas.keyring)
+    lines = [line async for line in exported(replicas.records, "acme")]
+    later = [line async for line in exported(replicas.records, "acme", since=int(since * 1000) + 1)]
+    seen, rest = verify_lines(lines, keys), verify_lines(later, keys)
+    cut = verify_lines([line for line in lines if b'"number":2,"writer":2' not in line], keys)
+    export, key = tmp_path / "acme.jsonl", tmp_path / "keys.pem"
+    export.write_bytes(b"".join(lines))
+    key.write_text(as_pem(keys))
+    by_hand = verified_by_hand(export, key)
+
+    assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 6, 6)])
+    assert (rest.bad, ends(rest)) == (None, [(2, 6, 6, 6)])
+    assert (cut.bad, cut.writer) == (2, 2)
+    assert (by_hand.stderr, by_hand.stdout) == ("", "9 records, 9 of them proven\n")
+
+
+def of_writer(number: int, *tables: str) -> list[str]:
+    """Statements that remove a writer from these tables."""
+    return [f"DELETE FROM audit_{table} WHERE writer = {number}" for table in tables]  # noqa: S608  # the attacker's
+
+
+HEAD = "UPDATE audit_heads SET {} WHERE writer = 2"
+REMOVALS: dict[str, tuple[Iterable[str], tuple[int, int]]] = {
+    "a writer": (of_writer(2, "segments", "heads"), (2, 1)),
+    "the first writer": (of_writer(1, "segments", "heads"), (1, 1)),
+    "its records": (of_writer(2, "segments"), (2, 1)),
+    "its end": (of_writer(2, "heads"), (2, 1)),
+    "its last record": (
+        [
+            "DELETE FROM audit_segments WHERE writer = 2 AND first = 3",
+            HEAD.format("number = 2"),
+        ],
+        (2, 3),
+    ),
+    "its end's number": ([HEAD.format("number = 2")], (2, 3)),
+    "its end's cut": ([HEAD.format("pruned = 2")], (2, 1)),
+    "its end's proof": ([HEAD.format("proof = 'mine.AAAA'")], (2, 3)),
+    "its number": (
+        [
+            "UPDATE audit_segments SET writer = 3 WHERE writer = 2",
+            "UPDATE audit_heads SET writer = 3 WHERE writer = 2",
+        ],
+        (2, 1),
+    ),
+    "the ends of both": (
+        [
+            f"UPDATE audit_{table} SET writer = {after} WHERE writer = {before}"  # noqa: S608  # the attacker's
+            for table in ("segments", "heads")
+            for before, after in ((2, 9), (1, 2), (9, 1))
+        ],
+        (1, 1),
+    ),
+    "the end of the checkpoints": (of_writer(0, "heads"), (1, 3)),
+}
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("name", REMOVALS)
+async def test_what_is_missing_of_a_writer_is_found(
+    replicas: ReplicaLog, url: str, name: str
+) -> None:
+    """And named by its writer and number."""
+    statements, bad = REMOVALS[name]
+    await tamper(url, *statements)
+    seen = await replicas.verify()
+
+    assert (seen.writer, seen.bad) == bad
+
+
+@pytest.mark.requirement("AU2")
+async def test_a_checkpoint_kept_elsewhere_shows_a_missing_writer(
+    replicas: ReplicaLog, url: str
+) -> None:
+    """Where everything in the database that names the writer is gone as well."""
+    (kept,) = await replicas.records.of("acme").trail.checkpoints()
+    gone = ["DELETE FROM audit_checkpoints", *of_writer(0, "heads")]
+    await tamper(url, *of_writer(2, "segments", "heads"), *gone)
+    alone, anchored = await replicas.verify(), await replicas.verify("acme", kept)
+
+    assert alone.bad is None
+    assert (anchored.writer, anchored.bad) == (2, 1)
+
+
+@pytest.mark.requirement("AU1")
+async def test_a_chain_that_is_shorter_than_its_checkpoint_is_not_signed(
+    replicas: ReplicaLog, url: str
+) -> None:
+    """Another writer's new records do not cover that up."""
+    await tamper(url, *of_writer(2, "segments", "heads"))
+    replicas.use(1)
+    await replicas.note(2)
+    with pytest.raises(Exception, match="acme"):
+        await replicas.sign()
+    seen = await replicas.verify()
+
+    assert (seen.writer, seen.bad) == (2, 1)
+
+
+@pytest.mark.requirement("AU4", "AU5")
+async def test_erasure_and_retention_reach_every_writer(replicas: ReplicaLog) -> None:
+    """Each chain has a record of it, and verifies."""
+    erased = await replicas.erasure.erase_tenant("acme")
+    whole = await replicas.verify()
+    await replicas.sign()
+    removed = await replicas.prune(replicas.now + 1)
+    await replicas.sign()
+    seen = await replicas.verify()
+    again = await replicas.prune(replicas.now + 1)
+    left = await replicas.records.of("acme").trail.find(AuditQuery())
+
+    assert (erased, whole.bad, whole.erased) == (6, None, 6)
+    assert (removed, seen.bad, ends(seen)) == (8, None, [(1, 5, 5, 5), (2, 5, 5, 5)])
+    assert again == 10
+    assert [row.kind for row in left] == ["retention", "retention"]
+    assert (await replicas.verify()).bad is None
+
+
+@pytest.mark.requirement("AU4")
+async def test_one_person_is_erased_in_every_chain(replicas: ReplicaLog) -> None:
+    """Of the others nothing is."""
+    erased = await replicas.erasure.erase_subject("acme", ISSUER, "person2")
+    seen = await replicas.verify()
+
+    assert (erased, seen.bad, seen.erased) == (3, None, 3)
+
+
+@pytest.mark.requirement("AU1")
+async def test_two_processes_with_one_number_do_not_fork_its_chains(url: str) -> None:
+    """Each goes on behind the other; every record is there once."""
+    async with audit_log(url) as one:
+        others = [await open_records(url) for _ in range(2)]
+        logs = [one, *(AuditLog(records, one.keyring) for records in others)]
+        await asyncio.gather(*(log.note(12) for log in logs))
+        seen = await one.verify()
+        for log, records in zip(logs[1:], others, strict=True):
+            await log.writer.aclose()
+            await records.aclose()
+
+    assert (seen.bad, ends(seen)) == (None, [(1, 1, 36, 0)])
+
+
+async def test_a_writer_that_gets_another_number_goes_on_there(replicas: ReplicaLog) -> None:
+    """And back again, behind what another process has written meanwhile."""
+    first = replicas.writer
+    first.number = 3
+    await replicas.note(1)
+    replicas.use(2)
+    await replicas.note(1)
+    replicas.writer, first.number = first, 2
+    await replicas.note(1)
+    seen = await replicas.verify()
+
+    assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 5, 3), (3, 1, 1, 0)])
+
+
+async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
+    """A process moves down when a lower one is free; one that was killed keeps it for a while."""
+    async with audit_log(url) as one:
+        clock = lambda: one.now  # noqa: E731
+        writers = [one.process() for _ in range(3)]
+        leases = [WriterLease(one.records, writer, clock=clock) for writer in writers]
+
+        async def numbers(*which: int) -> list[int]:
+            for at in which:
+                await leases[at].take()
+            return [writer.number for writer in writers]
+
+        async with leases[0].running():
+            begun = await numbers(1, 2)
+        moved = await numbers(1, 2)
+        one.now += TTL_S - 1
+        renewed = await numbers(1)
+        one.now += 2
+        expired = await numbers(0, 2)
+
+    assert begun == [1, 2, 3]
+    assert moved == [1, 1, 2]
+    assert renewed == [1, 1, 2]
+    assert expired == [2, 1, 3]
+
+
+TENANTS = [f"t{number:02}" for number in range(50)]
+
+
+async def test_a_batch_of_fifty_tenants_is_one_statement(migrated_postgres: str) -> None:
+    """Of one round trip, and all of it or nothing."""
+    records = await open_records(migrated_postgres)
+    assert isinstance(records, SqlRecords)
+    keyring, told = KeyRing.ephemeral(), list[str]()
+    body = {name: RecordBody(at=1, kind="call", tenant=name, outcome="success") for name in TENANTS}
+    batch = {(name, 1): [draft(body[name], {})] * 2 for name in TENANTS}
+    await records.audit.write(batch, WriteAttempt(keyring).link)
+
+    def tell(_: object, __: object, statement: str, *more: Any) -> None:
+        told.append(statement)
+
+    event.listen(records.database.engine.sync_engine, "before_cursor_execute", tell)
+    await records.audit.write(batch, WriteAttempt(keyring).link)
+    heads = await records.audit.heads("", 99)
+    await records.aclose()
+
+    assert len(told) - 1 == 1  # the last one reads the heads
+    assert [heads[name][0].number for name in TENANTS] == [4] * 50
+
+
+async def verified(url: str, ring: Path) -> VerificationResult:
+    """What an operator hears of acme."""
+    records, keyring = await open_records(url), KeyRing.load(f"file:{ring}")
+    seen = await verify(records, "acme", public_keys(keyring), keyring)
+    await records.aclose()
+    return seen
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_replicas_write_one_tenant_and_one_is_killed(
+    idp: Idp, migrated_postgres: str, tmp_path: Path, number: int
+) -> None:
+    """Each in its own chain; the chain of the killed one verifies, and the next one goes on."""
+    storage = {"database": migrated_postgres}
+    replicas = Replicas(idp, tmp_path, storage, tools=Path(replica_tools.__file__))
+    replicas.ports += [free_port() for _ in range(number - 2)]
+    token = replicas.token(org_id="acme")
+    answered = 0
+
+    def call(port: int) -> int:
+        client = Client(replicas.url)
+        client.port = port
+        answers = [client.call(token, "pid") for _ in range(5)]
+        return sum(answer.status == 200 for answer in answers)
+
+    with replicas.running(), ThreadPoolExecutor(number) as threads:
+        answered += sum(threads.map(call, replicas.ports))
+        replicas.kill(0)
+        answered += sum(threads.map(call, replicas.ports[1:]))
+        replicas.restart(0)
+        answered += sum(threads.map(call, replicas.ports))
+    seen = asyncio.run(verified(migrated_postgres, tmp_path / "keyring.json"))
+
+    assert seen.bad is None
+    assert seen.records >= answered == 5 * (3 * number - 1)
+    # The one that was started again has the next number until the lease of the killed one is over.
+    assert len(seen.chains) in (number, number + 1)

@@ -1,0 +1,24 @@
+"""The report about replicas."""
+
+from bench.replicas import Sample, render
+
+
+def test_the_report_compares_with_one_replica() -> None:
+    """Medians of the rounds; calls that failed are not passed over."""
+    samples = [
+        Sample(replicas, rate * replicas, 2_000, 300, failed)
+        for replicas in (1, 2, 4)
+        for rate, failed in ((90, 0), (100, 1), (110, 0))
+    ]
+    told = render(samples)
+
+    assert "4 replicas: 400 calls/s (4.0 times), p99 2.0 ms, 300 µs CPU a call" in told
+    assert told.count("1 calls failed") == 3
+    assert told.endswith("target: 3 times with 4 replicas: met")
+
+
+def test_a_missed_target_is_told() -> None:
+    """By how much."""
+    told = render([Sample(replicas, 100.0, 2_000, 300, 0) for replicas in (1, 2, 4)])
+
+    assert told.endswith("missed by 2.0")

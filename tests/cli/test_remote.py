@@ -1,0 +1,305 @@
+"""`gatepost list` and `gatepost call`: any MCP server, either era, and a sign-in."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastmcp
+import pytest
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.utilities.types import Image
+
+from gatepost.cli.remote import value_of
+from tests.support import commands
+from tests.support.cases import each
+from tests.support.client import Client
+from tests.support.commands import Gatepost, run
+from tests.support.issuers import AsgiServer
+from tests.support.measuring import eventually
+from tests.support.processes import Process
+
+PAGE = r"Sign in with your browser: (?P<page>http\S+)"
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
+    """A development server that signs in without pages."""
+    folder = tmp_path_factory.mktemp("remote")
+    (folder / "regions.py").write_text(REGIONS)
+    with commands.dev(folder, "--auto-approve", "--tools", "regions.py") as running:
+        yield running
+
+
+REGIONS = """
+from typing import Annotated
+from pydantic import Field
+from gatepost import CallContext, Pack
+
+pack = Pack("regions")
+Region = Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]
+
+
+@pack.tool
+async def visit(ctx: CallContext, region: Region, days: int = 1) -> str:
+    '''Visit a region.'''
+    return f"{days} days in {region}\\x1b[31m"
+"""
+
+
+def signing_in(*arguments: str, folder: Path, times: int = 1) -> Process:
+    """A command, with its sign-in pages opened as a browser opens them."""
+    process = run(*arguments, "--no-browser", cwd=folder)
+    for at in range(times):
+
+        def pages() -> list[str]:
+            return re.findall(PAGE, process.output)
+
+        eventually(lambda at=at: len(pages()) > at or process.process.poll() is not None, within=40)
+        assert len(pages()) > at, process.output
+        with urllib.request.urlopen(pages()[at], timeout=20) as answer:  # noqa: S310
+            assert b"You can close this page" in answer.read()
+    process.process.wait(40)
+    return process
+
+
+def test_a_person_signs_in_and_calls(dev: Gatepost) -> None:
+    """Discovery, registration, PKCE; a tool that wants a scope leads to a second sign-in."""
+    listed = signing_in("list", "--url", dev.url, folder=dev.folder)
+    called = signing_in(
+        "call", "whoami", "--url", dev.url, "--json", "--scopes", "files:read", folder=dev.folder
+    )
+    saved = signing_in(
+        "call",
+        "save_csv",
+        "filename=may",
+        'rows:=[{"vendor": "Acme"}]',
+        "--url",
+        dev.url,
+        folder=dev.folder,
+        times=2,
+    )
+
+    assert "echo(text)  " in listed.stdout
+    assert "visit(region, [days])" in listed.stdout
+    shown = json.loads(called.stdout)["structuredContent"]
+    assert (shown["tenant"], shown["subject"]) == ("acme", "alice")
+    assert "files:read" in shown["scopes"]
+    assert "CSV saved to /workspace/may.csv (1 row)" in saved.stdout
+    assert [one.stop() for one in (listed, called, saved)] == [0, 0, 0]
+
+
+def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
+    """From an option or the environment; a refused one is not replaced by a sign-in."""
+    token = commands.token(dev.folder, "--tenant", "globex")
+    for_url = "--url", dev.url
+    told = commands.ended("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
+    visited = commands.ended(
+        "call", "visit", "region=Ticino", "days=3", *for_url, "--token", token, cwd=dev.folder
+    )
+    failed = commands.ended("call", "visit", "days=3", *for_url, "--token", token)
+    unknown = commands.ended("call", "vsit", *for_url, "--token", token)
+    refused = commands.ended("call", "whoami", *for_url, "--token", "x.y.z")
+
+    assert json.loads(told[1])["structuredContent"]["tenant"] == "globex"
+    # What the server sends moves no cursor.
+    assert visited[:2] == (0, "3 days in Ticino\\x1b[31m")
+    assert failed[0] == 1
+    assert "`region` is required" in failed[2]
+    assert "has no tool vsit. Did you mean visit?" in unknown[2]
+    assert refused[0] == 1
+    assert "refused the token of --token (HTTP 401)" in refused[2]
+
+
+def test_the_development_server_is_the_default(dev: Gatepost, tmp_path: Path) -> None:
+    """The one of the folder; elsewhere the command says what to do."""
+    (tmp_path / ".gatepost").symlink_to(dev.folder / "state")
+    token = commands.token(dev.folder, "--tenant", "acme")
+    here = commands.ended("list", cwd=tmp_path, env={"GATEPOST_TOKEN": token})
+    (tmp_path / ".gatepost").unlink()
+    nowhere = commands.ended("list", cwd=tmp_path)
+
+    assert "echo(text)" in here[1]
+    assert nowhere[0] == 2
+    assert "--url" in nowhere[2]
+
+
+def books() -> Any:
+    server = MCPServer("books")
+
+    @server.tool()
+    async def cover(title: str) -> Image:
+        """A picture of a book."""
+        return Image(data=b"\x89PNG\r\n\x1a\n", format="png")
+
+    @server.tool()
+    async def count(upto: int) -> int:
+        """Count."""
+        return upto
+
+    return server.streamable_http_app()
+
+
+class SessionEra:
+    """An app in front of *app* that knows only revisions with a handshake."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.asked: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        self.asked.append(scope["method"])
+        if headers.get(b"mcp-protocol-version") == b"2026-07-28":
+            await send({"type": "http.response.start", "status": 400, "headers": []})
+            await send({"type": "http.response.body", "body": b"Bad Request"})
+            return
+        await self._app(scope, receive, send)
+
+
+def shelf() -> Any:
+    server: fastmcp.FastMCP[Any] = fastmcp.FastMCP("shelf")
+
+    @server.tool
+    async def count(ctx: fastmcp.Context, upto: int) -> int:
+        """Count with progress."""
+        await ctx.report_progress(1, upto, "one")
+        return upto
+
+    return server.http_app(path="/mcp")
+
+
+OLD = SessionEra(shelf())
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, str]]:
+    """The URL of a modern server, and of one that has only sessions."""
+    running = {
+        name: AsgiServer(app, lifespan="on").start()
+        for name, app in (("modern", books()), ("session", OLD))
+    }
+    try:
+        yield {name: f"{one.url}/mcp" for name, one in running.items()}
+    finally:
+        for one in running.values():
+            one.stop()
+
+
+def test_servers_of_both_eras_are_used(servers: dict[str, str], tmp_path: Path) -> None:
+    """The SDK's and FastMCP's servers; the older era has a session, which is ended."""
+    for era, url in servers.items():
+        listed = commands.ended("list", "--url", url, cwd=tmp_path)
+        counted = commands.ended("call", "count", "upto=3", "--json", "--url", url, cwd=tmp_path)
+        assert "count(upto)  Count" in listed[1]
+        assert json.loads(counted[1])["structuredContent"] == {"result": 3}
+        assert ("[1.0/3.0] one" in counted[2]) is (era == "session")
+    assert "DELETE" in OLD.asked
+
+
+def test_an_image_is_named(servers: dict[str, str], tmp_path: Path) -> None:
+    """Its data are in the JSON form."""
+    shown = commands.ended("call", "cover", "title=1984", "--url", servers["modern"], cwd=tmp_path)
+
+    assert shown[1] == "[image image/png; --json prints its data]"
+
+
+@each(
+    ("written", "kind", "value"),
+    [
+        ("a=1", "string", "1"),
+        ("a=1", "integer", 1),
+        ("a=x=y", "string", "x=y"),
+        ("a=true", "boolean", True),
+        ("a=[1]", "array", [1]),
+        ("a=1", None, 1),
+        ("a=word", None, "word"),
+        ("a:=1", "string", 1),
+        ("a=1", ["string", "null"], "1"),
+        ("a=", "string", ""),
+    ],
+)
+def test_values_follow_the_schema(written: str, kind: Any, value: Any) -> None:
+    """A number that the tool takes as text stays text."""
+    schema = {"properties": {"a": {"type": kind} if kind else {}}}
+
+    assert value_of(written, {"inputSchema": schema}) == ("a", value)
+
+
+class Metadata:
+    """A server that refuses every request, and publishes what a test says."""
+
+    def __init__(self) -> None:
+        self.resource: dict[str, Any] = {}
+        self.issuer: dict[str, Any] = {}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        documents = {
+            "/.well-known/oauth-protected-resource/mcp": self.resource,
+            "/.well-known/oauth-authorization-server": self.issuer,
+        }
+        found = documents.get(scope["path"])
+        fields = [(b"content-type", b"application/json")]
+        status = 200 if found else 404
+        if scope["path"] == "/mcp":
+            status, fields = 401, [*fields, (b"www-authenticate", b"Bearer")]
+        await send({"type": "http.response.start", "status": status, "headers": fields})
+        await send({"type": "http.response.body", "body": json.dumps(found or {}).encode()})
+
+
+def test_a_server_that_leads_elsewhere_gets_no_sign_in(tmp_path: Path) -> None:
+    """Metadata of another resource, of another issuer, without PKCE, without registration."""
+    app = Metadata()
+    server = AsgiServer(app).start()
+    own, endpoint = f"{server.url}/mcp", f"{server.url}/sign-in"
+    good = {
+        "issuer": server.url,
+        "authorization_endpoint": endpoint,
+        "token_endpoint": endpoint,
+        "code_challenge_methods_supported": ["S256"],
+    }
+    here = {"resource": own, "authorization_servers": [server.url]}
+    cases: list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...], str]] = [
+        ({}, {}, (), "publishes no resource metadata"),
+        ({**here, "resource": "https://other.example/mcp"}, good, (), "about another resource"),
+        ({**here, "authorization_servers": ["http://id.example"]}, good, (), "plain http"),
+        (here, {**good, "issuer": "https://id.example"}, (), "another issuer"),
+        (here, {**good, "token_endpoint": "https://evil.example/t"}, (), "cannot be used"),
+        (here, {**good, "code_challenge_methods_supported": ["plain"]}, (), "PKCE"),
+        (here, good, (), "pass --client-id"),
+        (here, good, ("--client-id", "https://me.example/c.json"), "no client id metadata"),
+    ]
+    try:
+        for resource, issuer, options, says in cases:
+            app.resource, app.issuer = resource, issuer
+            code, out, complaints = commands.ended(
+                "list", "--url", own, "--no-browser", *options, cwd=tmp_path
+            )
+            assert (code, out) == (1, ""), says
+            assert says in complaints
+            assert "Sign in with" not in complaints
+    finally:
+        server.stop()
+
+
+def test_a_forged_redirect_is_ignored(dev: Gatepost) -> None:
+    """Any web page can open the port of this machine: only the right state counts."""
+    process = run("call", "whoami", "--url", dev.url, "--no-browser", cwd=dev.folder)
+    page = process.wait_for(PAGE)["page"]
+    back = re.search(r"redirect_uri=http%3A%2F%2F127.0.0.1%3A(\d+)%2Fcallback", page)
+    assert back is not None
+    forged = Client(f"http://127.0.0.1:{back[1]}/callback")
+    assert forged.send("GET", "/callback?code=stolen&state=guessed").status == 200
+    assert forged.send("GET", "/other").status == 404
+    assert process.process.poll() is None
+    with urllib.request.urlopen(page, timeout=20) as answer:  # noqa: S310
+        answer.read()
+    process.process.wait(40)
+
+    assert process.stop() == 0
+    assert '"tenant":"acme"' in process.stdout

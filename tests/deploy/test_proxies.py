@@ -1,0 +1,184 @@
+"""The files of docs/proxies.md work as they are: calls, streams, addresses, client certificates."""
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.search import AuditSearch
+from gatepost.storage.audit import AuditQuery
+from gatepost.storage.backends import open_records
+from tests.deploy.conftest import PROXIES, SWITCHED_OFF, WITHIN_S, Deployment
+from tests.support.client import Client, failure, modern, request, result
+
+pytestmark = pytest.mark.slow
+
+FORGED = "203.0.113.9"
+NEAR = "127.0.0.2"
+"""Where the client connects from; the proxy connects from 127.0.0.1."""
+
+
+class Proxied:
+    """A deployment and one proxy in front of it."""
+
+    def __init__(self, deployment: Deployment, name: str, port: int) -> None:
+        self.deployment, self.name, self.port = deployment, name, port
+        self.client = deployment.client(port)
+
+    @property
+    def token(self) -> str:
+        return self.deployment.tokens.token()
+
+
+@pytest.fixture(scope="module", params=sorted(PROXIES))
+def proxied(
+    request: pytest.FixtureRequest,
+    deployment: Deployment,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Proxied]:
+    """One proxy after the other."""
+    with deployment.behind(request.param, tmp_path_factory.mktemp(request.param)) as port:
+        yield Proxied(deployment, request.param, port)
+
+
+@contextmanager
+def connected(client: Client, source: str = NEAR) -> Iterator[ssl.SSLSocket]:
+    """A TLS connection from that address."""
+    assert client.tls is not None
+    with (
+        socket.create_connection(
+            ("127.0.0.1", client.port), timeout=WITHIN_S, source_address=(source, 0)
+        ) as plain,
+        client.tls.wrap_socket(plain, server_hostname=client.host) as connection,
+    ):
+        yield connection
+
+
+def posted(client: Client, token: str, fields: Any, body: bytes) -> bytes:
+    """A whole request."""
+    head = [
+        ("Host", client.authority),
+        ("Authorization", f"Bearer {token}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        *fields,
+    ]
+    return request("POST", client.path, head, body)
+
+
+def test_a_call_is_answered(proxied: Proxied) -> None:
+    """With a token; without one the challenge names the public address."""
+    served = result(proxied.client.call(proxied.token, "whoami"))
+    refused = proxied.client.call(None, "whoami")
+
+    assert served["structuredContent"]["tenant"] == "acme"
+    assert refused.status == 401
+    assert f'resource_metadata="{proxied.client.metadata_url}"' in str(
+        refused.field("www-authenticate")
+    )
+
+
+def test_a_stream_arrives_event_by_event(proxied: Proxied) -> None:
+    """The first event is here while the tool still waits; the tool goes on when it was read."""
+    go = proxied.deployment.folder / f"go-{proxied.name}"
+    params = {"name": "reports", "arguments": {"name": proxied.name}}
+    fields, body = modern("tools/call", params, progress=1)
+    with connected(proxied.client) as connection:
+        connection.sendall(posted(proxied.client, proxied.token, fields, body))
+        received = until(connection, b"notifications/progress")
+        assert b"text/event-stream" in received
+        assert b"reported" not in received
+        go.touch()
+        until(connection, b"reported")
+
+
+def until(connection: ssl.SSLSocket, text: bytes) -> bytes:
+    """What arrives up to that text."""
+    received = b""
+    while text not in received:
+        chunk = connection.recv(65_536)
+        assert chunk, received
+        received += chunk
+    return received
+
+
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "x-forwarded-for", "X_Forwarded_For"])
+def test_a_forged_address_does_not_reach_the_audit_record(proxied: Proxied, name: str) -> None:
+    """The record names the address that the proxy saw, whatever the client says of itself."""
+    text = "x" * (10 + len(proxied.name))
+    params = {"name": "wrote", "arguments": {"text": text}}
+    fields, body = modern("tools/call", params)
+    forged = [(name, FORGED), ("Forwarded", f"for={FORGED}"), ("X-Real-IP", FORGED)]
+    sent = posted(proxied.client, proxied.token, [*fields, *forged, ("Connection", "close")], body)
+    with connected(proxied.client) as connection:
+        connection.sendall(sent)
+        answer = b""
+        while chunk := connection.recv(65_536):
+            answer += chunk
+
+    if b" 200 " in answer.partition(b"\r\n")[0]:
+        assert addresses(proxied.deployment)[0] == NEAR
+    else:
+        assert name == "X_Forwarded_For", answer  # Envoy refuses such names
+    assert FORGED not in addresses(proxied.deployment)
+
+
+def addresses(deployment: Deployment) -> list[str]:
+    """The addresses in the newest audit records, the newest first."""
+
+    async def read() -> list[str]:
+        records = await open_records(f"sqlite:///{deployment.folder}/gatepost.db")
+        try:
+            found = await AuditSearch(records).search("acme", AuditQuery())
+            return [record.caller.peer for record in found if record.caller]
+        finally:
+            await records.aclose()
+
+    return asyncio.run(read())
+
+
+def test_a_claim_of_plain_http_is_overwritten(proxied: Proxied) -> None:
+    """A client that says `http` is served; its word does not make an encrypted request plain."""
+    fields = [("X-Forwarded-Proto", "http")]
+
+    assert proxied.client.call(proxied.token, "whoami", fields=fields).status == 200
+
+
+def test_a_body_within_the_limit_passes_and_a_larger_one_is_refused(proxied: Proxied) -> None:
+    """Gatepost's own limit counts: the proxy lets through what Gatepost accepts."""
+    fits = proxied.client.call(proxied.token, "wrote", {"text": "x" * 3_900_000})
+    larger = proxied.client.call(proxied.token, "wrote", {"text": "x" * 4_050_000})
+
+    assert result(fits)["content"][0]["text"] == "3900000"
+    assert larger.status == 413
+    assert failure(larger)["data"]["error"] == "body_too_large"
+
+
+def test_without_a_client_certificate_nobody_gets_in_where_one_is_required(
+    deployment: Deployment, tmp_path: Path, proxied: Proxied
+) -> None:
+    """The lines that each file has switched off."""
+    with deployment.behind(proxied.name, tmp_path, with_client_certificates) as port:
+        known = deployment.client(port, certificate=deployment.agent)
+        assert result(known.call(proxied.token, "whoami"))["structuredContent"]["tenant"]
+
+        stranger = deployment.client(port)
+        try:
+            status = stranger.call(proxied.token, "whoami").status
+        except (ssl.SSLError, ConnectionError):
+            status = 400  # TLS 1.3 tells a client after the handshake
+        assert status == 400
+
+
+def with_client_certificates(text: str) -> str:
+    """A file with the lines in force that it has switched off."""
+    changed = SWITCHED_OFF.sub(r"\1", text)
+    if (lines := re.findall(r"^ +bind .*$", changed, re.MULTILINE)) and len(lines) == 2:
+        changed = changed.replace(f"{lines[0]}\n", "")
+    return changed

@@ -1,0 +1,73 @@
+"""Replicas that restart one after the other behind a proxy lose no request."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.conftest import PROXIES, WITHIN_S, Deployment
+from tests.support.commands import READY, pid_of
+from tests.support.measuring import eventually
+
+pytestmark = pytest.mark.slow
+
+RESTARTS = {"haproxy": 50, "nginx": 4, "caddy": 4, "envoy": 4, "traefik": 4}
+"""How many; each replica gets every second one."""
+CLIENTS = 3
+
+
+class Traffic(threading.Thread):
+    """A client that calls a tool again and again, and writes down what went wrong."""
+
+    def __init__(self, deployment: Deployment, port: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._client = deployment.client(port)
+        self._tokens = deployment.tokens
+        self._ended = stop
+        self.served_by: Counter[int] = Counter()
+        """How many calls each process has answered."""
+        self.lost: list[str] = []
+
+    def run(self) -> None:
+        # A call takes a few milliseconds: the pause leaves the machine to the restarts.
+        while not self._ended.wait(0.02):
+            try:
+                answer = self._client.call(self._tokens.token(), "pid")
+                self.served_by[pid_of(answer)] += 1
+            except (OSError, AssertionError) as error:
+                self.lost.append(repr(error))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(PROXIES))
+def test_rolling_restarts_lose_no_request(
+    deployment: Deployment, tmp_path: Path, name: str
+) -> None:
+    """Each replica says first that it leaves, and the proxy sends requests to the other one."""
+    with deployment.behind(name, tmp_path) as port:
+        stop = threading.Event()
+        clients = [Traffic(deployment, port, stop) for _ in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        try:
+            for number in range(RESTARTS[name]):
+                restart(deployment, number % 2, clients)
+        finally:
+            stop.set()
+            for client in clients:
+                client.join(WITHIN_S)
+
+    assert [lost for client in clients for lost in client.lost] == []
+    assert len({pid for client in clients for pid in client.served_by}) >= RESTARTS[name]
+
+
+def restart(deployment: Deployment, number: int, clients: list[Traffic]) -> None:
+    """Stop a replica as an orchestrator does, start it again, and wait until it is ready."""
+    server = deployment.servers[number]
+    assert server.stop() == 0, server.output
+    deployment.servers[number] = deployment.begin(number)
+    deployment.servers[number].wait_for(READY)
+    # Until the proxy has seen that it is back, the other one serves alone and must not stop.
+    new = deployment.servers[number].process.pid
+    eventually(lambda: any(client.served_by[new] for client in clients), within=WITHIN_S)

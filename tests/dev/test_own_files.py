@@ -1,0 +1,153 @@
+"""`gatepost dev` with an author's own files: a configuration, the environment, and reloads."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gatepost.config.settings import Listen
+from gatepost.dev.composition import dev_config
+from gatepost.dev.given_settings import given_settings
+from tests.support import commands
+from tests.support.client import Client, result
+from tests.support.commands import Gatepost
+from tests.support.measuring import eventually
+
+CONFIG = """
+resource = "https://mcp.example.com/mcp"
+issuers = [{ issuer = "https://id.example.com" }]
+storage = { database = "env:DATABASE" }
+
+[listen]
+host = "0.0.0.0"
+drain_s = 2
+
+[tools]
+packs = ["memory"]
+load = ["shop.py"]
+
+[[approvals.rules]]
+tools = ["price"]
+by = ["role:approver"]
+timeout_s = 1
+"""
+SHOP = """
+import prices
+from gatepost import CallContext, Pack
+
+pack = Pack("shop")
+
+
+@pack.tool({options})
+async def price(ctx: CallContext) -> str:
+    '''Tell the price.'''
+    return prices.OF_ALL
+"""
+
+
+def shop(folder: Path, options: str = "", price: str = "five") -> None:
+    """Write the author's files."""
+    (folder / "prices.py").write_text(f"OF_ALL = {price!r}\n")
+    (folder / "shop.py").write_text(SHOP.format(options=options))
+
+
+@pytest.fixture
+def reloading(tmp_path: Path) -> Iterator[Gatepost]:
+    shop(tmp_path)
+    with commands.dev(tmp_path, "--tools", "shop.py", "--reload") as running:
+        yield running
+
+
+def told(running: Gatepost, folder: Path, *scopes: str) -> str:
+    """What the tool answers."""
+    token = commands.token(folder, "--tenant", "acme", *scopes)
+    return str(result(Client(running.url).call(token, "price"))["content"][0]["text"])
+
+
+def test_a_change_of_a_file_is_served_without_a_restart(
+    reloading: Gatepost, tmp_path: Path
+) -> None:
+    """An imported module, the tool itself with a new scope; what is broken changes nothing."""
+    assert told(reloading, tmp_path) == "five"
+
+    (tmp_path / "prices.py").write_text("OF_ALL = 'six hundred'\n")
+    eventually(lambda: told(reloading, tmp_path) == "six hundred", within=20)
+
+    (tmp_path / "shop.py").write_text(SHOP.format(options="aproval=True"))
+    reloading.wait_for("there is no option 'aproval'; did you mean 'approval'")
+    assert told(reloading, tmp_path) == "six hundred"
+
+    shop(tmp_path, options="scopes={'shop:read'}", price="seven thousand")
+    token = commands.token(tmp_path, "--tenant", "acme")
+    eventually(lambda: Client(reloading.url).call(token, "price").status == 403, within=20)
+    assert told(reloading, tmp_path, "--scopes", "shop:read") == "seven thousand"
+
+
+def test_a_configuration_is_joined_with_issuer_tenants_and_users(tmp_path: Path) -> None:
+    """Its packs, rules and limits apply; what development has itself is named."""
+    shop(tmp_path)
+    (tmp_path / "gatepost.toml").write_text(CONFIG)
+    env = {"GATEPOST_LIMITS__MAX_BODY_BYTES": "2000"}
+    with commands.dev(tmp_path, "--config", "gatepost.toml", env=env) as running:
+        token = commands.token(tmp_path, "--tenant", "acme", "--scopes", "memory:read")
+        client = Client(running.url)
+        listed = result(client.ask(token, "tools/list"))["tools"]
+        read = client.call(token, "memory_read")
+        long = client.call(token, "echo", {"text": "x" * 3000})
+        waiting = client.call(token, "price")
+
+    assert {tool["name"] for tool in listed} >= {"echo", "memory_read", "price"}
+    assert read.status == 200
+    assert long.status == 413
+    assert b"Nobody approved this call in time" in waiting.body
+    assert (
+        "Not used of gatepost.toml: `resource`, `listen.host`, `issuers`, `storage`"
+        in running.output
+    )
+
+
+def test_each_variable_is_honoured_or_refused_by_name(tmp_path: Path) -> None:
+    """A variable that does nothing would make its owner look for the mistake elsewhere."""
+    refused = {
+        "GATEPOST_RESOURCE": "https://mcp.example.com/mcp",
+        "GATEPOST_MODE": "production",
+        "GATEPOST_LISTEN__PORT": "9",
+        "GATEPOST_LISTEN__WORKERS": "2",
+        "GATEPOST_STORAGE__DATABASE": "memory:",
+        "GATEPOST_WORKSPACE__ROOT": "/srv",
+        "GATEPOST_ISSUERS": "[]",
+    }
+    honoured = {
+        "GATEPOST_LISTEN__LEAVE_S": "3",
+        "GATEPOST_WORKSPACE__QUOTA_FILES": "7",
+        "GATEPOST_APPROVALS__DESTRUCTIVE": "run",
+        "GATEPOST_TOOLS__PACKS": "memory",
+        "GATEPOST_PORT": "tcp://10.0.0.1:80",
+    }
+    resource = "http://127.0.0.1:8000/mcp"
+    no = given_settings(None, refused, resource)
+    yes = given_settings(None, honoured, resource)
+    misspelt = given_settings(None, {"GATEPOST_LIMITS__BRUST": "1"}, resource)
+    assert yes.config is not None
+    made = dev_config(8000, tools=(), state=tmp_path, given=yes.config)
+
+    assert {one.message.split(" ")[0] for one in no.problems} == set(refused)
+    assert all("has no effect on `gatepost dev`" in one.message for one in no.problems)
+    assert yes.problems == ()
+    assert (made.listen.leave_s, made.listen.host, made.listen.port) == (3, "127.0.0.1", 8000)
+    assert made.listen.workers == Listen().workers
+    assert made.workspace.quota_files == 7
+    assert made.workspace.root == str(tmp_path / "workspaces")
+    assert made.approvals.destructive == "run"
+    assert made.tools.packs == ("demo", "memory")
+    assert [one.id for one in misspelt.problems] == ["config.E004"]
+
+
+def test_a_refused_variable_keeps_dev_from_starting(tmp_path: Path) -> None:
+    """With the name, the reason, and what to do."""
+    env = {"GATEPOST_LISTEN__PORT": "9"}
+    code, _, complaints = commands.ended("dev", "--port", "0", cwd=tmp_path, env=env)
+
+    assert code == 1
+    assert "GATEPOST_LISTEN__PORT has no effect on `gatepost dev`" in complaints
+    assert "--port" in complaints

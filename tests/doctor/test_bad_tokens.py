@@ -1,0 +1,130 @@
+"""Fourteen bad tokens: what docs/troubleshooting.md says of each is what the operator reads."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from gatepost.cli.doctor import command
+from tests.architecture.source import ROOT
+from tests.support.commands import ServerProcess, server_process
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import issuer_settings
+from tests.support.tokens import ABSENT, TokenFactory, rsa_key, signer
+
+PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| ([^|]+) \| `(\w+)` \| ([^|]+) \| (?:`([\w.]+)`)? ?\|$", re.MULTILINE)
+NOW = int(time.time())
+
+
+def changed(factory: TokenFactory) -> str:
+    """The payload of one token with the signature of another."""
+    head, payload, _ = factory.token(sub="bob").split(".")
+    return f"{head}.{payload}.{factory.token().rpartition('.')[2]}"
+
+
+Make = Callable[[TokenFactory], str]
+TOKENS: dict[str, Make] = {
+    "expired": lambda f: f.token(exp=NOW - 3600, iat=NOW - 7200),
+    "not valid yet": lambda f: f.token(nbf=NOW + 3600),
+    "for another server": lambda f: f.token(aud="https://other.example.com/mcp"),
+    "from an issuer that is not configured": lambda f: f.token(iss=f"{f.issuer}/"),
+    "changed after it was signed": changed,
+    "signed with a key that the issuer does not publish": lambda f: f.token(
+        header={"kid": "other"}, sign=signer(rsa_key("other"), "RS256")
+    ),
+    "unsigned (`alg` is `none`)": lambda f: f.token(header={"alg": "none"}),
+    "an ID token": lambda f: f.token(header={"typ": "JWT"}, nonce="n"),
+    "opaque, from an issuer without introspection": lambda f: "2YotnFZFEjr1zCsicMWpAA",
+    "bound to a key (DPoP or a certificate)": lambda f: f.token(cnf={"jkt": "x" * 43}),
+    "without a subject": lambda f: f.token(sub=ABSENT),
+    "without the claim that names the tenant": lambda f: f.token(org_id=ABSENT),
+    "of a tenant that is not configured": lambda f: f.token(org_id="initech"),
+    "without a baseline scope": lambda f: f.token(scope="files:read"),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("bad-tokens")
+    with (
+        Idp() as idp,
+        server_process(
+            idp,
+            folder,
+            [issuer_settings(idp, tenants={"acme": "acme"})],
+            # The log has at most five refusals of one address.
+            env={"GATEPOST_LISTEN__TRUSTED_PROXIES": "127.0.0.1/32"},
+            scopes={"baseline": ["files:write"]},
+        ) as server,
+    ):
+        yield server
+
+
+def rows() -> dict[str, tuple[str, str, str]]:
+    """What the page says of each token: reason, rule and setting."""
+    section = PAGE.split("## Fourteen bad tokens")[1].split("\n## ")[0]
+    return {
+        token.strip(): (reason, rule.strip(), setting or "")
+        for token, reason, rule, setting in ROW.findall(section)
+    }
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_the_page_says_what_the_operator_reads(server: ServerProcess, token: str) -> None:
+    """The log of the running server and `gatepost doctor --config` agree with the table."""
+    reason, rule, setting = rows()[token]
+    made = TOKENS[token](TokenFactory(server.idp.issuer("main"), server.client.resource))
+    config = str(server.folder / "gatepost.toml")
+
+    said = CliRunner().invoke(command, ["--config", config, "--token", made])
+    peer = ("X-Forwarded-For", f"192.0.2.{list(TOKENS).index(token)}")
+    answer = server.client.call(made, "whoami", fields=[peer])
+
+    assert said.exit_code == 1
+    printed = dict(re.findall(r"^(\w+): +(.*)$", said.output, re.MULTILINE))
+    assert (printed["reason"], printed["rule"], printed.get("setting", "")) == (
+        reason,
+        rule,
+        setting,
+    )
+    assert answer.status in (401, 403)
+    request = answer.field("x-request-id")
+    eventually(lambda: str(request) in server.process.output, within=10)
+    (event,) = [
+        event
+        for line in server.process.output.splitlines()
+        if line.startswith("{") and (event := json.loads(line)).get("request_id") == request
+        if event["event"] == "token_refused"
+    ]
+    assert (event["reason"], event["rule"], event.get("setting", "")) == (reason, rule, setting)
+    assert made not in server.process.output
+
+
+def test_the_page_has_a_row_for_each() -> None:
+    """Fourteen, and none that no test makes."""
+    assert rows().keys() == TOKENS.keys()
+    assert len(TOKENS) == 14
+
+
+def test_doctor_says_when_no_tool_wants_a_scope_of_the_token(server: ServerProcess) -> None:
+    """The token is good, and its caller wonders where the tools are."""
+    factory = TokenFactory(server.idp.issuer("main"), server.client.resource)
+    server.write({"scopes": {"baseline": ["openid"]}})
+    config = str(server.folder / "gatepost.toml")
+    try:
+        outputs = [
+            CliRunner().invoke(command, ["--config", config, "--token", factory.token(scope=scope)])
+            for scope in ("openid profile", "openid files:write")
+        ]
+    finally:
+        server.write({"scopes": {"baseline": ["files:write"]}})
+
+    assert [one.exit_code for one in outputs] == [0, 0]
+    assert "The token has no scope that a tool needs" in outputs[0].output
+    assert "files:write" in outputs[0].output.rpartition("one of:")[2]
+    assert "no scope" not in outputs[1].output
