@@ -62,6 +62,7 @@ def scene(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
                 "headers": {"X-Team": "env:ECHO_HEADER"},
                 "allow": ["elicitation", "logging"],
                 "pin": "off",
+                "idle_s": 5,
             },
             hosts=[issuer.url.split("/")[2]],
             credentials={"echo": credential},
