@@ -114,6 +114,18 @@ KnownMatch = Literal | Hex
 """What matches a known value, whose encoding has this length."""
 
 
+def longest_of(marks: Sequence[KnownMatch]) -> int:
+    """Return the length of the longest encoding."""
+    return max((mark.length for mark in marks), default=0)
+
+
+def ends_of(leaf: bytes | None, edge: int, separator: bytes) -> bytes | None:
+    """Return a string of a text, if it is long without all but *edge* bytes at both ends."""
+    if leaf is None or len(leaf) <= 2 * edge:
+        return leaf
+    return leaf[:edge] + separator + leaf[len(leaf) - edge :]
+
+
 class Shape:
     """A token of a well-known form, found by its prefix; *form* may have a group for it."""
 
