@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -112,6 +112,15 @@ class Hex:
 
 KnownMatch = Literal | Hex
 """What matches a known value, whose encoding has this length."""
+
+
+class QuotedLeaf(NamedTuple):
+    """A string or a number of a text, and the place of its content."""
+
+    start: int
+    end: int
+    is_name: bool
+    is_number: bool
 
 
 def longest_of(marks: Sequence[KnownMatch]) -> int:

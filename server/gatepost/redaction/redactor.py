@@ -9,20 +9,21 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from gatepost.redaction.encoding import marks_of, meant_by
-from gatepost.redaction.matching import SecretSpan, ends_of, longest_of
+from gatepost.redaction.matching import QuotedLeaf, SecretSpan, ends_of, longest_of
 from gatepost.redaction.search import (
     AND,
     AT_ONCE,
     BACKSLASH,
+    NEWLINE,
     PERCENT,
+    RETURN,
     STEP_BYTES,
     Automaton,
     TooMuch,
-    has_layers,
     layers,
     plain_automaton,
     portions,
@@ -201,15 +202,6 @@ def _found(text: bytes, overlapping: bool) -> bool:
     return True
 
 
-class QuotedLeaf(NamedTuple):
-    """A string or a number of a text, and the place of its content."""
-
-    start: int
-    end: int
-    is_name: bool
-    is_number: bool
-
-
 def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     """
     Return whether a text can be redacted on the event loop, whatever it consists of.
@@ -221,6 +213,13 @@ def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     if of_caller or len(text) > PROMPT_BYTES:
         return False
     return len(text) - len(text.translate(None, _MARKS)) <= PROMPT_MARKS
+
+
+def has_layers(text: bytes) -> bool:
+    """Return whether a text has more than one decoding."""
+    # One after another: each runs at the speed of memory, and a pattern of all of them does not.
+    # As numbers, since Python takes bytes for a number first, which costs ten times as much.
+    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
 
 
 def is_unquoted(text: bytes) -> bool:

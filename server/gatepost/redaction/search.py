@@ -66,13 +66,6 @@ class _Escapes(dict[bytes, bytes]):
 _escapes = _Escapes()
 
 
-def has_layers(text: bytes) -> bool:
-    """Return whether a text has more than one decoding."""
-    # One after another: each runs at the speed of memory, and a pattern of all of them does not.
-    # As numbers, since Python takes bytes for a number first, which costs ten times as much.
-    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
-
-
 def layers(text: bytes) -> list[bytes]:
     """Yield the text itself, then each further decoding."""
     found = [text]
