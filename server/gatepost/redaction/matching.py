@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -112,6 +112,27 @@ class Hex:
 
 KnownMatch = Literal | Hex
 """What matches a known value, whose encoding has this length."""
+
+
+class QuotedLeaf(NamedTuple):
+    """A string or a number of a text, and the place of its content."""
+
+    start: int
+    end: int
+    is_name: bool
+    is_number: bool
+
+
+def longest_of(marks: Sequence[KnownMatch]) -> int:
+    """Return the length of the longest encoding."""
+    return max((mark.length for mark in marks), default=0)
+
+
+def ends_of(leaf: bytes | None, edge: int, separator: bytes) -> bytes | None:
+    """Return a string of a text, if it is long without all but *edge* bytes at both ends."""
+    if leaf is None or len(leaf) <= 2 * edge:
+        return leaf
+    return leaf[:edge] + separator + leaf[len(leaf) - edge :]
 
 
 class Shape:

@@ -9,11 +9,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 from gatepost.redaction.encoding import marks_of, meant_by
-from gatepost.redaction.matching import KnownMatch, SecretSpan
+from gatepost.redaction.matching import QuotedLeaf, SecretSpan, ends_of, longest_of
 from gatepost.redaction.search import (
     AND,
     AT_ONCE,
@@ -74,7 +74,7 @@ class Redactor:
         )
         self.plain = not marks
         """Whether the tenant has no secrets."""
-        self.longest = _longest(marks)
+        self.longest = longest_of(marks)
         """The length of the longest encoding of a secret in bytes."""
         self.of_caller = False
         """Whether some of the secrets are those of a single call."""
@@ -93,7 +93,7 @@ class Redactor:
         both = object.__new__(Redactor)
         both._automata, both.plain = (*self._automata, Automaton(marks)), False
         both.of_caller, both._search = True, _found
-        both.longest = max(self.longest, _longest(marks))
+        both.longest = max(self.longest, longest_of(marks))
         return both
 
     def clear(self, text: bytes) -> bool:
@@ -197,22 +197,9 @@ def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
     return not span.secret, span.start - span.end, span.start, span.name
 
 
-def _longest(marks: Iterable[KnownMatch]) -> int:
-    return max((mark.length for mark in marks), default=0)
-
-
 def _found(text: bytes, overlapping: bool) -> bool:
     """Search with several automata, one after another."""
     return True
-
-
-class QuotedLeaf(NamedTuple):
-    """A string or a number of a text, and the place of its content."""
-
-    start: int
-    end: int
-    is_name: bool
-    is_number: bool
 
 
 def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
@@ -353,7 +340,7 @@ def _joined(form: re.Pattern[bytes], text: bytes, redactor: Redactor) -> list[by
     for pieces in portions(form, text) if len(text) > AT_ONCE else [form.split(text)]:
         strings = pieces[1::4]
         if has_long:
-            strings = [_without_middle(each, edge) for each in strings]
+            strings = [ends_of(each, edge, SEPARATOR) for each in strings]
         leaves = [*zip(strings, pieces[2::4], pieces[3::4], strict=True)]
         values = [each for each in leaves if not each[1]]
         texts.append(b"".join([text or b"" for text, _, _ in values]))
@@ -364,12 +351,6 @@ def _joined(form: re.Pattern[bytes], text: bytes, redactor: Redactor) -> list[by
         if sum(map(len, view)) > len(views[0]):
             views.append(b"".join(view))
     return views
-
-
-def _without_middle(leaf: bytes | None, edge: int) -> bytes | None:
-    if leaf is None or len(leaf) <= 2 * edge:
-        return leaf
-    return leaf[:edge] + SEPARATOR + leaf[len(leaf) - edge :]
 
 
 class LogContext(Protocol):
