@@ -15,6 +15,7 @@ from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
+    ID_BYTES,
     INVALID_PARAMS,
     UNSUPPORTED_VERSION,
     IncomingMessage,
@@ -158,7 +159,6 @@ class Whole(msgspec.Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
-LIST = ord("[")
 _decode_whole = msgspec.json.Decoder(Whole).decode
 _decode = msgspec.json.Decoder(Params).decode
 _decode_extensions = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -187,11 +187,10 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
     if whole.result is not UNSET or whole.error is not UNSET:
         return None
     is_long = len(body) > COUNTED_BYTES
-    # Most have no list, which is found out at the speed of memory.
-    lists = body.count(b"[") if LIST in body and not is_long else 0
-    if holds_many(body, NESTING) if is_long else body.count(b"{") + lists > NESTING:
+    if holds_many(body, NESTING) if is_long else body.count(b"{") + body.count(b"[") > NESTING:
         return None
-    identity = read_id(whole.id)
+    number = bytes(whole.id)  # most clients count their requests
+    identity = number if number.isdigit() and len(number) <= ID_BYTES else read_id(whole.id)
     return None if identity is None else (IncomingMessage(identity, method, None), identity, params)
 
 
