@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost.sandbox.child import ANSWERS, SYSTEM, Confined, ProcessResult, confines, run
-from gatepost.sandbox.launch import handled, landlock_version
+from gatepost.sandbox.launch import SOCKET_CALLS, handled, landlock_version
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
 
@@ -100,6 +100,35 @@ async def test_it_connects_to_named_ports_only(tmp_path: Path) -> None:
     assert b"PermissionError" in without.err
     assert b"PermissionError" in other.err
     assert (allowed.code, allowed.err) == (0, b"")
+
+
+@pytest.mark.skipif(
+    os.uname().machine not in SOCKET_CALLS, reason="the calls of this machine are not known"
+)
+@pytest.mark.parametrize(
+    ("makes", "error"),
+    [
+        ("socket.socket(socket.AF_INET, socket.SOCK_STREAM)", "PermissionError"),
+        ("socket.socket(socket.AF_INET, socket.SOCK_DGRAM)", "PermissionError"),
+        ("socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)", "PermissionError"),
+        ("socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)", "PermissionError"),
+        # io_uring_setup, which would make a socket past the rule for sockets.
+        ("os.stat(str(libc.syscall(425, 8, None)) + str(ctypes.get_errno()))", "'-138'"),
+        ("socket.socketpair()", ""),
+    ],
+)
+async def test_without_a_network_there_is_no_socket_of_one(
+    tmp_path: Path, makes: str, error: str
+) -> None:
+    """Landlock leaves UDP; pipes and sockets between its own processes it needs."""
+    start = "import ctypes, os, socket; libc = ctypes.CDLL(None, use_errno=True)"
+    script = f'{sys.executable} -I -S -c "{start}; {makes}"'
+    runs = ("/usr", "/bin", "/lib", "/lib64", sys.base_prefix, sys.prefix)
+
+    ended = await done(shell(tmp_path, script, offline=True, runs=runs))
+
+    assert error in ended.err.decode()
+    assert bool(ended.err) == bool(error)
 
 
 async def test_a_folder_that_became_a_link_is_not_entered(tmp_path: Path) -> None:

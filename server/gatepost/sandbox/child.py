@@ -51,8 +51,8 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it may connect to every port."""
     offline: bool = False
     """
-    Whether it gets no network interface where the server may take it away. Landlock alone leaves
-    UDP.
+    Whether it gets no socket of any network, and no interface where the server may take it away.
+    Landlock alone leaves UDP.
     """
     limits: Mapping[str, int] = {}
     """Limits by the names of setrlimit(2), without RLIMIT_."""

@@ -9,8 +9,10 @@ fork would run Python between fork and exec, which may deadlock in a process wit
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
+import struct
 import sys
 
 # The same as in `typing`, whose import takes 10 milliseconds.
@@ -42,6 +44,14 @@ NOT_STARTED = 126
 """The exit code if the program could not be started, as in a shell."""
 NEW_NETWORK = 0x40000000
 NO_NEW_PRIVS, DEATH_SIGNAL, SIGKILL, SIGPIPE = 38, 1, 9, 13
+SECCOMP, FILTER, AF_UNIX = 22, 2, 1
+SOCKET_CALLS = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
+"""By machine: how the kernel names its calls, and the number of socket(2)."""
+SETUP_OF_URING, OTHER_CALLS = 425, 0x40000000
+"""io_uring makes sockets too, and x86-64 has a second number for each call (x32)."""
+LOAD, EQUALS, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+CALL, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
+ALLOWED, REFUSED, MISSING = 0x7FFF0000, 0x00050000 | errno.EACCES, 0x00050000 | errno.ENOSYS
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -129,6 +139,36 @@ def leave_network() -> None:
         _libc().unshare(NEW_NETWORK)
 
 
+def refuse_sockets() -> None:
+    """
+    Refuse sockets of every network, so that only those between processes of this machine are left.
+
+    Landlock knows TCP alone, and leaving the network takes rights that a server should not have. A
+    kernel or a machine that cannot do this leaves what there is (seccomp(2)).
+    """
+    if sys.platform != "linux" or (known := SOCKET_CALLS.get(os.uname().machine)) is None:
+        return
+    architecture, socket_call = known
+    steps = (
+        (LOAD, 0, 0, ARCHITECTURE),
+        (EQUALS, 1, 0, architecture),
+        (RETURN, 0, 0, MISSING),
+        (LOAD, 0, 0, CALL),
+        (AT_LEAST, 1, 0, OTHER_CALLS),
+        (EQUALS, 0, 1, SETUP_OF_URING),
+        (RETURN, 0, 0, MISSING),
+        (EQUALS, 1, 0, socket_call),
+        (RETURN, 0, 0, ALLOWED),
+        (LOAD, 0, 0, FIRST_ARGUMENT),
+        (EQUALS, 0, 1, AF_UNIX),
+        (RETURN, 0, 0, ALLOWED),
+        (RETURN, 0, 0, REFUSED),
+    )
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+    _libc().prctl(SECCOMP, FILTER, ctypes.c_char_p(program), 0, 0)
+
+
 def _limit(limits: Mapping[str, int]) -> None:
     for name, most in {"CORE": 0, **limits}.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -174,6 +214,8 @@ def main(words: Sequence[str]) -> None:
     if "offline" in told:
         leave_network()
     never_more()
+    if "offline" in told:
+        refuse_sockets()
     if "confine" in told:
         paths = {
             RUNS: told.get("runs", ()),
