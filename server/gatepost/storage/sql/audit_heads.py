@@ -39,6 +39,16 @@ _TURN = select(
 )
 
 
+_NUMBERED = (
+    select(_CHECKPOINTS.tenant, func.max(_CHECKPOINTS.number))
+    .where(_CHECKPOINTS.tenant.in_(bindparam("tenants", expanding=True)))
+    .group_by(_CHECKPOINTS.tenant)
+)
+_LATEST = select(
+    _CHECKPOINTS.tenant, *(_CHECKPOINTS[name] for name in Checkpoint.__struct_fields__)
+).where(tuple_(_CHECKPOINTS.tenant, _CHECKPOINTS.number).in_(_NUMBERED))
+
+
 @cache
 def _keep(dialect: str) -> Any:
     put = insert_into(AUDIT_HEADS, dialect)
@@ -67,7 +77,13 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
         await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))
-        made = {tenant: signed for tenant in heads if (signed := sign(heads[tenant])) is not None}
+        latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
+        newest = {tenant: Checkpoint(*signed) for tenant, *signed in latest}
+        made = {
+            tenant: signed
+            for tenant in heads
+            if (signed := sign(heads[tenant], newest.get(tenant))) is not None
+        }
         if made:
             values = [
                 {"tenant": tenant, **msgspec.structs.asdict(checkpoint)}

@@ -48,6 +48,10 @@ _ADD = (
 )
 _HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? AND writer = ?"  # noqa: S608  # our names
 _ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
+_NEWEST = (
+    f"SELECT {', '.join(_CHECKPOINT)} FROM audit_checkpoints "  # noqa: S608  # our names
+    "WHERE tenant = ? ORDER BY number DESC LIMIT 1"
+)
 _KEEP = (
     f"INSERT OR REPLACE INTO audit_heads ({', '.join(_END)}) "  # noqa: S608  # our names
     f"VALUES ({', '.join('?' * len(_END))})"
@@ -204,7 +208,10 @@ class SqliteWriter:
                 for tenant in tenants:
                     name = escaped(tenant)
                     found = connection.execute(_ENDS, (name,)).fetchall()
-                    if (signed := sign([ChainHead(tenant, *one[1:]) for one in found])) is not None:
+                    heads = [ChainHead(tenant, *one[1:]) for one in found]
+                    row = connection.execute(_NEWEST, (name,)).fetchone()
+                    newest = None if row is None else Checkpoint(*row[1:])
+                    if heads and (signed := sign(heads, newest)) is not None:
                         made[tenant] = signed
                         connection.execute(_CHECK, (name, *astuple(signed[0])))
                         connection.execute(_KEEP, (name, *astuple(signed[1])[1:]))
