@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from typing import Annotated
 
 import msgspec
 import structlog
@@ -38,20 +39,25 @@ _NAMED = "# key "
 log = structlog.get_logger("gatepost.audit")
 
 
+Stored = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A number that a database can hold; a statement that was changed may contain any."""
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fields of a checkpoint, in the order in which they are signed."""
 
     tenant: str
-    number: int
+    number: Stored
     """The last record of writer 1; 0: it has none."""
-    hash: str
+    hash: Digest
     """The hash of that record in hexadecimal."""
     at: int
     """The time of the signature, in milliseconds since the epoch."""
     previous: str
     """The digest of the previous checkpoint (`seal_of`) in hexadecimal; empty for the first one."""
     key: str
-    others: tuple[tuple[int, int, str], ...] = ()
+    others: tuple[tuple[Stored, Stored, Digest], ...] = ()
     """Each other writer, and the number and the hash of its last record."""
 
     def ends(self) -> dict[int, tuple[int, str]]:

@@ -33,6 +33,7 @@ from gatepost.storage.audit import (
     Segment,
     TenantTrail,
 )
+from gatepost.storage.audit_segments import Damaged
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 
@@ -162,7 +163,10 @@ class Retention:
             for tenant in heads:
                 began = time.monotonic()
                 before = self._clock() - days * DAY_S
-                await prune(self._records, self._keyring, tenant, before, self._clock)
+                try:
+                    await prune(self._records, self._keyring, tenant, before, self._clock)
+                except Damaged:  # records of other tenants are removed all the same
+                    log.error("audit_prune_refused", tenant=tenant)
                 await _rest(time.monotonic() - began)
                 after = tenant
 

@@ -272,6 +272,8 @@ def _head_of(writer: int, heads: Sequence[ChainHead]) -> ChainHead | None:
 async def _examine_chain(
     examination: Examination, trail: TenantTrail, writer: int, keyring: KeyRing | None
 ) -> None:
+    if writer < FIRST_WRITER:
+        raise BadRecord(writer, 1, "no server writes with this number, so it was added")
     head, chain = _head_of(writer, await trail.heads()), examination.chain(writer)
     found = await _segments(chain, trail.chain(writer), head)
     chain.end()
@@ -297,7 +299,8 @@ async def _segments(
     start = LOWEST
     while page := await chain.segments(start, PAGE):
         for segment in page:
-            if head is not None and segment.first > head.number:
+            first: object = segment.first  # SQLite keeps anything in any column
+            if head is not None and isinstance(first, int) and first > head.number:
                 return True
             examination.segment(segment)
         start = page[-1].first + 1

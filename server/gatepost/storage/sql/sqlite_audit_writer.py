@@ -23,6 +23,7 @@ from msgspec.structs import astuple
 from gatepost.storage.audit import Batch, ChainHead, ChainKey, Checkpoint, Link, Sign
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
+from gatepost.storage.sql.audit_heads import stored_checkpoint, stored_head
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
 from gatepost.storage.sql.sqlite import check_file, connect
 from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
@@ -208,9 +209,9 @@ class SqliteWriter:
                 for tenant in tenants:
                     name = escaped(tenant)
                     found = connection.execute(_ENDS, (name,)).fetchall()
-                    heads = [ChainHead(tenant, *one[1:]) for one in found]
+                    heads = [stored_head((tenant, *one[1:])) for one in found]
                     row = connection.execute(_NEWEST, (name,)).fetchone()
-                    newest = None if row is None else Checkpoint(*row[1:])
+                    newest = None if row is None else stored_checkpoint(row[1:])
                     if heads and (signed := sign(heads, newest)) is not None:
                         made[tenant] = signed
                         connection.execute(_CHECK, (name, *astuple(signed[0])))
@@ -290,7 +291,7 @@ class SqliteWriter:
                 tenant, writer = chain
                 name = escaped(tenant)
                 found = connection.execute(_HEAD, (name, writer)).fetchone()
-                before = None if found is None else ChainHead(tenant, *found[1:])
+                before = None if found is None else stored_head((tenant, *found[1:]))
                 segments, head = link(chain, before, drafts)
                 size += sum(len(one.records) for one in segments)
                 connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])
