@@ -1,5 +1,6 @@
 """Attacks on several chains of a tenant, and verification while servers change them."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -120,3 +121,26 @@ async def test_a_value_of_any_type_is_found_and_stops_nothing(
     assert [row.kind for row in left] == ["retention"]
     assert len(signed) == 1
     assert [one for one, is_bad in bad.items() if not is_bad] == []
+
+
+@pytest.mark.requirement("AU1")
+async def test_verify_may_look_while_records_are_erased_and_removed(log: AuditLog) -> None:
+    """Neither counts as tampering, whatever verify has read before."""
+
+    async def change() -> None:
+        for number in range(6):
+            await by(log, 1, 1)
+            await by(log, 2, 1)
+            await log.erasure.erase_tenant("acme")
+            await log.sign()
+            if number % 2:
+                await log.prune(log.now + 1)
+
+    changing = asyncio.create_task(change())
+    seen = []
+    while not changing.done():
+        found = await log.verify()
+        seen.append((found.bad, found.problem))
+    await changing
+
+    assert {*seen} == {(None, "")}
