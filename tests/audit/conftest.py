@@ -141,7 +141,7 @@ def changed(body: str, **fields: Any) -> str:
     return msgspec.json.encode({**msgspec.json.decode(body), **fields}).decode()
 
 
-Value = bytes | str | int | None
+Value = bytes | str | int | float | None
 
 
 class StolenData(msgspec.Struct):

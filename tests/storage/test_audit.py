@@ -56,7 +56,7 @@ def link(
     return made, msgspec.structs.replace(head, number=number, hash=b"%d" % number)
 
 
-def sign(heads: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead]:
+def sign(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, ChainHead]:
     number = sum(head.number for head in heads if head.writer != CHECKPOINTS)
     signed = Checkpoint(number, f"at {number}", "signed")
     return signed, ChainHead(heads[0].tenant, CHECKPOINTS, number, b"seal", 0, "")
@@ -228,7 +228,7 @@ async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> N
 
     assert await trail.count(0, HOUR) == expected
     assert len(await trail.find(AuditQuery(outcome="rate_limit"))) == 8
-    await trail.check(lambda heads: (Checkpoint(2, "at 2", ""), sign(heads)[1]))
+    await trail.check(lambda heads, _: (Checkpoint(2, "at 2", ""), sign(heads, None)[1]))
     await prune(trail, 2, draft(9))
     left = [(one.number, one.limit) for one in await trail.count(0, 2 * HOUR)]
     assert left == [(1, ""), (2, ""), (4, "caller"), (12, "tenant")]
@@ -249,7 +249,7 @@ async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Recor
         ChainHead("acme", CHECKPOINTS, 2, b"seal", 0, ""),
         ChainHead("acme", 1, 2, b"2", 0, ""),
     ]
-    assert await trail.check(lambda heads: None) is None
+    assert await trail.check(lambda heads, _: None) is None
 
 
 async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
@@ -298,8 +298,8 @@ async def test_erasing_touches_nothing_else(records: Records) -> None:
 async def test_pruning_may_part_what_was_written_together(records: Records) -> None:
     """What is left of it is as it was, and counted and found as before."""
 
-    def early(heads: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead]:
-        return Checkpoint(2, "at 2", "signed"), sign(heads)[1]
+    def early(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, ChainHead]:
+        return Checkpoint(2, "at 2", "signed"), sign(heads, None)[1]
 
     trail = records.of("acme").trail
     batch = [draft(1), draft(2, tool="look"), draft(3), draft(4)]

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from typing import Annotated
 
 import msgspec
 import structlog
@@ -19,7 +20,14 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gatepost.audit.chain import first, is_proven, proven
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import CHECKPOINTS, FIRST_WRITER, ChainHead, Checkpoint, TenantTrail
+from gatepost.storage.audit import (
+    CHECKPOINTS,
+    FIRST_WRITER,
+    ChainHead,
+    Checkpoint,
+    Sign,
+    TenantTrail,
+)
 from gatepost.storage.records import Records
 
 PURPOSE = "audit checkpoint"
@@ -31,20 +39,25 @@ _NAMED = "# key "
 log = structlog.get_logger("gatepost.audit")
 
 
+Stored = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A number that a database can hold; a statement that was changed may contain any."""
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fields of a checkpoint, in the order in which they are signed."""
 
     tenant: str
-    number: int
+    number: Stored
     """The last record of writer 1; 0: it has none."""
-    hash: str
+    hash: Digest
     """The hash of that record in hexadecimal."""
     at: int
     """The time of the signature, in milliseconds since the epoch."""
     previous: str
     """The digest of the previous checkpoint (`seal_of`) in hexadecimal; empty for the first one."""
     key: str
-    others: tuple[tuple[int, int, str], ...] = ()
+    others: tuple[tuple[Stored, Stored, Digest], ...] = ()
     """Each other writer, and the number and the hash of its last record."""
 
     def ends(self) -> dict[int, tuple[int, str]]:
@@ -61,7 +74,7 @@ decode = msgspec.json.Decoder(Statement).decode
 
 
 class Unproven(Exception):
-    """Raised for a tenant with a head that has no valid proof, which must not be signed."""
+    """Raised for a tenant whose heads must not be signed: one has no valid proof, or is too low."""
 
 
 def seal_of(checkpoint: Checkpoint) -> bytes:
@@ -102,11 +115,35 @@ def signed(
     return checkpoint, proven(known, keyring)
 
 
-def signer(
-    keyring: KeyRing, clock: Callable[[], float]
-) -> Callable[[Sequence[ChainHead]], tuple[Checkpoint, ChainHead] | None]:
-    """Return a function that signs heads, or returns None if they have a checkpoint already."""
-    return lambda heads: signed(heads, keyring, at=int(clock() * 1000))
+def signer(keyring: KeyRing, clock: Callable[[], float]) -> Sign:
+    """Return a function that signs heads; it raises Unproven."""
+
+    def sign(
+        heads: Sequence[ChainHead], newest: Checkpoint | None
+    ) -> tuple[Checkpoint, ChainHead] | None:
+        made = signed(heads, keyring, at=int(clock() * 1000))
+        if made is not None and not follow(heads, newest):
+            raise Unproven(heads[0].tenant)
+        return made
+
+    return sign
+
+
+def follow(heads: Sequence[ChainHead], newest: Checkpoint | None) -> bool:
+    """
+    Return whether these heads can be later than the newest checkpoint of their tenant.
+
+    A chain that is shorter than a checkpoint says was cut, and the next checkpoint must not vouch
+    for the rest of it.
+    """
+    numbers = {one.writer: one.number for one in heads}
+    last = next((one for one in heads if one.writer == CHECKPOINTS and one.number), None)
+    if last is None or newest is None:
+        return last is None and newest is None
+    if (newest.number, seal_of(newest)) != (last.number, last.hash):
+        return False
+    ends = last_numbers(newest)
+    return all(number <= numbers.get(writer, 0) for writer, number in ends.items())
 
 
 def last_numbers(checkpoint: Checkpoint) -> dict[int, int]:
@@ -118,10 +155,18 @@ def last_numbers(checkpoint: Checkpoint) -> dict[int, int]:
     return {writer: number for writer, (number, _) in sorted(ends.items())}
 
 
-async def is_before(trail: TenantTrail, checkpoint: Checkpoint, limit: int) -> bool:
-    """Return whether the last records that it covers are from before *limit* (milliseconds)."""
+async def is_before(
+    trail: TenantTrail, checkpoint: Checkpoint, limit: int, removed: Mapping[int, int]
+) -> bool:
+    """
+    Return whether the last records that it covers are from before *limit* (milliseconds).
+
+    *removed* has the last record of each writer that retention has removed.
+    """
     ends = last_numbers(checkpoint)
     for writer, number in ends.items():
+        if number <= removed.get(writer, 0):
+            continue  # an earlier removal has taken it, and the writer has written nothing since
         last = await trail.chain(writer).rows(number - 1, 1)
         if not last or last[0].number != number or last[0].at >= limit:
             return False

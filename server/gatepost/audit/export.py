@@ -74,10 +74,11 @@ async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIte
     trail = records.of(tenant).trail
     signed = await trail.checkpoints()
     heads = await trail.heads()
-    pruned = next((one.pruned for one in heads if one.writer == CHECKPOINTS), 0)
-    after, ends = pruned, dict[int, int]()
+    removed = {one.writer: one.pruned for one in heads}
+    after = pruned = removed.get(CHECKPOINTS, 0)
+    ends = dict[int, int]()
     for one in signed:
-        if one.number > after and await is_before(trail, one, since):
+        if one.number > after and await is_before(trail, one, since, removed):
             after = one.number
     yield line(ExportLine(gatepost_audit=Title(tenant, after, pruned)))
     for one in signed:

@@ -12,10 +12,11 @@ import structlog
 from gatepost.audit.chain import WriteAttempt, is_proven, proven
 from gatepost.audit.checkpoints import (
     Unproven,
+    follow,
     is_before,
     last_numbers,
     log_checkpoint,
-    signer,
+    signed,
 )
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import draft
@@ -32,6 +33,7 @@ from gatepost.storage.audit import (
     Segment,
     TenantTrail,
 )
+from gatepost.storage.audit_segments import Damaged
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 
@@ -118,8 +120,14 @@ class Retention:
             lambda: {tuple(ends): self._signed(ends) for ends in heads.values()}
         )
 
-        def sign(ends: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead] | None:
-            return made[tuple(ends)] if tuple(ends) in made else self._signed(ends)
+        def sign(
+            ends: Sequence[ChainHead], newest: Checkpoint | None
+        ) -> tuple[Checkpoint, ChainHead] | None:
+            found = made[tuple(ends)] if tuple(ends) in made else self._signed(ends)
+            if found is None or follow(ends, newest):
+                return found
+            log.error("audit_checkpoint_refused", tenant=ends[0].tenant)
+            return None
 
         checkpoints = await self._records.audit.sign([*heads], sign)
         for tenant, checkpoint in checkpoints.items():
@@ -128,7 +136,7 @@ class Retention:
     def _signed(self, heads: Sequence[ChainHead]) -> tuple[Checkpoint, ChainHead] | None:
         """Return the checkpoint and its head; None if a head is unproven (see `Sign`)."""
         try:
-            return signer(self._keyring, self._clock)(heads)
+            return signed(heads, self._keyring, at=int(self._clock() * 1000))
         except Unproven:
             log.error("audit_checkpoint_refused", tenant=heads[0].tenant)
             return None
@@ -155,7 +163,10 @@ class Retention:
             for tenant in heads:
                 began = time.monotonic()
                 before = self._clock() - days * DAY_S
-                await prune(self._records, self._keyring, tenant, before, self._clock)
+                try:
+                    await prune(self._records, self._keyring, tenant, before, self._clock)
+                except Damaged:  # records of other tenants are removed all the same
+                    log.error("audit_prune_refused", tenant=tenant)
                 await _rest(time.monotonic() - began)
                 after = tenant
 
@@ -226,21 +237,25 @@ async def prune(
     must start at a checkpoint.
     """
     trail, removed = records.of(tenant).trail, 0
-    pruned = max(
-        (one.pruned for one in await trail.heads() if one.writer == CHECKPOINTS), default=0
-    )
+    pruned = {one.writer: one.pruned for one in await trail.heads()}
     while found := await _next_cut(trail, pruned, int(before * 1000)):
-        through = last_numbers(found)
+        # A chain that has not grown since the last removal has nothing to remove.
+        through = {
+            writer: number
+            for writer, number in last_numbers(found).items()
+            if number > pruned.get(writer, 0)
+        }
         drafts = {writer: [_retained(tenant, number, clock)] for writer, number in through.items()}
-        pruned = through[CHECKPOINTS] = found.number
+        through[CHECKPOINTS] = found.number
         attempt = PruningAttempt(keyring, through)
         try:
             await trail.prune(through, {**drafts, CHECKPOINTS: []}, attempt.link)
         except Unproven:
             log.error("audit_prune_refused", tenant=tenant)
             break
-        log.info("audit_pruned", tenant=tenant, through=pruned)
-        removed = pruned
+        pruned |= through
+        log.info("audit_pruned", tenant=tenant, through=found.number)
+        removed = found.number
     return removed
 
 
@@ -255,15 +270,15 @@ def _retained(tenant: str, through: int, clock: Callable[[], float]) -> AuditDra
     return draft(body, {})
 
 
-async def _next_cut(trail: TenantTrail, pruned: int, limit: int) -> Checkpoint | None:
+async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:
     """Return the checkpoint for the next cut, not too far from the last one."""
-    found = None
+    found, last = None, pruned.get(CHECKPOINTS, 0)
     for one in await trail.checkpoints():
-        if one.number <= pruned:
+        if one.number <= last:
             continue
-        if found and one.number > pruned + PRUNED_AT_ONCE:
+        if found and one.number > last + PRUNED_AT_ONCE:
             break
-        if not await is_before(trail, one, limit):
+        if not await is_before(trail, one, limit, pruned):
             break
         found = one
     return found

@@ -183,10 +183,11 @@ Batch = Mapping[ChainKey, Sequence[AuditDraft]]
 """Drafts by chain."""
 Link = Callable[[ChainKey, ChainHead | None, Sequence[AuditDraft]], tuple[list[Segment], ChainHead]]
 """Return the next segments of a chain, and the head that they lead to."""
-Sign = Callable[[Sequence[ChainHead]], tuple[Checkpoint, ChainHead] | None]
+Sign = Callable[[Sequence[ChainHead], Checkpoint | None], tuple[Checkpoint, ChainHead] | None]
 """
 Return a checkpoint of a tenant's heads, and the head of the chain of checkpoints that it leads to;
-None if none is needed. The heads are sorted by writer, and include that of the checkpoints.
+None if none is needed. The heads are sorted by writer, and include that of the checkpoints. The
+second argument is the tenant's stored checkpoint with the highest number, if there is any.
 """
 
 

@@ -117,7 +117,8 @@ class MemoryTrail:
     async def check(self, sign: Sign) -> Checkpoint | None:
         """Add a checkpoint of the heads, durably; return None if none is needed."""
         heads = self.ends()
-        made = sign(heads) if heads else None
+        newest = self.signed[max(self.signed)] if self.signed else None
+        made = sign(heads, newest) if heads else None
         if made is None:
             return None
         checkpoint, self.chain(CHECKPOINTS).end = made

@@ -44,7 +44,16 @@ from gatepost.storage.audit_segments import (
     summed,
 )
 from gatepost.storage.sql.audit_chain import FIELDS, PAGE, SqlChain, as_segments
-from gatepost.storage.sql.audit_heads import END, add, by_tenant, checked, locked, put
+from gatepost.storage.sql.audit_heads import (
+    END,
+    add,
+    by_tenant,
+    checked,
+    locked,
+    put,
+    stored_checkpoint,
+    stored_head,
+)
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
@@ -124,12 +133,14 @@ class SqlTrail:
     async def heads(self) -> list[ChainHead]:
         """Implement `TenantTrail`."""
         found = await self._database.rows(_ENDS, {"its_tenant": self._tenant})
-        return [ChainHead(**row._mapping) for row in found]
+        return [*map(stored_head, found)]
 
     async def writers(self) -> list[int]:
         """Implement `TenantTrail`."""
         found = await self._database.rows(_WRITERS, {"its_tenant": self._tenant})
-        return sorted(row.writer for row in found if row.writer != CHECKPOINTS)
+        # SQLite keeps anything in any column.
+        writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
+        return sorted(writers - {CHECKPOINTS})
 
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Implement `TenantTrail`."""
@@ -172,7 +183,7 @@ class SqlTrail:
     async def checkpoints(self) -> list[Checkpoint]:
         """Implement `TenantTrail`."""
         found = await self._database.rows(_CHECKS, {"its_tenant": self._tenant})
-        return [Checkpoint(**row._mapping) for row in found]
+        return [*map(stored_checkpoint, found)]
 
     async def check(self, sign: Sign) -> Checkpoint | None:
         """Implement `TenantTrail`."""

@@ -39,6 +39,16 @@ _TURN = select(
 )
 
 
+_NUMBERED = (
+    select(_CHECKPOINTS.tenant, func.max(_CHECKPOINTS.number))
+    .where(_CHECKPOINTS.tenant.in_(bindparam("tenants", expanding=True)))
+    .group_by(_CHECKPOINTS.tenant)
+)
+_LATEST = select(
+    _CHECKPOINTS.tenant, *(_CHECKPOINTS[name] for name in Checkpoint.__struct_fields__)
+).where(tuple_(_CHECKPOINTS.tenant, _CHECKPOINTS.number).in_(_NUMBERED))
+
+
 @cache
 def _keep(dialect: str) -> Any:
     put = insert_into(AUDIT_HEADS, dialect)
@@ -56,6 +66,30 @@ def _sign(dialect: str) -> Any:
     return put.on_conflict_do_update(index_elements=places, set_=changes)
 
 
+TOO_HIGH = 1 << 62
+"""No chain reaches this number, and a few numbers later a database cannot hold the next one."""
+
+
+def stored_head(row: Iterable[Any]) -> ChainHead:
+    """Return a head from the columns `END`; a value of another type becomes an impossible one."""
+    # SQLite keeps anything in any column.
+    return ChainHead(*_typed(row, ("", -1, -1, b"", -1, "")))
+
+
+def stored_checkpoint(row: Iterable[Any]) -> Checkpoint:
+    """Return a checkpoint from its columns, as `stored_head` does."""
+    return Checkpoint(*_typed(row, (-1, "", "")))
+
+
+def _typed(row: Iterable[Any], otherwise: Sequence[Any]) -> list[Any]:
+    return [
+        value
+        if type(value) is type(other) and not (isinstance(value, int) and value >= TOO_HIGH)
+        else other
+        for value, other in zip(row, otherwise, strict=True)
+    ]
+
+
 async def checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
     """Add checkpoints of these tenants, all or none; *tenants* must be sorted."""
     return await database.apart(_checked(database, tenants, sign))
@@ -67,7 +101,13 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
         await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))
-        made = {tenant: signed for tenant in heads if (signed := sign(heads[tenant])) is not None}
+        latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
+        newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
+        made = {
+            tenant: signed
+            for tenant in heads
+            if (signed := sign(heads[tenant], newest.get(tenant))) is not None
+        }
         if made:
             values = [
                 {"tenant": tenant, **msgspec.structs.asdict(checkpoint)}
@@ -82,7 +122,7 @@ def by_tenant(rows: Iterable[Row[Any]]) -> dict[str, list[ChainHead]]:
     """Return heads by tenant, in their order."""
     found: dict[str, list[ChainHead]] = {}
     for row in rows:
-        found.setdefault(row.tenant, []).append(ChainHead(**row._mapping))
+        found.setdefault(row.tenant, []).append(stored_head(row))
     return found
 
 
@@ -109,7 +149,7 @@ async def _ends(
     connection: AsyncConnection, chains: Sequence[ChainKey]
 ) -> dict[ChainKey, ChainHead]:
     found = select(*END).where(among(chains)).order_by(*_KEY).with_for_update()
-    heads = (ChainHead(**row._mapping) for row in await connection.execute(found))
+    heads = map(stored_head, await connection.execute(found))
     return {head.key: head for head in heads}
 
 

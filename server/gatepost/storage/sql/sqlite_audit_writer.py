@@ -23,6 +23,7 @@ from msgspec.structs import astuple
 from gatepost.storage.audit import Batch, ChainHead, ChainKey, Checkpoint, Link, Sign
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
+from gatepost.storage.sql.audit_heads import stored_checkpoint, stored_head
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
 from gatepost.storage.sql.sqlite import check_file, connect
 from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
@@ -48,6 +49,10 @@ _ADD = (
 )
 _HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? AND writer = ?"  # noqa: S608  # our names
 _ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
+_NEWEST = (
+    f"SELECT {', '.join(_CHECKPOINT)} FROM audit_checkpoints "  # noqa: S608  # our names
+    "WHERE tenant = ? ORDER BY number DESC LIMIT 1"
+)
 _KEEP = (
     f"INSERT OR REPLACE INTO audit_heads ({', '.join(_END)}) "  # noqa: S608  # our names
     f"VALUES ({', '.join('?' * len(_END))})"
@@ -204,7 +209,10 @@ class SqliteWriter:
                 for tenant in tenants:
                     name = escaped(tenant)
                     found = connection.execute(_ENDS, (name,)).fetchall()
-                    if (signed := sign([ChainHead(tenant, *one[1:]) for one in found])) is not None:
+                    heads = [stored_head((tenant, *one[1:])) for one in found]
+                    row = connection.execute(_NEWEST, (name,)).fetchone()
+                    newest = None if row is None else stored_checkpoint(row[1:])
+                    if heads and (signed := sign(heads, newest)) is not None:
                         made[tenant] = signed
                         connection.execute(_CHECK, (name, *astuple(signed[0])))
                         connection.execute(_KEEP, (name, *astuple(signed[1])[1:]))
@@ -283,7 +291,7 @@ class SqliteWriter:
                 tenant, writer = chain
                 name = escaped(tenant)
                 found = connection.execute(_HEAD, (name, writer)).fetchone()
-                before = None if found is None else ChainHead(tenant, *found[1:])
+                before = None if found is None else stored_head((tenant, *found[1:]))
                 segments, head = link(chain, before, drafts)
                 size += sum(len(one.records) for one in segments)
                 connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])

@@ -1,0 +1,146 @@
+"""Attacks on several chains of a tenant, and verification while servers change them."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.audit.retention import DAY_S, Retention
+from gatepost.secrets.keyring import KeyRing, create
+from gatepost.storage.audit import AuditQuery
+from gatepost.storage.backends import open_records
+from tests.audit.conftest import AuditLog, Value, tamper
+
+
+async def by(one: AuditLog, number: int, count: int, tenant: str = "acme") -> None:
+    """So many records of another process, whose writer has that number."""
+    one.writer = one.process()
+    one.writer.number = number
+    await one.note(count, tenant)
+    await one.writer.aclose()
+
+
+@pytest.fixture
+async def log(url: str, tmp_path: Path) -> AsyncIterator[AuditLog]:
+    """Three records of writer 1 and three of writer 2, and a checkpoint."""
+    create(tmp_path / "keyring.json")
+    records = await open_records(url)
+    one = AuditLog(records, KeyRing.load(f"file:{tmp_path}/keyring.json"))
+    await by(one, 2, 3)
+    await by(one, 1, 3)
+    await one.sign()
+    yield one
+    await records.aclose()
+
+
+@pytest.mark.requirement("AU5")
+async def test_retention_goes_on_past_a_writer_that_writes_no_more(log: AuditLog) -> None:
+    """Checkpoints name its last record although an earlier removal has taken it."""
+    first = log.now + 1
+    log.now += 10
+    for _ in range(2):
+        await by(log, 1, 2)
+        await log.sign()
+    later = log.now + 1
+    removed = await log.prune(first)
+    log.now += 10
+    again = await log.prune(later)
+    seen = await log.verify()
+    left = await log.records.of("acme").trail.find(AuditQuery())
+
+    assert (removed, again, seen.bad) == (6, 10, None)
+    assert {row.kind for row in left} == {"retention"}
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("growth", [3, 4])
+async def test_growth_of_one_chain_does_not_hide_that_another_is_shorter(
+    log: AuditLog, url: str, growth: int
+) -> None:
+    """A checkpoint is not signed where it would cover less of a chain than the one before."""
+    await tamper(
+        url,
+        "DELETE FROM audit_segments WHERE writer = 2",
+        "DELETE FROM audit_heads WHERE writer = 2",
+    )
+    await by(log, 1, growth)
+    with capture_logs() as logs:
+        await Retention(log.records, log.keyring, log.writer).sign()
+    signed = await log.records.of("acme").trail.checkpoints()
+    seen = await log.verify()
+
+    assert [one["event"] for one in logs] == ["audit_checkpoint_refused"] * (growth > 3)
+    assert [one.number for one in signed] == [6]
+    assert (seen.writer, seen.bad) == (2, 1)
+
+
+ODD: tuple[Value, ...] = ("x", "", b"x", -1, 1.5, 2**62)
+COLUMNS = {
+    "segments": "writer first last since until counts records",
+    "heads": "writer number hash pruned proof",
+    "checkpoints": "number statement signature",
+}
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("table", COLUMNS)
+async def test_a_value_of_any_type_is_found_and_stops_nothing(
+    log: AuditLog, url: str, table: str
+) -> None:
+    """SQLite keeps anything in any column; other tenants are signed all the same."""
+    await by(log, 1, 1, "globex")
+    await by(log, 1, 1)
+    process = log.process(retention_days=1)
+    retention = Retention(log.records, log.keyring, process, clock=lambda: log.now)
+    file = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    found = file.execute(f"SELECT rowid FROM audit_{table} WHERE tenant = 'acme'")  # noqa: S608  # the attacker's
+    bad: dict[tuple[str, Value, int], bool] = {}
+    for (row,) in found.fetchall():
+        for column in COLUMNS[table].split():
+            change = f"UPDATE audit_{table} SET {column} = ? WHERE rowid = {row}"  # noqa: S608  # the attacker's
+            which = f"SELECT {column} FROM audit_{table} WHERE rowid = {row}"  # noqa: S608  # the same
+            ((before,),) = file.execute(which).fetchall()
+            for value in ODD:
+                file.execute(change, [value])
+                bad[column, value, row] = (await log.verify()).bad is not None
+                file.execute(change, [before])
+    last = COLUMNS[table].split()[-1]
+    file.execute(f"UPDATE audit_{table} SET {last} = x'00' WHERE tenant = 'acme'")  # noqa: S608  # the same
+    file.close()
+    with capture_logs():
+        await retention.sign()
+        log.now += 2 * DAY_S
+        await retention.prune()
+    left = await log.records.of("globex").trail.find(AuditQuery())
+    signed = await log.records.of("globex").trail.checkpoints()
+
+    assert [row.kind for row in left] == ["retention"]
+    assert len(signed) == 1
+    assert [one for one, is_bad in bad.items() if not is_bad] == []
+
+
+@pytest.mark.requirement("AU1")
+async def test_verify_may_look_while_records_are_erased_and_removed(log: AuditLog) -> None:
+    """Neither counts as tampering, whatever verify has read before."""
+
+    async def change() -> None:
+        for number in range(6):
+            await by(log, 1, 1)
+            await by(log, 2, 1)
+            await log.erasure.erase_tenant("acme")
+            await log.sign()
+            if number % 2:
+                await log.prune(log.now + 1)
+
+    changing = asyncio.create_task(change())
+    seen = []
+    while not changing.done():
+        found = await log.verify()
+        seen.append((found.bad, found.problem))
+    await changing
+
+    assert {*seen} == {(None, "")}
