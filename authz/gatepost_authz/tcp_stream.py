@@ -17,7 +17,10 @@ SIDES = {"client_addr": "sockname", "server_addr": "peername"}
 class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
     """One connection; one task reads and one writes at a time, as httpcore2 does."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: asyncio.Transport | None = None) -> None:
+        """*source* is the connection below TLS, whose reading is paused."""
+        # Not the transport of TLS: uvloop's drops what it holds if the peer closes meanwhile.
+        self._source: Any = source
         self._parts: deque[bytes] = deque()
         self._size = 0
         self._is_over = self._is_paused = False
@@ -31,14 +34,15 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the open connection; the loop calls this without TLS, `start_tls` with it."""
         self._transport: Any = transport
+        self._source = self._source or transport
 
     def data_received(self, data: bytes) -> None:
         """Keep what arrived, and stop the arrival of more if much was not read."""
         self._parts.append(data)
         self._size += len(data)
-        if self._size >= BUFFERED_BYTES and not self._is_paused:
+        if self._size >= BUFFERED_BYTES and not self._is_paused and not self._source.is_closing():
             self._is_paused = True
-            self._transport.pause_reading()
+            self._source.pause_reading()
         _wake(self._arrival)
 
     def eof_received(self) -> None:
@@ -88,8 +92,8 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         self._size -= len(data)
         if self._is_paused and self._size < BUFFERED_BYTES:
             self._is_paused = False
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+            if not self._source.is_closing():
+                self._source.resume_reading()
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -123,10 +127,13 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Return the stream above TLS; raises ConnectError or ConnectTimeout."""
-        above = TcpStream()
+        above = TcpStream(self._source)
         try:
             if self._parts:
                 raise ssl.SSLError("the server spoke before TLS")
+            if not (server_hostname or "").encode("idna"):
+                # Python would accept the certificate of any server.
+                raise ssl.SSLError("TLS needs the name of the server")
             async with asyncio.timeout(timeout):
                 transport = await asyncio.get_running_loop().start_tls(
                     self._transport, above, ssl_context, server_hostname=server_hostname
@@ -134,7 +141,7 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         except TimeoutError as error:
             self._transport.abort()
             raise httpcore2.ConnectTimeout(str(error)) from error
-        except OSError as error:  # an SSLError, too
+        except (OSError, ValueError) as error:  # an SSLError, or a name that is none
             self._transport.abort()
             raise httpcore2.ConnectError(str(error)) from error
         except asyncio.CancelledError:

@@ -5,12 +5,16 @@ import select
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import httpcore2
 import pytest
 
 from gatepost_authz.tcp_stream import TcpStream, connect_tcp
+from tests.support.tokens import CertificateAuthority
 
 WITHIN_S = 10
 MUCH = 64_000_000
@@ -129,3 +133,79 @@ async def test_nobody_listens() -> None:
         port = listener.getsockname()[1]
     with pytest.raises(httpcore2.ConnectError):
         await connect_tcp("127.0.0.1", port, WITHIN_S)
+
+
+class TlsPeer:
+    """The contexts of both sides, and a server that serves one connection in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = CertificateAuthority(folder)
+        self.trust = ssl.create_default_context(cafile=str(authority.bundle))
+        self._own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._own.load_cert_chain(*authority.certify("good.example"))
+
+    @contextmanager
+    def serving(self, *records: bytes, notifies: bool) -> Iterator[tuple[int, threading.Event]]:
+        """Send *records* and end the connection; the event says when all of that is sent."""
+        is_sent = threading.Event()
+
+        def serve() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.settimeout(WITHIN_S)
+                arrived, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+                tls = self._own.wrap_bio(arrived, leaving, server_side=True)
+                while True:
+                    try:
+                        tls.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        peer.sendall(leaving.read())
+                        if not arrived.write(peer.recv(65_536)):
+                            return
+                    except ssl.SSLError:
+                        return
+                for record in records:
+                    tls.write(record)
+                if notifies:
+                    with suppress(ssl.SSLWantReadError):
+                        tls.unwrap()
+                peer.sendall(leaving.read())
+                peer.shutdown(socket.SHUT_WR)
+                is_sent.set()
+                while peer.recv(65_536):
+                    pass
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = threading.Thread(target=serve)
+            thread.start()
+            yield listener.getsockname()[1], is_sent
+            thread.join(WITHIN_S)
+
+
+@pytest.mark.parametrize("notifies", [True, False], ids=["close_notify", "end of file"])
+async def test_what_came_before_the_end_of_tls_is_read(tmp_path: Path, notifies: bool) -> None:
+    """It may be more than is buffered, when the peer closes before anything is read."""
+    peer, size = TlsPeer(tmp_path), 800_000
+    with peer.serving(b"x" * size, notifies=notifies) as (port, is_sent):
+        below = await connect_tcp("127.0.0.1", port, WITHIN_S)
+        stream = await below.start_tls(peer.trust, "good.example", WITHIN_S)
+        assert await asyncio.to_thread(is_sent.wait, WITHIN_S)
+        read = 0
+        while part := await stream.read(4096, WITHIN_S):
+            read += len(part)
+            await asyncio.sleep(0)
+        await stream.aclose()
+
+    assert read == size
+
+
+@pytest.mark.parametrize("name", ["other.example", "127.0.0.1", "", None, ".good.example"])
+async def test_a_certificate_for_another_name_is_refused(tmp_path: Path, name: str | None) -> None:
+    """No name is another name, too."""
+    peer = TlsPeer(tmp_path)
+    with peer.serving(notifies=True) as (port, _):
+        below = await connect_tcp("127.0.0.1", port, WITHIN_S)
+        with pytest.raises(httpcore2.ConnectError):
+            await below.start_tls(peer.trust, name, WITHIN_S)
+        await below.aclose()

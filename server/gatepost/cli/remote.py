@@ -1,6 +1,7 @@
 """`gatepost call` and `gatepost list`: use any MCP server from the command line."""
 
 import asyncio
+import json
 import sys
 import webbrowser
 from collections.abc import Awaitable, Callable, Mapping
@@ -65,7 +66,7 @@ def list_tools(as_json: bool, **given: Any) -> None:
 
     found = done(work, **given)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+        click.echo(printed(found))
         return
     for tool in found:
         does = str(tool.get("description") or "").partition("\n")[0]
@@ -96,7 +97,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> 
     result = done(work, **given)
     failed = result.get("isError") is True
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(result)))
+        click.echo(printed(result))
     else:
         for line in lines_of(result):
             click.echo(line, err=failed)
@@ -153,8 +154,10 @@ def arguments_of(tool: Mapping[str, Any]) -> list[str]:
     """Return the names of a tool's arguments; optional ones in brackets."""
     schema = tool.get("inputSchema")
     schema = schema if isinstance(schema, dict) else {}
-    required = schema.get("required") or ()
-    return [name if name in required else f"[{name}]" for name in schema.get("properties") or ()]
+    required, properties = schema.get("required"), schema.get("properties")
+    required = required if isinstance(required, list) else ()
+    properties = properties if isinstance(properties, dict) else ()
+    return [name if name in required else f"[{name}]" for name in properties]
 
 
 def value_of(written: str, tool: Mapping[str, Any]) -> tuple[str, Any]:
@@ -199,6 +202,14 @@ def headers_of(tool: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, 
 def json_text(value: Any) -> str:
     """Return a value as JSON."""
     return msgspec.json.encode(value).decode()
+
+
+def printed(value: Any) -> str:
+    """Return a value as indented JSON, with what a terminal would act on as escapes."""
+    text = msgspec.json.format(msgspec.json.encode(value)).decode()
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
+    )
 
 
 def lines_of(result: Mapping[str, Any]) -> list[str]:

@@ -59,7 +59,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
         """Return the body as a JSON object, or None."""
         try:
             return msgspec.json.decode(self.body, type=dict[str, object])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     def message(self) -> dict[str, object] | None:
@@ -71,7 +71,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
         for text in filter(None, data):
             try:
                 return msgspec.json.decode(text, type=dict[str, object])
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 continue
         return None
 

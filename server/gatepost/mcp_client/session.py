@@ -71,7 +71,8 @@ class RemoteSession:
         for _ in range(MOST_PAGES):
             page = await self.request(method, params)
             entries = page.get(member)
-            found += [one for one in entries or () if isinstance(one, dict)]
+            entries = entries if isinstance(entries, list) else ()
+            found += [one for one in entries if isinstance(one, dict)]
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str):
                 break
@@ -133,7 +134,8 @@ class RemoteSession:
                 "POST",
                 self._url,
                 content=body,
-                headers={**headers, **self._own()},
+                # Unpacked, a small answer could fill the memory.
+                headers={**headers, **self._own(), "accept-encoding": "identity"},
                 timeout=TIMEOUT,
                 follow_redirects=False,
             ) as reply:
@@ -153,7 +155,7 @@ class RemoteSession:
     ) -> UpstreamResult | UpstreamError | None:
         parser = EventParser(MOST_BYTES)
         try:
-            async for piece in reply.aiter_bytes():
+            async for piece in reply.aiter_raw():
                 for event in parser.feed(piece):
                     if (outcome := self._of_message(event.data, identity)) is not None:
                         return outcome
@@ -198,7 +200,7 @@ async def connected(
 
 async def _whole(reply: httpx2.Response) -> bytes:
     body = b""
-    async for chunk in reply.aiter_bytes():
+    async for chunk in reply.aiter_raw():
         body += chunk
         if len(body) > MOST_BYTES:
             raise RequestFailed(f"The answer has more than {MOST_BYTES} bytes.")

@@ -12,7 +12,7 @@ import msgspec
 
 from gatepost.credentials.token_endpoint import covers
 from gatepost.doctor.challenge import read_challenge
-from gatepost.doctor.http import HttpAnswer, HttpProbe, problem_of_address
+from gatepost.doctor.http import HttpAnswer, HttpProbe, is_loopback, problem_of_address
 from gatepost.doctor.report import Findings
 from gatepost.doctor.resource import appended, inserted
 from gatepost.mcp_client.loopback import CallbackReceiver
@@ -115,7 +115,7 @@ class BrowserSignIn:
         )
 
     async def _of_issuer(self, issuer: str, resource: str) -> SignInServer:
-        if problem := problem_of_address(issuer):
+        if problem := self._problem_of(issuer):
             raise SignInFailed(f"The authorization server {issuer} {problem}.")
         for place in locations(issuer):
             document = await self._document(place)
@@ -132,8 +132,16 @@ class BrowserSignIn:
             return SignInServer(found, document, resource)
         raise SignInFailed(f"The authorization server {issuer} publishes no metadata.")
 
+    def _problem_of(self, url: str) -> str:
+        """Return why an address that the server names is not used; empty if it is."""
+        problem = problem_of_address(url)
+        if not problem and is_loopback(url) and not is_loopback(self._url):
+            # A server elsewhere must not reach programs of this machine.
+            return "is on this machine, and the MCP server is not"
+        return problem
+
     async def _document(self, url: str) -> dict[str, object] | None:
-        if problem_of_address(url):
+        if self._problem_of(url):
             return None
         answer = await self._probe.get(url)
         return answer.json_object() if answer.status == 200 else None
@@ -148,7 +156,7 @@ class BrowserSignIn:
     async def _registered(self, server: SignInServer, redirect_uri: str) -> str:
         """Register a public client (RFC 7591) and return its id."""
         place = server.text("registration_endpoint")
-        if not place or problem_of_address(place):
+        if not place or self._problem_of(place):
             raise SignInFailed(
                 f"{server.metadata.issuer} does not register clients. Register one there with the "
                 "redirect address http://127.0.0.1/callback (any port), and pass --client-id."
@@ -170,7 +178,8 @@ class BrowserSignIn:
         return client_id
 
     def _code_of(self, answer: Mapping[str, str], server: SignInServer) -> str:
-        if server.metadata.names_itself and answer.get("iss") != server.metadata.issuer:
+        named = answer.get("iss", "" if server.metadata.names_itself else server.metadata.issuer)
+        if named != server.metadata.issuer:
             raise SignInFailed("The answer of the sign-in is from another issuer (RFC 9207).")
         if "code" in answer:
             return answer["code"]
@@ -187,6 +196,9 @@ class BrowserSignIn:
         bearer = isinstance(kind, str) and kind.lower() == "bearer"
         if answer.status != 200 or not isinstance(token, str) or not bearer:
             raise SignInFailed(_refusal("issue a token", place, answer))
+        if not (token.isascii() and token.isprintable()):
+            # The error of the HTTP client would show the token.
+            raise SignInFailed(f"{urlsplit(place).netloc} issued a token that no header can carry.")
         return token
 
 

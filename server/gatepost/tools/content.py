@@ -133,7 +133,7 @@ class File(msgspec.Struct, frozen=True):
     mime_type: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.name.strip(". ") or "/" in self.name or not self.name.isprintable():
+        if not self.name.strip(". ") or {*"/\\"} & {*self.name} or not self.name.isprintable():
             raise ValueError(f"{self.name!r} is not a file name without folders")
         if self.mime_type is None:
             msgspec.structs.force_setattr(self, "mime_type", mimetypes.guess_type(self.name)[0])
