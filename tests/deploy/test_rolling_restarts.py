@@ -12,7 +12,7 @@ from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.slow
 
-RESTARTS = {"haproxy": 50, "nginx": 4, "caddy": 4, "envoy": 4, "traefik": 4}
+RESTARTS = {"haproxy": 50, "nginx": 2, "caddy": 2, "envoy": 2, "traefik": 2}
 """How many; each replica gets every second one."""
 CLIENTS = 3
 
