@@ -68,7 +68,9 @@ class PostgresServer:
         records = await open_records(self.url)
         keyring = KeyRing.load(f"file:{self.ring}")
         verdict = await verify(records, "acme", public_keys(keyring), keyring, ())
-        found = await records.of("acme").trail.chain(1).rows(0, 100_000)
+        trail = records.of("acme").trail
+        chains = [trail.chain(writer) for writer in await trail.writers()]
+        found = [row for chain in chains for row in await chain.rows(0, 100_000)]
         await records.aclose()
         assert not verdict.problem, verdict
         return [read(row).request_id for row in found]
