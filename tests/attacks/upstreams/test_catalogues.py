@@ -123,9 +123,11 @@ def tools_of(user: Person) -> set[str]:
 def test_a_hostile_catalogue_costs_the_others_nothing(scene: Scene, name: str) -> None:
     """It is refused as a whole with 502, or its good tools are offered."""
     answer, status, offered = CATALOGUES[name]
-    house, user, identity = scene.moved_in("hostile")
+    # Before it is registered: the gate may ask at once, and a refresh joins what it has begun.
+    scene.town.house("hostile").answers["tools/list"] = answer
+    user = scene.of("acme", "hostile")
+    identity = user.register("hostile", scene.url("hostile"))
     try:
-        house.answers["tools/list"] = answer
         with scene.never_stands_still():
             heard = user.refresh(identity)
             scene.others_go_on()
