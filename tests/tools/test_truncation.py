@@ -33,6 +33,14 @@ def test_as_much_of_a_text_is_kept_as_fits(text: str, room: int, piece: int) -> 
         assert len(msgspec.json.encode(text[: len(kept) + 1])) > room
 
 
+@given(st.text(st.characters(exclude_categories=["Cs"]) | st.characters(max_codepoint=160)))
+def test_a_long_text_is_counted_as_it_is_written(text: str) -> None:
+    block = {"type": "text", "text": text}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(truncation, "PIECE_CHARACTERS", 0)
+        assert truncation._size(block) == len(msgspec.json.encode(block))
+
+
 @pytest.mark.parametrize("letter", ['"', "\x01", "é", "x"])
 async def test_cutting_a_long_text_holds_nobody_up(letter: str) -> None:
     """A text whose JSON is far longer than the limit, of which half a million letters stay."""

@@ -25,6 +25,10 @@ seconds for one of nothing but quotation marks.
 UNENCODABLE = (AttributeError, TypeError, ValueError, RecursionError)
 """The exceptions for an outcome that has no JSON or whose blocks are not mappings."""
 
+_ESCAPED = b'"\\\b\f\n\r\t'
+"""What JSON writes with a backslash; other control characters take six bytes."""
+_CONTROLS = bytes(code for code in range(32) if code not in _ESCAPED)
+
 _encode = msgspec.json.encode
 
 
@@ -42,7 +46,7 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
         return outcome
     if outcome.failure is not None:
         return _shorten_failure(outcome.failure, limit)
-    sizes = [len(_encode(block)) for block in outcome.content]
+    sizes = [_size(block) for block in outcome.content]
     extra = 0 if outcome.structured is msgspec.UNSET else len(_encode(outcome.structured))
     if sum(sizes) + extra <= limit:
         return outcome
@@ -55,6 +59,17 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
         who = "The call was carried out. Its answer" if _may_change(offer) else "The answer"
         return _too_large(who, extra, limit, again=not _may_change(offer))
     return replace(outcome, content=tuple(_cut(outcome.content, sizes, limit - extra)))
+
+
+def _size(block: Mapping[str, Any]) -> int:
+    """Return the bytes of a block as JSON, of which a long text is counted and not written."""
+    text = block.get("text")
+    if not isinstance(text, str) or len(text) <= PIECE_CHARACTERS:
+        return len(_encode(block))
+    plain = text.encode()
+    escapes = len(plain) - len(plain.translate(None, _ESCAPED))
+    escapes += (WORST_EXPANSION - 1) * (len(plain) - len(plain.translate(None, _CONTROLS)))
+    return len(_encode({**block, "text": ""})) + len(plain) + escapes
 
 
 def _follows_text(outcome: Outcome, tool: Tool) -> bool:
