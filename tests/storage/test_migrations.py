@@ -99,9 +99,9 @@ async def test_a_server_says_once_that_it_made_its_file(tmp_path: Path) -> None:
         for _ in range(2):
             await (await opened(f"sqlite:///{tmp_path}/new.db")).aclose()
 
-    assert [(one["event"], one["before"], one["after"]) for one in logs] == [
-        ("database_migrated", None, REVISION)
-    ]
+    # What an earlier test left in this process may log too.
+    told = [one for one in logs if one["event"] == "database_migrated"]
+    assert [(one["before"], one["after"]) for one in told] == [(None, REVISION)]
 
 
 Shape = dict[str, tuple[list[object], list[object], list[object]]]
