@@ -12,6 +12,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from gatepost.storage.sql.records import migrate
+from gatepost.telemetry.logs import OWN_LOGGERS
 from tests.support.issuers import Idp
 from tests.support.stores import Postgres, Valkey
 
@@ -108,7 +109,9 @@ def logging_of_its_own() -> Iterator[None]:
     A logger that remembers what it was first used with would stay deaf for them.
     """
     root, configure = logging.getLogger(), structlog.configure
-    handlers, level, before = root.handlers, root.level, structlog.get_config()
+    handlers, before = root.handlers, structlog.get_config()
+    loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
+    levels = [logger.level for logger in loggers]
 
     def forgetful(**settings: Any) -> None:
         configure(**settings | {"cache_logger_on_first_use": False})
@@ -117,7 +120,8 @@ def logging_of_its_own() -> Iterator[None]:
         patch.setattr(structlog, "configure", forgetful)
         yield
     root.handlers = handlers
-    root.setLevel(level)
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
     configure(**before)
 
 

@@ -42,7 +42,7 @@ class Journey(NamedTuple):
     @property
     def metadata(self) -> dict[str, Any]:
         """The metadata of the first authorization server that the resource names."""
-        with httpx2.Client(timeout=10) as http:
+        with httpx2.Client(timeout=60) as http:
             challenge = http.post(self.gatepost.url, json={}).headers["www-authenticate"]
             found = re.search(r'resource_metadata="([^"]+)"', challenge)
             assert found is not None, challenge
@@ -97,7 +97,7 @@ class Journey(NamedTuple):
         }
         if found[2]:
             form["client_secret"] = (self.folder / found[2]).read_text(encoding="utf-8").strip()
-        answer = httpx2.post(document["token_endpoint"], data=form, timeout=10)
+        answer = httpx2.post(document["token_endpoint"], data=form, timeout=60)
         assert answer.status_code == 200, answer.text
         tokens: dict[str, str] = answer.json()
         return tokens
@@ -115,7 +115,7 @@ class Journey(NamedTuple):
             "scope": scope.removeprefix("openid").strip(),
             "audience" if shape.audience == "audience" else "resource": self.gatepost.url,
         }
-        answer = httpx2.post(found[3], data=form, timeout=10)
+        answer = httpx2.post(found[3], data=form, timeout=60)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["access_token"])
 
@@ -141,7 +141,7 @@ class Journey(NamedTuple):
             "Mcp-Method": "tools/call",
             "Mcp-Name": tool,
         }
-        return httpx2.post(self.gatepost.url, json=body, headers=headers, timeout=10)
+        return httpx2.post(self.gatepost.url, json=body, headers=headers, timeout=60)
 
     def expect_caller(self, access_token: str, tenant: str = "acme") -> None:
         """The token opens the endpoint for that tenant, with the scopes of its tools."""
@@ -190,7 +190,7 @@ def test_opaque_tokens_travel_too(tmp_path: Path, name: str) -> None:
         gone = httpx2.post(
             journey.metadata["revocation_endpoint"],
             data={"token": other, "client_id": app[1]},
-            timeout=10,
+            timeout=60,
         )
         assert gone.status_code == 200
         assert journey.call(other).status_code == 401
@@ -201,7 +201,7 @@ def test_the_dashboard_knows_the_roles(tmp_path: Path, name: str) -> None:
     """alice may approve, by the claim in which this provider puts roles."""
     folder = tmp_path / name
     folder.mkdir()
-    with dev(folder, "--as", name) as gatepost, httpx2.Client(timeout=10) as http:
+    with dev(folder, "--as", name) as gatepost, httpx2.Client(timeout=60) as http:
         http.base_url = gatepost.origin
         page = http.get("/dashboard/sign-in").text
         found = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)

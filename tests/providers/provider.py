@@ -204,7 +204,7 @@ class Provider(ABC):
 
     def http(self) -> httpx2.Client:
         """Return a client that trusts the private company."""
-        return httpx2.Client(verify=self.trusting, timeout=10)
+        return httpx2.Client(verify=self.trusting, timeout=60)
 
     def sign_in(self, visitor: Visitor, answer: httpx2.Response) -> httpx2.Response:
         """Do what a person does with a page of it: by default, fill in its form."""

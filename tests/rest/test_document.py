@@ -81,7 +81,7 @@ def server(idp: Idp) -> Iterator[Server]:
 
 
 def fetched(server: Server) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{server.client.origin}/openapi.json", timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(f"{server.client.origin}/openapi.json", timeout=60) as answer:  # noqa: S310
         document: dict[str, Any] = json.load(answer)
     return document
 
@@ -108,7 +108,7 @@ def tried(
     config = SchemathesisConfig()
     config.projects.default.generation.update(max_examples=examples, deterministic=True)
     config.projects.default.update(
-        headers={"Authorization": f"Bearer {server.token(**claims)}"}, request_timeout=10
+        headers={"Authorization": f"Bearer {server.token(**claims)}"}, request_timeout=60
     )
     schema = from_dict(document, config=config)
     schema.config.update(base_url=server.client.origin)

@@ -42,7 +42,7 @@ class Later(threading.Thread):
 
     def done(self) -> Heard:
         GO_ON.set()
-        self.join(10)
+        self.join(60)
         assert not self.is_alive()
         return self.heard
 
@@ -68,7 +68,7 @@ def test_o12_a_retry_while_the_first_runs_waits_for_it(octopus: Octopus, name: s
     """Octopus retries what it lost patience with; the slot is booked once."""
     mark, before = (name, f"meanwhile-{name}"), len(RUNS)
     first = Later(octopus, mark)
-    assert STARTED.wait(10)
+    assert STARTED.wait(60)
     second = Later(octopus, mark)
 
     assert first.done().json == second.done().json
@@ -86,9 +86,9 @@ def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus
         ("Content-Length", str(len(body))),
         mark,
     ]
-    with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(request("POST", "/tool/book_slot/call", fields, body))
-        assert STARTED.wait(10)
+        assert STARTED.wait(60)
     eventually(lambda: '"correlation":"broken"' in octopus.server.log(), within=10)
     again = Later(octopus, mark)
 

@@ -70,7 +70,7 @@ def idp() -> Iterator[Idp]:
 
 def ready(server: ServerProcess) -> tuple[int, str]:
     """What `/readyz` says on a connection of its own."""
-    with closing(http.client.HTTPConnection("127.0.0.1", server.client.port, timeout=10)) as asked:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.client.port, timeout=60)) as asked:
         asked.request("GET", "/readyz")
         answer = asked.getresponse()
         return answer.status, json.loads(answer.read())["status"]

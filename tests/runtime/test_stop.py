@@ -134,7 +134,7 @@ def test_a_stop_ends_the_process_whatever_a_tool_does(tmp_path: Path, tool: str,
         caller.start()
         eventually((tmp_path / "began").exists, within=10)
         assert gatepost.stop(timeout_s=12) == code
-        caller.join(10)
+        caller.join(60)
 
     named = tool.removesuffix("_apart")
     assert (named in gatepost.stderr) == (tool != "sleeps")

@@ -234,7 +234,7 @@ def test_what_runs_ends_with_the_server(tmp_path: Path) -> None:
         (started,) = group_of(tmp_path)
     finally:
         server.kill()
-        server.wait(10)
+        server.wait(60)
 
     eventually(lambda: not alive(started), within=20)
 

@@ -196,12 +196,12 @@ class TcpConnection(socketserver.BaseRequestHandler):
     server: TcpProxy
 
     def handle(self) -> None:
-        with socket.create_connection(("127.0.0.1", self.server.target), timeout=10) as there:
+        with socket.create_connection(("127.0.0.1", self.server.target), timeout=60) as there:
             there.settimeout(None)
             back = threading.Thread(target=self.pump, args=(there, self.request), daemon=True)
             back.start()
             self.pump(self.request, there)
-            back.join(10)
+            back.join(60)
 
     def pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -236,7 +236,7 @@ def in_a_thread(server: socketserver.BaseServer) -> Iterator[None]:
         yield
     finally:
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 class ConnectProxy(socketserver.ThreadingTCPServer):
@@ -275,12 +275,12 @@ class ConnectHandler(socketserver.BaseRequestHandler):
         asked = head.decode("latin-1").partition(" HTTP/")[0]
         self.server.asked.append(asked)
         port = self.server.secure if asked.endswith("443") else self.server.plain
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as there:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as there:
             self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             back = threading.Thread(target=pump, args=(there, self.request), daemon=True)
             back.start()
             pump(self.request, there)
-            back.join(10)
+            back.join(60)
 
 
 def pump(source: socket.socket, sink: socket.socket) -> None:

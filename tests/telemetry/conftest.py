@@ -173,7 +173,7 @@ def fetch(
     port: int, path: str = "/metrics", method: str = "GET", **headers: str
 ) -> tuple[int, str, str]:
     """Return status, content type and text of one request to this port of this machine."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, headers=fields)

@@ -63,7 +63,7 @@ def tunnel(port: int) -> Iterator[ConnectProxy]:
         thread.start()
         yield proxy
         proxy.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def test_the_network_settings_count_and_the_environment_does_not(

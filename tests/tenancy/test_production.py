@@ -169,7 +169,7 @@ def limit(context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
 @pytest.mark.requirement("O7")
 def test_plain_http_gets_nothing_from_a_tls_port(secure: Production) -> None:
     """Not even an answer that says what listens there."""
-    with socket.create_connection(("127.0.0.1", secure.client.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", secure.client.port), timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
             answer = connection.recv(4096)

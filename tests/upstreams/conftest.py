@@ -68,6 +68,7 @@ class ScriptedUpstream:
         self.answer: Callable[[str, Mapping[str, Any]], Answer] = self.listed
         self.more: dict[str, Any] = {}
         """Further members of each result."""
+        self.was_asked = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.has_stream = False
@@ -114,6 +115,7 @@ class ScriptedConnection:
 
     async def describe(self) -> ServerDescription:
         """Describe the server once the script allows it."""
+        self._upstream.was_asked.set()
         await self._upstream.may_answer.wait()
         return ServerDescription(
             era="modern",

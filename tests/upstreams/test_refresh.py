@@ -100,35 +100,6 @@ async def test_a_tenant_that_is_not_used_is_left_alone(
     assert len(upstream.asked) == 1
 
 
-@pytest.mark.requirement("E3")
-async def test_a_refresh_can_be_forced(replica: Replica, upstream: ScriptedUpstream) -> None:
-    """Several at once are one fetch; the answer has the new catalogue."""
-    server = await register(replica.store)
-    await replica.refresher.refresh("acme", server.id)
-    upstream.lists["tools/list"].append(tool("b", inputSchema={"type": "object"}))
-    made = await asyncio.gather(*(replica.refresher.refresh("acme", server.id) for _ in range(5)))
-
-    assert [[one.key for one in each.definitions] for each in made] == [["a", "b"]] * 5
-    assert len(upstream.asked) == 2
-    with pytest.raises(LookupError):
-        await replica.refresher.refresh("beta", server.id)
-
-
-async def test_a_cancelled_refresh_does_not_end_that_of_others(
-    replica: Replica, upstream: ScriptedUpstream
-) -> None:
-    """Each waits for the same fetch."""
-    server = await register(replica.store)
-    upstream.may_answer.clear()
-    first = asyncio.create_task(replica.refresher.refresh("acme", server.id))
-    second = asyncio.create_task(replica.refresher.refresh("acme", server.id))
-    await asyncio.sleep(0)
-    first.cancel()
-    upstream.may_answer.set()
-
-    assert len((await second).definitions) == 1
-
-
 async def test_an_outage_keeps_the_last_good_catalogue(
     replica: Replica, upstream: ScriptedUpstream
 ) -> None:

@@ -111,7 +111,10 @@ class CatalogueRefresher(Wanted):
         self, tenant: str, server_id: str, principal: Principal | None = None
     ) -> Catalogue:
         """
-        Fetch a catalogue now and return it; fetches of one catalogue at once become one.
+        Fetch a catalogue now and return it.
+
+        A fetch that runs already may have asked before the change that the caller wants to see:
+        the next one begins when it ends, one for all who wait.
 
         Raises LookupError if there is no such server, ConnectionFailure if it does not answer
         within `FETCH_S`, and StoreUnavailable.
@@ -120,6 +123,9 @@ class CatalogueRefresher(Wanted):
         if server is None:
             raise LookupError(server_id)
         self.used(tenant)
+        running = self._tasks.get((tenant, catalogue_key(server_id, principal)))
+        if running is not None:
+            await asyncio.wait([running])
         # A caller who stops waiting does not end the fetch of the others.
         return await asyncio.shield(self._fetch(Planned(server, principal)))
 
@@ -277,7 +283,7 @@ class CatalogueRefresher(Wanted):
         server = planned.server
         key = (server.tenant, catalogue_key(server.id, planned.principal))
         task = self._tasks.get(key)
-        if task is None:
+        if task is None or task.done():
             task = asyncio.create_task(self._fetched(planned, key[1]))
             self._tasks[key] = task
             task.add_done_callback(lambda done: self._ended(key, done))
@@ -292,6 +298,7 @@ class CatalogueRefresher(Wanted):
         return catalogue
 
     def _ended(self, key: tuple[str, str], task: "asyncio.Task[Catalogue]") -> None:
-        self._tasks.pop(key, None)
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
         if not task.cancelled():
             task.exception()  # a failed fetch that no caller waits for is no error of ours

@@ -61,10 +61,11 @@ class CatalogueUpdate:
         StoreUnavailable.
         """
         connection = self._connections.of(listing_view(server), principal)
+        began = self._clock()
         try:
             async with asyncio.timeout(FETCH_S):
                 listed = await fetched(connection, server)
-            return await self._keep(server, listed, principal)
+            return await self._keep(server, listed, principal, began)
         except TimeoutError:
             reason = f"The server {server.name} did not list its tools within {FETCH_S:.0f} s."
             failure = ConnectionFailure("timeout", reason)
@@ -77,16 +78,16 @@ class CatalogueUpdate:
         raise failure
 
     async def _keep(
-        self, server: UpstreamServer, listed: Listed, principal: Principal | None
+        self, server: UpstreamServer, listed: Listed, principal: Principal | None, began: float
     ) -> Catalogue:
         catalogues, tenant = self._store.catalogues, server.tenant
         before = await catalogues.get(tenant, server.id, principal)
+        if before is not None and before.fetched_at > began:
+            return before  # another replica asked later and was answered sooner
         listed = await asyncio.to_thread(without_secrets, listed, partial(self._redacted, tenant))
         while True:
             pins, revision = await catalogues.pins(tenant, server.id)
-            made, kept = await asyncio.to_thread(
-                assembled, server, listed, pins, before, now=self._clock()
-            )
+            made, kept = await asyncio.to_thread(assembled, server, listed, pins, before, now=began)
             if kept is not pins:
                 # Another fetch or an administrator may have changed the pins meanwhile.
                 if not await catalogues.put_pins(tenant, server.id, kept, revision):

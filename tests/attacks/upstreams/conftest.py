@@ -21,6 +21,8 @@ SERVERS, AGENTS = "/v1/mcp-servers", "/v1/agents"
 META = "io.modelcontextprotocol/"
 FORMS = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 WITHIN_S = 30
+Answers = Mapping[str, Any]
+NOTHING_MORE: Answers = {}
 LAG_S = 2.0
 """How long the gate's event loop may stand still; other work shares the machine."""
 
@@ -125,10 +127,15 @@ class Scene:
         return Person(self.gate, self.gate.token(**{"org_id": tenant, "scope": scopes} | claims))
 
     def moved_in(
-        self, name: str, tenant: str = "acme", **fields: Any
+        self, name: str, tenant: str = "acme", *, answers: Answers = NOTHING_MORE, **fields: Any
     ) -> tuple[ScriptedServer, Person, str]:
-        """A new upstream of a tenant, its user, and its id; it is not asked yet."""
+        """
+        A new upstream of a tenant, its user, and its id.
+
+        The gate may ask it at once: *answers* by method are there before.
+        """
         house = self.town.house(name)
+        house.answers |= answers
         person = self.of(tenant, name)
         return house, person, person.register(name, self.url(name), **fields)
 
@@ -190,9 +197,6 @@ def begun(user: Person, name: str, arguments: bytes = b"{}") -> socket.socket:
 def outcome_of(answer: Heard) -> tuple[int, str]:
     """Status and stable word of a REST answer; the word of a good one is `ok`."""
     return answer.status, answer.json.get("error", "ok") if isinstance(answer.json, dict) else "ok"
-
-
-NOTHING_MORE: Mapping[str, Any] = {}
 
 
 @contextmanager

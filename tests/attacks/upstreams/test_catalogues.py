@@ -123,10 +123,7 @@ def tools_of(user: Person) -> set[str]:
 def test_a_hostile_catalogue_costs_the_others_nothing(scene: Scene, name: str) -> None:
     """It is refused as a whole with 502, or its good tools are offered."""
     answer, status, offered = CATALOGUES[name]
-    # Before it is registered: the gate may ask at once, and a refresh joins what it has begun.
-    scene.town.house("hostile").answers["tools/list"] = answer
-    user = scene.of("acme", "hostile")
-    identity = user.register("hostile", scene.url("hostile"))
+    _, user, identity = scene.moved_in("hostile", answers={"tools/list": answer})
     try:
         with scene.never_stands_still():
             heard = user.refresh(identity)
@@ -177,9 +174,9 @@ SLOW: dict[str, tuple[dict[str, Any], Any]] = {
 def test_a_schema_that_takes_for_ever_delays_nobody(scene: Scene, name: str, which: str) -> None:
     """Neither with a caller's arguments nor with the upstream's own answer."""
     schema, value = {"type": "object", **SLOW[name][0]}, SLOW[name][1]
-    house, user, identity = scene.moved_in("hostile")
+    tools = listing(tool("slow", **{which: schema}), tool())
+    house, user, identity = scene.moved_in("hostile", answers={"tools/list": tools})
     try:
-        house.answers["tools/list"] = listing(tool("slow", **{which: schema}), tool())
         house.answers["tools/call"] = result(said("x") | {"structuredContent": value})
         with scene.never_stands_still():
             assert user.refresh(identity).status == 200
@@ -197,24 +194,24 @@ def test_a_schema_that_takes_for_ever_delays_nobody(scene: Scene, name: str, whi
 
 def test_a_catalogue_says_nothing_hidden(scene: Scene) -> None:
     """Texts are cleaned, a list is private whatever its server says, and its words stay its own."""
-    house, user, identity = scene.moved_in("hostile")
-    try:
-        house.answers["tools/list"] = listing(
-            tool(
-                description=f"Read{HIDDEN} files.",
-                title=f"A{HIDDEN}",
-                inputSchema={
-                    "type": "object",
-                    "properties": {
-                        "a": {"type": "string", "description": HIDDEN, "x-gatepost-secret": True}
-                    },
+    tools = listing(
+        tool(
+            description=f"Read{HIDDEN} files.",
+            title=f"A{HIDDEN}",
+            inputSchema={
+                "type": "object",
+                "properties": {
+                    "a": {"type": "string", "description": HIDDEN, "x-gatepost-secret": True}
                 },
-                annotations={"readOnlyHint": True, "title": HIDDEN},
-                _meta={"a": HIDDEN},
-            ),
-            cacheScope="public",
-            ttlMs=0,
-        )
+            },
+            annotations={"readOnlyHint": True, "title": HIDDEN},
+            _meta={"a": HIDDEN},
+        ),
+        cacheScope="public",
+        ttlMs=0,
+    )
+    _, user, identity = scene.moved_in("hostile", answers={"tools/list": tools})
+    try:
         assert user.refresh(identity).status == 200
         scene.offered(user, "mcp_hostile__act")
         raw_list = user.server.client.ask(user.token, "tools/list")

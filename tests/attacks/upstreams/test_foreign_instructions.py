@@ -38,8 +38,10 @@ def discovered(person: Person) -> str:
 def test_instructions_are_quoted_and_bounded(scene: Scene, ask: Any) -> None:
     """No line is outside of its server's quotation, and another server's words are not forged."""
     assert ask(scene.of("acme")) == ""
-    house, user, identity = scene.moved_in("crm")
-    house.answers["server/discover"] = result(DESCRIPTION | {"instructions": FORGED + "x" * 9_000})
+    _, user, identity = scene.moved_in(
+        "crm",
+        answers={"server/discover": result(DESCRIPTION | {"instructions": FORGED + "x" * 9_000})},
+    )
     try:
         assert user.refresh(identity).status == 200
         scene.until(lambda: ask(user))
@@ -57,8 +59,9 @@ def test_instructions_are_quoted_and_bounded(scene: Scene, ask: Any) -> None:
 
 def test_instructions_reach_only_those_who_may_use_the_server(scene: Scene) -> None:
     """Neither another tenant, nor an agent without the server; and a change waits."""
-    house, user, identity = scene.moved_in("crm")
-    house.answers["server/discover"] = result(DESCRIPTION | {"instructions": "Ask politely."})
+    house, user, identity = scene.moved_in(
+        "crm", answers={"server/discover": result(DESCRIPTION | {"instructions": "Ask politely."})}
+    )
     agent = user.ask(
         "POST",
         AGENTS,

@@ -54,8 +54,10 @@ def test_a_name_that_hides_something_is_refused(scene: Scene, name: str) -> None
     made = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("good")})
     assert made.status == 400
     assert made.json["error"] in {"invalid_field", "invalid_body"}
-    house, user, identity = scene.moved_in("named")
-    house.answers["tools/list"] = result({"tools": [tool(name.replace("\ud800", "\0")), tool()]})
+    _, user, identity = scene.moved_in(
+        "named",
+        answers={"tools/list": result({"tools": [tool(name.replace("\ud800", "\0")), tool()]})},
+    )
     try:
         assert user.refresh(identity).status == 200
         scene.offered(user, "mcp_named__act")
@@ -71,8 +73,9 @@ def test_a_name_that_hides_something_is_refused(scene: Scene, name: str) -> None
 @pytest.mark.parametrize("name", [*NAMES, "ACT", "act ", "a" * 2_000])
 def test_the_name_of_a_tool_is_only_text(scene: Scene, name: str) -> None:
     """It gets a plain name here, is called by its own, and reaches no other path."""
-    house, user, identity = scene.moved_in("named")
-    house.answers["tools/list"] = result({"tools": [tool(name), tool("plain")]})
+    house, user, identity = scene.moved_in(
+        "named", answers={"tools/list": result({"tools": [tool(name), tool("plain")]})}
+    )
     try:
         assert user.refresh(identity).status == 200
         scene.offered(user, "mcp_named__plain")

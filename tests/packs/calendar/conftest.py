@@ -145,7 +145,7 @@ def radicale(folder: Path) -> Iterator[CalDavServer]:
     )
     try:
         process.wait_for(r"Radicale server ready", timeout_s=20)
-        with httpx2.Client(timeout=10, trust_env=False) as client:
+        with httpx2.Client(timeout=60, trust_env=False) as client:
             yield CalDavServer(port, client)
     finally:
         process.stop()

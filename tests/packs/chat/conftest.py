@@ -83,7 +83,7 @@ def mail_server() -> Iterator[tuple[MailServer, str]]:
     """A real SMTP server on loopback; with `host:port`."""
     server = MailServer()
     port = free_port()
-    controller = Controller(server, hostname="127.0.0.1", port=port, ready_timeout=10)
+    controller = Controller(server, hostname="127.0.0.1", port=port, ready_timeout=60)
     controller.start()
     try:
         yield server, f"127.0.0.1:{port}"

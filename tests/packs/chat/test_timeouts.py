@@ -48,7 +48,7 @@ def test_a_caller_that_leaves_ends_the_worker(chat_servers: ChatServers) -> None
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
     ]
-    with socket.create_connection(("127.0.0.1", client.port), timeout=10) as caller:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as caller:
         caller.sendall(request("POST", "/tool/chat_send/call", head, body))
         eventually(
             lambda: (

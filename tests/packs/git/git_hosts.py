@@ -125,12 +125,12 @@ class SshHost:
     def running(self) -> Iterator["SshHost"]:
         thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         thread.start()
-        assert self._ready.wait(10), "the SSH host did not start"
+        assert self._ready.wait(60), "the SSH host did not start"
         try:
             yield self
         finally:
             self._loop.call_soon_threadsafe(self._over.set)
-            thread.join(10)
+            thread.join(60)
 
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -286,7 +286,7 @@ class WebHost(ThreadingHTTPServer):
         finally:
             self.over.set()
             self.shutdown()
-            thread.join(10)
+            thread.join(60)
             self.server_close()
 
 

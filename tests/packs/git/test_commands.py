@@ -124,9 +124,9 @@ def test_a_call_that_is_cancelled_takes_its_programs_with_it(
     client = mcp_agent.gatepost.client
     head = [("Host", client.authority), ("Authorization", f"Bearer {mcp_agent.token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
         connection.sendall(request("POST", client.path, head, body))
-        assert git_servers.web.hanging.wait(10)
+        assert git_servers.web.hanging.wait(60)
         assert working_in(git_servers, mcp_agent.tenant)
 
     eventually(lambda: not working_in(git_servers, mcp_agent.tenant), within=10)

@@ -20,11 +20,11 @@ from tests.support.stores import Postgres, Valkey
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("P12")]
 
 WITHIN_S = 60
-CALLER, TENANT, TOOL = 20.0, 40.0, 10.0
+CALLER, TENANT, TOOL = 10.0, 20.0, 5.0
 """Calls a second; slow, so that there is more demand than that on any machine."""
 PAUSE_S = 4
 """What a bucket holds: so long may a machine stand still without anything being lost."""
-WINDOW_S = 20.0
+WINDOW_S = 40.0
 WORK_S = 2.0
 SHARE_S = 20.0
 TRIES = 3
