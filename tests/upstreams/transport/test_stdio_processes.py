@@ -75,7 +75,7 @@ async def test_it_ends_with_its_whole_tree(process: ConnectingProcess) -> None:
     assert all(map(is_alive, pids))
     await process.connections.forget("s")
 
-    assert not any(map(is_alive, pids))
+    await until(lambda: not any(map(is_alive, pids)))
 
 
 async def test_a_crash_fails_all_requests_and_the_next_use_starts_it_anew(
