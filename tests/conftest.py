@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from gatepost.storage.sql.records import migrate
 from gatepost.telemetry.logs import OWN_LOGGERS
@@ -17,8 +17,13 @@ from tests.support.issuers import Idp
 from tests.support.stores import Postgres, Valkey
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
-settings.register_profile("gatepost", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("gatepost")
+for name, examples in (("few", 25), ("many", 150)):
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 # What a test lets fail is logged, and rich would draw every frame of it with all its variables: a
 # third of a second each.
@@ -47,6 +52,11 @@ NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Properties are tried with a few examples, and with --slow once more with many."""
+    settings.load_profile("many" if config.option.slow else "few")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """
@@ -59,6 +69,8 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        # The default of 700 objects costs a twentieth of all tests.
+        gc.set_threshold(50_000, 20, 100)
         gc.enable()
 
 
@@ -73,19 +85,27 @@ def pytest_collection_modifyitems(
             for identifier in mark.args:
                 named.setdefault(identifier, set()).add(item.path.relative_to(tests).parts[0])
     config.stash[NAMED_REQUIREMENTS] = named
+    wanted, others = [], []
     for item in items:
-        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        is_wanted = runs(item, with_slow=config.option.slow)
+        (wanted if is_wanted else others).append(item)
+        if config.option.slow and is_wanted and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))
-    wanted = config.option.slow
-    others = [item for item in items if bool(item.get_closest_marker("slow")) != wanted]
     if others:
-        items[:] = [item for item in items if bool(item.get_closest_marker("slow")) == wanted]
+        items[:] = wanted
         config.hook.pytest_deselected(items=others)
     result = yield
     files = [config.rootpath / "tests" / name for name in LONGEST.split()]
     places = {path: place for place, path in enumerate(files)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
     return result
+
+
+def runs(item: pytest.Item, *, with_slow: bool) -> bool:
+    """Whether a test is among those that are asked for."""
+    if item.get_closest_marker("slow"):
+        return with_slow
+    return not with_slow or is_hypothesis_test(getattr(item, "obj", None))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -260,7 +260,6 @@ async def live(events: list[tuple[Any, ...]]) -> None:
     world.check()
 
 
-@settings(max_examples=75)
 @given(st.lists(EVENTS, min_size=8, max_size=30))
 def test_one_effect_per_key_whatever_happens(events: list[tuple[Any, ...]]) -> None:
     """At most one kept run at a time; every answer is that run's, or says why there is none."""
