@@ -13,9 +13,12 @@ TESTED := env -u PYTHONDONTWRITEBYTECODE
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
 
+# Tests that take minutes mostly wait.
+PROCESSES = $(if $(findstring --slow,$(ARGS)),5,3)
+
 test: .venv/dev tests/node/node_modules/.installed-from $(if $(findstring --slow,$(ARGS)),.venv/providers/.installed .venv/deploy/.installed) ## every test but those that take minutes (ARGS=--slow)
 	@$(COMPILE)
-	$(TESTED) $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(TESTED) $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: .venv/dev ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -35,13 +35,17 @@ structlog.configure(
 )
 
 LONGEST = """
-clients/test_inspector.py storage/test_outages.py packs/chat/test_tools.py mcp/stdio/test_clients.py
-mcp/test_official_suite.py runtime/memory/test_leaks.py runtime/replicas/test_replicas.py
-rest/test_document.py http/test_tls.py dashboard/test_replicas.py audit/test_tampering.py
-http/test_slow_readers.py dashboard/test_approvals_in_a_browser.py tenancy/test_sessions.py
-packs/scripts/test_limits.py runtime/test_serve.py runtime/test_stop.py http/test_descriptors.py
-workspace/test_link_races.py policy/revocation/test_erasure.py outbound/test_ssrf.py
-telemetry/test_metrics_server.py
+deploy/test_rolling_restarts.py upstreams/bridge/test_kills.py bench/test_gateway.py
+storage/crashes/test_kills.py runtime/memory/test_soak.py policy/limits/test_load.py
+dashboard/test_accessibility.py audit/test_checkpoints.py policy/approvals/test_crashes.py
+upstreams/conformance/test_server_scenarios.py deploy/test_proxies.py
+upstreams/bridge/test_durable_tasks.py mcp/test_official_suite.py clients/test_inspector.py
+packs/scripts/test_rejected.py rest/test_document.py storage/test_outages.py
+dashboard/test_approvals_in_a_browser.py audit/test_verification.py
+runtime/replicas/test_replicas.py runtime/memory/test_leaks.py packs/git/test_untrusted_clones.py
+audit/test_writers.py clients/test_second_authorization_server.py packs/chat/test_tools.py
+attacks/upstreams/test_quotas.py dashboard/test_replicas.py cli/test_remote.py
+docs/test_readme.py keys/test_browser.py packs/web/test_fetch.py runtime/test_stop.py
 """
 """The files that take longest: one that began last would leave the other processes idle."""
 
