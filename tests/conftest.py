@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, settings
 
 from gatepost.storage.sql.records import migrate
@@ -19,15 +18,6 @@ from tests.support.stores import Postgres, Valkey
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 settings.register_profile("gatepost", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gatepost")
-
-# What a test lets fail is logged, and rich would draw every frame of it with all its variables: a
-# third of a second each.
-structlog.configure(
-    processors=[
-        *structlog.get_config()["processors"][:-1],
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
-    ]
-)
 
 LONGEST = """
 clients/test_inspector.py storage/test_outages.py packs/chat/test_tools.py mcp/stdio/test_clients.py
@@ -105,24 +95,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def logging_of_its_own() -> Iterator[None]:
     """
     A command that runs in this process sets up logging; the tests of other files hear as before.
-
-    A logger that remembers what it was first used with would stay deaf for them.
     """
-    root, configure = logging.getLogger(), structlog.configure
-    handlers, before = root.handlers, structlog.get_config()
+    root = logging.getLogger()
+    handlers = root.handlers
     loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
     levels = [logger.level for logger in loggers]
-
-    def forgetful(**settings: Any) -> None:
-        configure(**settings | {"cache_logger_on_first_use": False})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structlog, "configure", forgetful)
-        yield
+    yield
     root.handlers = handlers
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
-    configure(**before)
 
 
 class _ShortSleeps:

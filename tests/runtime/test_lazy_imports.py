@@ -112,7 +112,7 @@ def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_pat
         "gatepost.cli",
         "gatepost.cli.main",
     }
-    assert found & {"asyncio", "httpx2", "msgspec", "pydantic", "starlette", "structlog"} == set()
+    assert found & {"asyncio", "httpx2", "msgspec", "pydantic", "starlette"} == set()
 
 
 def test_a_misspelt_name_of_the_package_is_told() -> None:

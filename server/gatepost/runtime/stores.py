@@ -1,13 +1,12 @@
 """Open, sweep and watch the configured stores."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal
-
-import structlog
 
 from gatepost.background import during
 from gatepost.config.references import plain
@@ -25,7 +24,7 @@ PROBE_S = 2.0
 FRESH_S = 1.0
 """How long the result of a probe is cached: public probes must not load the stores."""
 
-log = structlog.get_logger("gatepost.storage")
+log = logging.getLogger("gatepost.storage")
 
 State = Literal["ok", "unavailable"]
 
@@ -52,7 +51,7 @@ async def prepare(settings: StorageSettings) -> None:
         try:
             await relay.ping()
         except StoreUnavailable as outage:
-            log.warning("relay_unavailable", reason=str(outage))
+            log.warning("relay_unavailable", extra={"reason": str(outage)})
 
 
 @asynccontextmanager
@@ -69,9 +68,9 @@ async def _sweep_always(records: Records, every_s: float) -> None:
         try:
             gone = await records.sweep(time.time())
         except StoreUnavailable as outage:
-            log.warning("sweep_failed", reason=str(outage))
+            log.warning("sweep_failed", extra={"reason": str(outage)})
         else:
-            log.debug("swept", records=gone)
+            log.debug("swept", extra={"records": gone})
 
 
 class Watch:
