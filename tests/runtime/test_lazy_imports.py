@@ -115,6 +115,14 @@ def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_pat
     assert found & {"asyncio", "httpx2", "msgspec", "pydantic", "starlette"} == set()
 
 
+def test_a_command_that_serves_nothing_imports_no_server(tmp_path: Path) -> None:
+    """Approvers wait for the approvals, and not for the protocol and its connections."""
+    found, _ = modules(HELP.format(arguments=["approvals", "--help"]), tmp_path)
+
+    assert "gatepost.cli.approvals" in found
+    assert found & {"uvicorn", "gatepost.mcp", "gatepost.runtime.services", "sqlalchemy"} == set()
+
+
 def test_a_misspelt_name_of_the_package_is_told() -> None:
     """Names are loaded when they are asked for, and one that is not there is an error as ever."""
     with pytest.raises(AttributeError, match="module 'gatepost' has no attribute 'Pakc'"):

@@ -12,7 +12,7 @@ from gatepost.cli.configuration import config_option, examine, settled, show
 from gatepost.cli.main import TIMINGS
 from gatepost.config.settings import Config
 from gatepost.runtime.server import bind
-from gatepost.runtime.services import keyring_of
+from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.keyring import KeyRingError
 from gatepost.serve import ServerSetup, nothing, run
 from gatepost.storage.errors import StoreRefused, StoreUnavailable

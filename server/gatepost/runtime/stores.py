@@ -1,4 +1,4 @@
-"""Open, sweep and watch the configured stores."""
+"""Open, sweep and watch the configured stores, and load the key ring."""
 
 import asyncio
 import logging
@@ -10,7 +10,8 @@ from typing import Literal
 
 from gatepost.background import during
 from gatepost.config.references import plain
-from gatepost.config.settings import StorageSettings
+from gatepost.config.settings import Config, StorageSettings
+from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records, open_relay
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
@@ -27,6 +28,12 @@ FRESH_S = 1.0
 log = logging.getLogger("gatepost.storage")
 
 State = Literal["ok", "unavailable"]
+
+
+def keyring_of(config: Config) -> KeyRing:
+    """Return the configured key ring, or a temporary one; raises KeyRingError."""
+    keys = config.keys
+    return KeyRing.load(keys.ring, group_read=keys.group_read) if keys.ring else KeyRing.ephemeral()
 
 
 async def opened(settings: StorageSettings) -> tuple[Records, Relay]:
