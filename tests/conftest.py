@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from gatepost.storage.sql.records import migrate
@@ -24,15 +23,6 @@ for name, examples in (("few", 25), ("many", 150)):
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-
-# What a test lets fail is logged, and rich would draw every frame of it with all its variables: a
-# third of a second each.
-structlog.configure(
-    processors=[
-        *structlog.get_config()["processors"][:-1],
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
-    ]
-)
 
 LONGEST = """
 deploy/test_rolling_restarts.py upstreams/bridge/test_kills.py bench/test_gateway.py
@@ -129,24 +119,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def logging_of_its_own() -> Iterator[None]:
     """
     A command that runs in this process sets up logging; the tests of other files hear as before.
-
-    A logger that remembers what it was first used with would stay deaf for them.
     """
-    root, configure = logging.getLogger(), structlog.configure
-    handlers, before = root.handlers, structlog.get_config()
+    root = logging.getLogger()
+    handlers = root.handlers
     loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
     levels = [logger.level for logger in loggers]
-
-    def forgetful(**settings: Any) -> None:
-        configure(**settings | {"cache_logger_on_first_use": False})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structlog, "configure", forgetful)
-        yield
+    yield
     root.handlers = handlers
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
-    configure(**before)
 
 
 class _ShortSleeps:

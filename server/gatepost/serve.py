@@ -55,6 +55,10 @@ Fresh = Callable[[], tuple[Config, Toolbox] | None]
 """Reads the configuration again; None when it has errors, which it has told."""
 
 
+def nothing(part: str) -> None:
+    """Do nothing after a part of the start."""
+
+
 class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a process needs to serve."""
 
@@ -69,6 +73,8 @@ class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Where `/metrics` is served; None: nowhere."""
     shared_metrics: SharedMetrics = msgspec.field(default_factory=SharedMetrics)
     """Memory for the metrics of every worker."""
+    part_done: Callable[[str], object] = nothing
+    """Called with the name of each part of the start after it has run."""
 
 
 def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
@@ -81,6 +87,7 @@ def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
     configure(level=setup.config.log.level, form=setup.config.log.format)
     raise_limit()
     load_late_modules()
+    setup.part_done("log, and imports that the first request would make")
     if setup.config.listen.workers > 1:
         # Said once, not by each of them; every process opens its own connections later.
         asyncio.run(prepare(setup.config.storage))
@@ -125,17 +132,20 @@ def _scrapes(setup: ServerSetup) -> AbstractContextManager[None]:
     exposition = importlib.import_module("gatepost.telemetry.exposition")
     # Each worker answers for all of them.
     registry = exposition.registry_of(setup.shared_metrics, version=version())
+    setup.part_done("/metrics")
     return scraped(exposition.Exposition(registry), setup.metrics)
 
 
 async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Meter) -> None:
     config = setup.config
     async with opened(config, setup.toolbox, setup.keyring, meter) as services:
+        setup.part_done("stores and services")
         current = Application(
             build_app(config, services, development_issuer=setup.development_issuer)
         )
 
         tls = tls_of(config)
+        setup.part_done("application and TLS")
         one_by_one = asyncio.Lock()
         reloads: set[asyncio.Task[None]] = set()
 
@@ -160,16 +170,9 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
             reloads.add(task)
             task.add_done_callback(reloads.discard)
 
-        def ready() -> None:
-            on_ready()
-            # The development issuer is this very process: the first call fetches its keys, and
-            # the ready line stays the last thing that `gatepost dev` says by itself.
-            if not setup.development_issuer:
-                services.warm()
-
         server = GatepostServer(
             listen_config(current, deadlines(config), tls=tls.context if tls else None),
-            on_ready=ready,
+            on_ready=partial(_ready, setup, services, on_ready),
             on_leave=partial(setattr, services, "leaving", True),
             leave_s=config.leave_s,
             on_drain=lambda: services.drain(config.listen.drain_s),
@@ -178,6 +181,14 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
         await server.serve(sockets=[setup.sock])
         await settled(server.server_state.tasks)
     await end_tasks()
+
+
+def _ready(setup: ServerSetup, services: Services, on_ready: Callable[[], object]) -> None:
+    on_ready()
+    # The development issuer is this very process: the first call fetches its keys, and the ready
+    # line stays the last thing that `gatepost dev` says by itself.
+    if not setup.development_issuer:
+        services.warm()
 
 
 async def taken_up(services: Services, config: Config, toolbox: Toolbox) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.audit.retention import DAY_S, Retention
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from tests.audit.conftest import AuditLog, Value, tamper
+from tests.support.measuring import capture_logs
 
 
 async def by(one: AuditLog, number: int, count: int, tenant: str = "acme") -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.storage.backends import open_records
 from gatepost.telemetry.logs import OWN_LOGGERS, configure
 from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
+from tests.support.measuring import capture_logs
 from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P15")

@@ -11,7 +11,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from structlog.testing import capture_logs
 
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql import schema
@@ -19,6 +18,7 @@ from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.records import database_of, migrate, opened
 from gatepost.storage.sql.tables import METADATA, REVISION
 from tests.storage.conftest import task
+from tests.support.measuring import capture_logs
 
 LATER = '''
 """Something new."""

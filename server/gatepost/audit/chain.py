@@ -1,10 +1,10 @@
 """The hash chain of records, and the attempts to extend it; a key of the ring proves its end."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
-import structlog
 
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import Entry, draft
@@ -19,7 +19,7 @@ START = bytes(32)
 """The previous hash of the first record."""
 PURPOSE = "audit head"
 
-log = structlog.get_logger("gatepost.audit")
+log = logging.getLogger("gatepost.audit")
 
 
 class Undecided(StoreUnavailable):
@@ -73,10 +73,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
         if found != known and (reason := suspicion(found, known, self.keyring)):
             log.error(
                 "audit_chain_broken",
-                tenant=tenant,
-                writer=writer,
-                number=head.number,
-                reason=reason,
+                extra={"tenant": tenant, "writer": writer, "number": head.number, "reason": reason},
             )
             drafts = [_broken(tenant, reason, drafts[0].at), *drafts]
         number, previous, elements = head.number, head.hash, list[bytes]()

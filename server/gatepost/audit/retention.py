@@ -1,13 +1,13 @@
 """Sign checkpoints and remove old audit records, periodically."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
-import structlog
 
 from gatepost.audit.chain import WriteAttempt, is_proven, proven
 from gatepost.audit.checkpoints import (
@@ -54,7 +54,7 @@ HANGING_S = 3.0
 """How long a stop waits for a database that does not answer."""
 DICE = random.SystemRandom()
 
-log = structlog.get_logger("gatepost.audit")
+log = logging.getLogger("gatepost.audit")
 
 
 class Retention:
@@ -126,7 +126,7 @@ class Retention:
             found = made[tuple(ends)] if tuple(ends) in made else self._signed(ends)
             if found is None or follow(ends, newest):
                 return found
-            log.error("audit_checkpoint_refused", tenant=ends[0].tenant)
+            log.error("audit_checkpoint_refused", extra={"tenant": ends[0].tenant})
             return None
 
         checkpoints = await self._records.audit.sign([*heads], sign)
@@ -138,7 +138,7 @@ class Retention:
         try:
             return signed(heads, self._keyring, at=int(self._clock() * 1000))
         except Unproven:
-            log.error("audit_checkpoint_refused", tenant=heads[0].tenant)
+            log.error("audit_checkpoint_refused", extra={"tenant": heads[0].tenant})
             return None
 
     async def _renew(self, chains: Sequence[ChainKey]) -> None:
@@ -166,7 +166,7 @@ class Retention:
                 try:
                     await prune(self._records, self._keyring, tenant, before, self._clock)
                 except Damaged:  # records of other tenants are removed all the same
-                    log.error("audit_prune_refused", tenant=tenant)
+                    log.error("audit_prune_refused", extra={"tenant": tenant})
                 await _rest(time.monotonic() - began)
                 after = tenant
 
@@ -192,7 +192,7 @@ class Retention:
                 if not await self.sign(within_s=CLOSING_S):
                     log.info("audit_left_unsigned")
         except (StoreUnavailable, TimeoutError) as outage:
-            log.warning("audit_not_signed", reason=str(outage) or type(outage).__name__)
+            log.warning("audit_not_signed", extra={"reason": str(outage) or type(outage).__name__})
 
     async def _always(self) -> None:
         loop = asyncio.get_running_loop()
@@ -214,7 +214,7 @@ class Retention:
                     await self.prune()
             except StoreUnavailable as outage:
                 written = -1  # the rest is due, even if there are no new records
-                log.warning("audit_not_signed", reason=str(outage))
+                log.warning("audit_not_signed", extra={"reason": str(outage)})
 
 
 async def _rest(took_s: float) -> None:
@@ -251,10 +251,10 @@ async def prune(
         try:
             await trail.prune(through, {**drafts, CHECKPOINTS: []}, attempt.link)
         except Unproven:
-            log.error("audit_prune_refused", tenant=tenant)
+            log.error("audit_prune_refused", extra={"tenant": tenant})
             break
         pruned |= through
-        log.info("audit_pruned", tenant=tenant, through=found.number)
+        log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
         removed = found.number
     return removed
 

@@ -37,7 +37,7 @@ from gatepost.policy.approvals.request import (
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.approvals import ApprovalServices
-from gatepost.runtime.services import keyring_of
+from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.backends import open_records, open_relay

@@ -8,13 +8,13 @@ entry of the tenant, as long as it may be: so many callers, for so many days.
 
 import asyncio
 import contextlib
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
-import structlog
 
 from gatepost.background import during
 from gatepost.storage.entries import Entries, Entry
@@ -45,7 +45,7 @@ DICE = random.SystemRandom()
 Key = tuple[str, str, str, str, str]
 """Tenant, issuer, kind and subject, and the client."""
 
-log = structlog.get_logger("gatepost.callers")
+log = logging.getLogger("gatepost.callers")
 
 
 class RecentCaller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -213,7 +213,7 @@ class RecentCallers:
             try:
                 await self.write()
             except StoreUnavailable as outage:
-                log.warning("callers_not_written", reason=str(outage))
+                log.warning("callers_not_written", extra={"reason": str(outage)})
                 self._woken.set()
                 await asyncio.sleep(OUTAGE_S)
 

@@ -392,9 +392,3 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
         await closing.enter_async_context(services.approvals.expiring())
         await closing.enter_async_context(services.upstreams.running())
         yield services
-
-
-def keyring_of(config: Config) -> KeyRing:
-    """Return the configured key ring, or a temporary one; raises KeyRingError."""
-    keys = config.keys
-    return KeyRing.load(keys.ring, group_read=keys.group_read) if keys.ring else KeyRing.ephemeral()

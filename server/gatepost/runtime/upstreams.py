@@ -1,11 +1,10 @@
 """The objects that manage and serve upstreams in one process, and reload them."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
-
-import structlog
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.settings import Config
@@ -49,7 +48,7 @@ from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.secrets")
+log = logging.getLogger("gatepost.secrets")
 
 
 class UpstreamParts(Protocol):
@@ -179,11 +178,11 @@ class UpstreamServices:
                 await credential.refused(refused)
             headers = await credential.headers(ctx.caller.principal_key)
         except CredentialDenied as denied:
-            log.warning("credential_withheld", **told)
+            log.warning("credential_withheld", extra=told)
             raise ToolFailure("denied", str(denied)) from None
         except CredentialUnavailable as problem:
             raise ToolFailure("upstream_unavailable", str(problem)) from None
-        log.info("credential_used", **told)
+        log.info("credential_used", extra=told)
         return headers
 
     @asynccontextmanager

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.policy.idempotency import execution
@@ -24,6 +23,7 @@ from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.policy.conftest import ASKED, run_ready
 from tests.support.endpoint import Clock, a_caller
+from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("O12")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.upstreams.connection import (
     ConnectionFailure,
@@ -20,6 +19,7 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.server import StdioProgram
 from gatepost.upstreams.transport import stdio_connection
 from gatepost.upstreams.transport.stderr_log import LINES, StderrLog
+from tests.support.measuring import capture_logs
 from tests.upstreams.transport.conftest import (
     SECRET,
     ConnectingProcess,

@@ -1,6 +1,7 @@
 """The service for approval requests: what people see, decide, grant and revoke."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -8,7 +9,6 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 
 from gatepost.background import during
@@ -54,7 +54,7 @@ DECIDED = "Another person approved the original arguments. Approve them too, or 
 UNKNOWN = "There is no such request (any more)."
 CHANGED = "The definition of this tool has changed. The call has to be made again."
 
-log = structlog.get_logger("gatepost.approvals")
+log = logging.getLogger("gatepost.approvals")
 
 
 class ApprovalService:
@@ -253,7 +253,7 @@ class ApprovalService:
                 if run % TIDY_EVERY == 0:
                     await self.scripts.tidy()
             except StoreUnavailable as outage:
-                log.debug("approvals_not_expired", reason=str(outage))
+                log.debug("approvals_not_expired", extra={"reason": str(outage)})
 
     async def _decide_script(
         self,

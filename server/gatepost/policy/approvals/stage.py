@@ -1,11 +1,11 @@
 """The stage that runs a call only after it has been approved, and the waiting until then."""
 
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 
 from gatepost.policy.approvals.arguments import check_readable
@@ -41,7 +41,7 @@ from gatepost.tools.runner import EXPIRED, GRACE_S
 from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.approvals")
+log = logging.getLogger("gatepost.approvals")
 
 Denied = Callable[[TenantContext], Awaitable[None]]
 
@@ -215,7 +215,7 @@ class ApprovalStage(Stage):
                 await self._requests.close(approval)
             except StoreUnavailable:
                 # The call has run, and the idempotency record prevents a second run.
-                log.warning("approval_not_closed", approval=request.id)
+                log.warning("approval_not_closed", extra={"approval": request.id})
         outcome = _reworded(outcome)
         return outcome if request.edited is None else _with_note(outcome, request.edited)
 
