@@ -75,8 +75,9 @@ class DetailErasure:
                     outcome="erased",
                     details={"records": ranges_of(numbers), "of": why},
                 )
-                link = WriteAttempt(self._keyring).link
-                await chain.erase(numbers, [draft(body, {})], link)
+                attempt = WriteAttempt(self._keyring)
+                await chain.erase(numbers, [draft(body, {})], attempt.link)
+                attempt.report()
                 erased += len(numbers)
         return erased
 

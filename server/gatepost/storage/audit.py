@@ -238,9 +238,11 @@ class TenantTrail(Protocol):
 
     async def prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
-    ) -> None:
+    ) -> bool:
         """
         Remove the records of each writer up to a number, and checkpoints before a number.
+
+        Return False, and change nothing, if another process has removed as many or more.
 
         The drafts are added, all or nothing, durably. *through* and *drafts* have the numbers and
         the drafts by writer; `CHECKPOINTS` is among them, without drafts, and a checkpoint of its

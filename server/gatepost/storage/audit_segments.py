@@ -18,6 +18,8 @@ from gatepost.storage.audit import (
     FIRST_WRITER,
     AuditQuery,
     AuditRow,
+    ChainHead,
+    ChainKey,
     Count,
     Segment,
     Sort,
@@ -203,6 +205,31 @@ def erased(segment: Segment, numbers: Set[int]) -> Segment:
     ]
     records = b"[%b]" % b",".join(map(_written, rows))
     return msgspec.structs.replace(segment, records=records.decode())
+
+
+def end_of(chain: ChainKey, head: ChainHead | None, newest: Segment) -> ChainHead:
+    """
+    Return the end of a chain whose newest segment stands after its head, without a proof.
+
+    The hash is zero if the segment cannot be read.
+    """
+    try:
+        digest = rows_of(newest)[-1].hash
+    except (Damaged, IndexError):
+        digest = bytes(32)
+    numbers: tuple[object, ...] = (newest.first, newest.last)
+    number = max(one for one in numbers if isinstance(one, int))
+    return ChainHead(*chain, number, digest, 0 if head is None else head.pruned, "")
+
+
+def sound(found: Iterable[Segment]) -> list[Segment]:
+    """Return these segments; raises Damaged if a column of one has a value of another type."""
+    segments = list(found)
+    for one in segments:
+        numbers: tuple[object, ...] = (one.first, one.last, one.since, one.until)
+        if not all(isinstance(number, int) for number in numbers):
+            raise Damaged(one.first)
+    return segments
 
 
 def remainder(segment: Segment, through: int) -> list[Segment]:

@@ -127,9 +127,11 @@ class MemoryTrail:
 
     async def prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
-    ) -> None:
+    ) -> bool:
         """Remove the records of each writer up to a number, and checkpoints before a number."""
-        base = through[CHECKPOINTS]
+        base, known = through[CHECKPOINTS], self.chain(CHECKPOINTS).end
+        if known is not None and known.pruned >= base:
+            return False
         if base not in self.signed:
             raise LookupError(base)
         for writer in through.keys() - {CHECKPOINTS}:
@@ -141,6 +143,7 @@ class MemoryTrail:
         for writer, added in drafts.items():
             chain = self.chain(writer)
             chain.take(*link(chain.key, chain.end, added))
+        return True
 
     def _segments(self) -> Iterator[Segment]:
         for chain in self.chains.values():

@@ -41,6 +41,7 @@ from gatepost.storage.audit_segments import (
     quoted,
     remainder,
     repeated,
+    sound,
     summed,
 )
 from gatepost.storage.sql.audit_chain import FIELDS, PAGE, SqlChain, as_segments
@@ -191,33 +192,37 @@ class SqlTrail:
 
     async def prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
-    ) -> None:
+    ) -> bool:
         """Implement `TenantTrail`."""
-        await self._database.apart(self._prune(through, drafts, link))
+        return await self._database.apart(self._prune(through, drafts, link))
 
     async def _prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
-    ) -> None:
+    ) -> bool:
         tenant = self._tenant
         async with self._database.transaction() as connection:
             heads = await locked(connection, [(tenant, writer) for writer in sorted(drafts)])
+            signed = heads[tenant, CHECKPOINTS]
+            if signed is not None and signed.pruned >= through[CHECKPOINTS]:
+                return False
             base = {"its_tenant": tenant, "through": through[CHECKPOINTS]}
             which = _CHECKPOINTS.tenant == tenant, _CHECKPOINTS.number == through[CHECKPOINTS]
             if (await connection.execute(select(*_SIGNED).where(*which))).first() is None:
                 raise LookupError(through[CHECKPOINTS])
             for writer in through.keys() - {CHECKPOINTS}:
                 values = {**base, "its_writer": writer, "through": through[writer]}
-                cut = as_segments(await connection.execute(_CUT, values))
+                cut = sound(as_segments(await connection.execute(_CUT, values)))
                 await connection.execute(_PRUNE, values)
                 left = [rest for one in cut for rest in remainder(one, through[writer])]
                 await put(connection, tenant, left)
             await connection.execute(_FORGET, base)
             batch = {(tenant, writer): drafts[writer] for writer in drafts}
             await add(connection, batch, heads, link)
+        return True
 
     async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
         values = {"its_tenant": self._tenant, **which}
-        return as_segments(await self._database.rows(statement, values))
+        return sound(as_segments(await self._database.rows(statement, values)))
 
 
 def _narrowed(question: AuditQuery) -> Iterator[ColumnElement[bool]]:

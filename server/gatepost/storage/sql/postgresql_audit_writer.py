@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
-from gatepost.storage.sql.audit_heads import END, among, locked
+from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, escaped
 
@@ -66,6 +66,15 @@ SELECT made.* FROM durable, (SELECT count(*) FROM begun) AS counted,
     unnest({_SEGMENTS}) AS made
 """  # noqa: S608  # our names
 _NONE = (None,) * len(_MOVED)
+_NEWEST = f"""
+SELECT chain.place, newest.last, newest.first
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS chain (tenant, writer, place),
+    LATERAL (
+        SELECT last, first FROM audit_segments AS one
+        WHERE one.tenant = chain.tenant AND one.writer = chain.writer AND first < {TOO_HIGH}
+        ORDER BY first DESC LIMIT 1
+    ) AS newest
+"""  # noqa: S608  # our number
 
 
 class PostgresAuditStore(SqlAuditStore):
@@ -83,11 +92,14 @@ class PostgresAuditStore(SqlAuditStore):
 
     async def _write(self, batch: Batch, link: Link) -> None:
         known = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
+        ends = dict(known)
         try:
             async with self._database.engine.connect() as connection:
                 if unknown := [chain for chain in batch if chain not in known]:
-                    known |= await _read(connection, unknown)
-                made = await _add(connection, batch, known, link)
+                    read = await _read(connection, unknown)
+                    known |= read
+                    ends |= await _shown(connection, read)
+                made = await _add(connection, batch, known, ends, link)
         except IntegrityError:
             made = await self._write_in_turn(batch, link)
         self._heads |= made
@@ -99,7 +111,8 @@ class PostgresAuditStore(SqlAuditStore):
             with contextlib.suppress(IntegrityError):
                 async with self._database.transaction() as connection:
                     heads = await locked(connection, sorted(batch))
-                    return await _add(connection, batch, heads, link)
+                    ends = await _shown(connection, heads)
+                    return await _add(connection, batch, heads, ends, link)
         raise StoreUnavailable("other processes write to the same chains of audit records")
 
 
@@ -112,17 +125,34 @@ async def _read(
     return found | {head.key: head for head in heads}
 
 
+async def _shown(
+    connection: AsyncConnection, heads: Mapping[ChainKey, ChainHead | None]
+) -> dict[ChainKey, ChainHead | None]:
+    """Return the ends of the chains with these heads, as `audit_heads.shown`, in one statement."""
+    keys = list(heads)
+    names, writers = [escaped(tenant) for tenant, _ in keys], [writer for _, writer in keys]
+    newest = await connection.exec_driver_sql(_NEWEST, (names, writers))
+    found = {keys[row[0] - 1]: row[1:] for row in newest}
+    beyond = [chain for chain, numbers in found.items() if is_beyond(numbers, heads[chain])]
+    return {**heads, **{chain: await shown(connection, chain, heads[chain]) for chain in beyond}}
+
+
 async def _add(
     connection: AsyncConnection,
     batch: Batch,
     known: Mapping[ChainKey, ChainHead | None],
+    ends: Mapping[ChainKey, ChainHead | None],
     link: Link,
 ) -> dict[ChainKey, ChainHead]:
-    """Add a batch and return its heads; raises IntegrityError unless all heads are as *known*."""
+    """
+    Add a batch after these ends and return its heads.
+
+    Raises IntegrityError unless all heads are as *known*.
+    """
     made: dict[ChainKey, ChainHead] = {}
     segments: list[tuple[str, Segment]] = []
     for chain, drafts in batch.items():
-        added, made[chain] = link(chain, known[chain], drafts)
+        added, made[chain] = link(chain, ends[chain], drafts)
         segments += [(chain[0], one) for one in added]
     await connection.exec_driver_sql(_WRITE, _parameters(known, made, segments))
     return made

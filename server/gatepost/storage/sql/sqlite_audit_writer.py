@@ -20,10 +20,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from gatepost.storage.audit import Batch, ChainHead, ChainKey, Checkpoint, Link, Sign
+from gatepost.storage.audit import Batch, ChainHead, ChainKey, Checkpoint, Link, Segment, Sign
+from gatepost.storage.audit_segments import end_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
-from gatepost.storage.sql.audit_heads import stored_checkpoint, stored_head
+from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint, stored_head
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
 from gatepost.storage.sql.sqlite import check_file, connect
 from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
@@ -48,6 +49,14 @@ _ADD = (
     f"VALUES ({', '.join('?' * len(_SEGMENT))})"
 )
 _HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? AND writer = ?"  # noqa: S608  # our names
+_RECORDS = (
+    "SELECT last, first FROM audit_segments WHERE tenant = ? AND writer = ? AND first < ? "
+    "ORDER BY first DESC LIMIT 1"
+)
+_RECORD = (
+    f"SELECT {', '.join(_SEGMENT)} FROM audit_segments "  # noqa: S608  # our names
+    "WHERE tenant = ? AND writer = ? AND first = ?"
+)
 _ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
 _NEWEST = (
     f"SELECT {', '.join(_CHECKPOINT)} FROM audit_checkpoints "  # noqa: S608  # our names
@@ -281,6 +290,17 @@ class SqliteWriter:
         self.uncopied += size
         return True
 
+    def _shown(
+        self, connection: sqlite3.Connection, chain: ChainKey, head: ChainHead | None
+    ) -> ChainHead | None:
+        """Return the end of a chain that records are added after, as `audit_heads.shown` does."""
+        which = (escaped(chain[0]), chain[1])
+        newest = connection.execute(_RECORDS, (*which, TOO_HIGH)).fetchone()
+        if newest is None or not is_beyond(newest, head):
+            return head
+        found = connection.execute(_RECORD, (*which, newest[1])).fetchone()
+        return end_of(chain, head, Segment(*found[1:]))
+
     def _write_in_turn(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> None:
         """Write after the heads in the database."""
         heads: dict[ChainKey, tuple[str, ChainHead]] = {}
@@ -292,7 +312,7 @@ class SqliteWriter:
                 name = escaped(tenant)
                 found = connection.execute(_HEAD, (name, writer)).fetchone()
                 before = None if found is None else stored_head((tenant, *found[1:]))
-                segments, head = link(chain, before, drafts)
+                segments, head = link(chain, self._shown(connection, chain, before), drafts)
                 size += sum(len(one.records) for one in segments)
                 connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])
                 connection.execute(_KEEP, (name, *astuple(head)[1:]))

@@ -29,6 +29,10 @@ def insert_into(table: Table, dialect: str) -> Any:
     return importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
+NO_TEXT = "\0"
+"""What is read of a value that is no text. SQLite keeps anything in any column; no id is this."""
+
+
 class Exact(TypeDecorator[str]):
     """
     Text that comes back as it went in, whatever it holds.
@@ -44,9 +48,11 @@ class Exact(TypeDecorator[str]):
         """Escape what does not fit; nothing else looks like an escape."""
         return None if value is None else escaped(value)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Undo it."""
-        if value is None or "\\" not in value:
+    def process_result_value(self, value: object, dialect: Dialect) -> str | None:
+        """Undo it; return `NO_TEXT` for a value that is none."""
+        if not isinstance(value, str):
+            return None if value is None else NO_TEXT
+        if "\\" not in value:
             return value
         return _ESCAPE.sub(_meant, value)
 
