@@ -228,7 +228,14 @@ class TenantTrail(Protocol):
         """Return the matching records of all chains by position, the newest first."""
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
-        """Count the records of all chains since a time, slice by slice."""
+        """
+        Count the calls, refusals and refused tokens of all chains since a time, slice by slice.
+
+        Reads hourly sums, which are kept for a month: both numbers are of full hours.
+        """
+
+    async def forget_counts(self) -> None:
+        """Remove all sums that `count` reads, durably; the records stay."""
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Return its checkpoints, in order."""

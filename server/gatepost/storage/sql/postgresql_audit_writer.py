@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from msgspec.structs import astuple
@@ -13,28 +14,31 @@ from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
+from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, escaped
+from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
 
 MOST_ATTEMPTS = 5
 """How often a batch is written again because another process has added to one of its chains."""
 
-_TYPES = {"BIGINT": "bigint", "BLOB": "bytea", "TEXT": "text"}
+_TYPES = {"BIGINT": "bigint", "BLOB": "bytea", "DOUBLE": "float8", "TEXT": "text"}
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _END = [column.name for column in AUDIT_HEADS.columns]
 _MOVED = _END[2:]
 _WAS = [f"was_{name}" for name in _MOVED]
 
 
-def _arrays() -> tuple[str, str]:
-    """Return the parameters for heads and for segments: an array for each column."""
+def _arrays() -> list[str]:
+    """Return the parameters for heads, segments and sums: an array for each column."""
     ends = [*AUDIT_HEADS.columns, *[*AUDIT_HEADS.columns][2:]]
-    types = [_TYPES[str(column.type)] for column in (*ends, *AUDIT_SEGMENTS.columns)]
-    places = [f"${at}::{name}[]" for at, name in enumerate(types, 1)]
-    return ", ".join(places[: len(ends)]), ", ".join(places[len(ends) :])
+    made, at = list[str](), count(1)
+    for columns in (ends, [*AUDIT_SEGMENTS.columns], [*AUDIT_SUMS.columns]):
+        types = [_TYPES[str(column.type)] for column in columns]
+        made.append(", ".join(f"${next(at)}::{name}[]" for name in types))
+    return made
 
 
-_HEADS, _SEGMENTS = _arrays()
+_HEADS, _SEGMENTS, _SUMS = _arrays()
 # A head is moved only if all of its columns are as they were. Any other one is added: that fails
 # where there is one already, and where there should be one, which then gets no number. So a batch
 # is written whole, or not at all, with IntegrityError.
@@ -60,6 +64,11 @@ begun AS (
     SELECT tenant, writer, CASE WHEN was_number IS NULL THEN number END, {", ".join(_MOVED[1:])}
     FROM ends WHERE (tenant, writer) NOT IN (SELECT tenant, writer FROM moved)
     ORDER BY tenant, writer RETURNING writer
+),
+summed AS (
+    INSERT INTO audit_sums ({", ".join(COLUMNS)})
+    SELECT sums.* FROM (SELECT count(*) FROM held) AS counted, unnest({_SUMS}) AS sums
+    {ADDED}
 )
 INSERT INTO audit_segments ({", ".join(_SEGMENT)})
 SELECT made.* FROM durable, (SELECT count(*) FROM begun) AS counted,
@@ -161,15 +170,21 @@ async def _add(
 def _parameters(
     known: Mapping[ChainKey, ChainHead | None],
     made: Mapping[ChainKey, ChainHead],
-    segments: Iterable[tuple[str, Segment]],
+    segments: Sequence[tuple[str, Segment]],
 ) -> tuple[list[Any], ...]:
-    """Return an array for each column of the heads and of the segments."""
+    """Return an array for each column of the heads, the segments and the sums."""
     ends = [
         (escaped(chain[0]), *_columns(made[chain])[1:], *_columns(known[chain])[2:])
         for chain in made
     ]
     added = [(escaped(tenant), *astuple(one)) for tenant, one in segments]
-    return (*map(list, zip(*ends, strict=True)), *map(list, zip(*added, strict=True)))
+    sums = rows_of(segments)
+    return (*_by_column(ends, 0), *_by_column(added, 0), *_by_column(sums, len(COLUMNS)))
+
+
+def _by_column(rows: Iterable[tuple[Any, ...]], empty: int) -> list[list[Any]]:
+    """Return the values of each column; of no rows as many empty columns as *empty*."""
+    return [list(one) for one in zip(*rows, strict=True)] or [[] for _ in range(empty)]
 
 
 def _columns(head: ChainHead | None) -> tuple[Any, ...]:

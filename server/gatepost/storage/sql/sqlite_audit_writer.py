@@ -25,6 +25,7 @@ from gatepost.storage.audit_segments import end_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint, stored_head
+from gatepost.storage.sql.audit_sums import sqlite_sum
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
 from gatepost.storage.sql.sqlite import check_file, connect
 from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
@@ -71,8 +72,8 @@ _CHECK = (
     f"VALUES ({', '.join('?' * len(_CHECKPOINT))})"
 )
 
-# An insert into this view moves a head and adds a segment, in one statement, which is one
-# transaction. It fails if any column of the head is not as this process left it.
+# An insert into this view moves a head, adds a segment and counts it, in one statement, which is
+# one transaction. It fails if any column of the head is not as this process left it.
 _COLUMNS = [*_SEGMENT, *_MOVED, *_WAS]
 _VIEW = (
     f"CREATE TEMP VIEW audit_growth ({', '.join(_COLUMNS)}) "
@@ -86,8 +87,10 @@ CREATE TEMP TRIGGER audit_grows INSTEAD OF INSERT ON audit_growth BEGIN
     SELECT RAISE(ABORT, 'another end') WHERE changes() = 0;
     INSERT INTO audit_segments ({", ".join(_SEGMENT)})
         VALUES ({", ".join(f"NEW.{name}" for name in _SEGMENT)});
+    {sqlite_sum("NEW.tenant", "NEW.writer", "NEW.since", "NEW.counts")};
 END
 """  # noqa: S608  # our names
+_SUM = sqlite_sum("?1", "?2", "?3", "?4")
 _PLACES = f"({', '.join('?' * len(_COLUMNS))})"
 _GROW = [
     f"INSERT INTO audit_growth VALUES {', '.join([_PLACES] * size)}"  # noqa: S608  # our names
@@ -315,6 +318,8 @@ class SqliteWriter:
                 segments, head = link(chain, self._shown(connection, chain, before), drafts)
                 size += sum(len(one.records) for one in segments)
                 connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])
+                counts = [(name, one.writer, one.since, one.counts) for one in segments]
+                connection.executemany(_SUM, counts)
                 connection.execute(_KEEP, (name, *astuple(head)[1:]))
                 heads[chain] = (name, head)
         self._heads |= heads

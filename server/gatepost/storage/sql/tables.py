@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest of the migrations, which these tables equal."""
 
 
@@ -270,4 +270,23 @@ AUDIT_CHECKPOINTS = Table(
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("statement", Text, nullable=False),
     Column("signature", Text, nullable=False),
+)
+
+AUDIT_SUMS = Table(
+    "audit_sums",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    # Milliseconds since the epoch.
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("writer", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Exact, primary_key=True),
+    Column("tool", Exact, primary_key=True),
+    Column("outcome", Exact, primary_key=True),
+    # `limit` is a word of SQL.
+    Column("limited_by", Exact, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index(None, "expires_at"),
+    # A sum is one page to write instead of two.
+    sqlite_with_rowid=False,
 )
