@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest of the migrations, which these tables equal."""
 
 
@@ -175,6 +175,8 @@ APPROVAL_REQUESTS = Table(
     Column("revision", Integer, nullable=False),
     Index(None, "tenant", "binding", unique=True),
     Index(None, "tenant", "state", "changed_at"),
+    # By which the waiting ones are listed.
+    Index(None, "tenant", "state", "created_at", "id"),
     Index(None, "state", "until"),
     Index(None, "expires_at"),
 )
