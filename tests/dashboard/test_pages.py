@@ -283,3 +283,26 @@ def test_a_call_that_has_begun_is_told_of_in_plain_words(
     assert "unknown" in trail
     number = billing.record("approval", "refund")
     assert "its outcome is unknown" in dave.get(f"/audit/{number}").text
+
+
+def test_requests_that_do_not_fit_are_on_the_next_page(
+    billing: BillingServer, dave: HttpBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page stays live, and each request is on one of them."""
+    monkeypatch.setattr("gatepost.dashboard.inbox.PAGE", 1)
+    requests = [billing.asks("refund", {"customer": f"C-{n}", "amount": 5}) for n in (301, 302)]
+    seen, below, live = [], "", []
+    while True:
+        page = dave.get(below).text
+        seen += re.findall(r'<h2><a href="[^"]*/approvals/([^"]+)"', page)
+        live.append("sse-connect" in page)
+        link = re.search(r'href="[^"]*(\?after=[^"]+)"', page)
+        if link is None:
+            break
+        below = unescape(link[1])
+    assert set(requests) <= set(seen)
+    assert len(seen) == len(set(seen)) == len(live)
+    assert live == [True, *[False] * (len(live) - 1)]
+    assert dave.get("?after=nothing").status_code == 200
+    for request in requests:
+        assert decide(dave, request, "reject") == 303

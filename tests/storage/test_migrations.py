@@ -89,7 +89,11 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
     second = await migrate(empty_url)
 
     assert (first.before, first.after) == (None, REVISION)
-    assert first.steps == ("0001: Create all tables.",)
+    assert first.steps == (
+        "0001: Create all tables.",
+        "0002: Create the hourly sums of audit records.",
+        "0003: Create the index of waiting approval requests.",
+    )
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 
 

@@ -154,7 +154,9 @@ class Retention:
             ]
             for tenant, writer in chains
         }
-        await self._records.audit.write(drafts, WriteAttempt(self._keyring).link)
+        attempt = WriteAttempt(self._keyring)
+        await self._records.audit.write(drafts, attempt.link)
+        attempt.report()
 
     async def prune(self) -> None:
         """Remove records older than `audit.retention_days`; raises StoreUnavailable."""
@@ -247,12 +249,15 @@ async def prune(
         }
         drafts = {writer: [_retained(tenant, number, clock)] for writer, number in through.items()}
         through[CHECKPOINTS] = found.number
-        attempt = PruningAttempt(keyring, through)
+        attempt = PruningAttempt(WriteAttempt(keyring), through)
         try:
-            await trail.prune(through, {**drafts, CHECKPOINTS: []}, attempt.link)
+            done = await trail.prune(through, {**drafts, CHECKPOINTS: []}, attempt.link)
         except Unproven:
             log.error("audit_prune_refused", extra={"tenant": tenant})
             break
+        if not done:
+            break  # another replica removes them
+        attempt.attempt.report()
         pruned |= through
         log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
         removed = found.number
@@ -287,7 +292,7 @@ async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -
 class PruningAttempt(msgspec.Struct, frozen=True):
     """A `WriteAttempt` whose heads note the removed records."""
 
-    keyring: KeyRing
+    attempt: WriteAttempt
     through: Mapping[int, int]
     """The last removed record of each writer, and the checkpoint."""
 
@@ -297,8 +302,9 @@ class PruningAttempt(msgspec.Struct, frozen=True):
         """Return the next segments and the new head; implements `Link`. Raises Unproven."""
         made, head = list[Segment](), found
         if chain[1] != CHECKPOINTS:
-            made, head = WriteAttempt(self.keyring).link(chain, found, drafts)
-        if head is None or not is_proven(head, self.keyring):
+            made, head = self.attempt.link(chain, found, drafts)
+        keyring = self.attempt.keyring
+        if head is None or not is_proven(head, keyring):
             raise Unproven(chain[0])
         pruned = max(head.pruned, self.through[chain[1]])
-        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring)
+        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), keyring)

@@ -338,6 +338,7 @@ class AuditWriter:
         self.refusing = self.failing = False
         self._batch = None
         self._heads |= attempt.heads
+        attempt.report()
         sizes = self._builder.sizes
         while sizes:
             caller, size = sizes.popleft()

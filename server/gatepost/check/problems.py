@@ -339,6 +339,7 @@ def _numbers(config: Config) -> Iterator[Problem]:
     not_negative = {
         "limits.failures_per_second": most.failures_per_second,
         "limits.requests_per_second": most.requests_per_second,
+        "limits.cached_tokens": most.cached_tokens,
         "limits.unread_bytes": most.unread_bytes,
         "limits.unread_bytes_per_caller": most.unread_bytes_per_caller,
         "limits.read_bytes_per_second": most.read_bytes_per_second,

@@ -20,7 +20,7 @@ from gatepost.dashboard.page import (
 )
 from gatepost.policy.approvals.arguments import decoded
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
-from gatepost.policy.approvals.service import DECIDED, ApprovalService
+from gatepost.policy.approvals.service import DECIDED, PAGE, ApprovalService
 from gatepost.tools.api import Tool
 
 Tools = Callable[[], Mapping[str, Tool]]
@@ -179,7 +179,8 @@ class RequestPage:
             and self._approvals.objection(request, visit.visitor) is None
         )
         if not is_open:
-            values["others"] = len(await self._approvals.waiting(visit.tenant))
+            found = await self._approvals.waiting(visit.tenant)
+            values["others"] = f"{PAGE} or" if len(found) >= PAGE else len(found)
         here = "" if is_open else "/history"
         return self._sheet.page("request.html", visit, here=here, status=status, **values)
 

@@ -29,9 +29,11 @@ from gatepost.policy.approvals.request import (
     SealedArguments,
     StoredApproval,
     Undecidable,
+    WaitingSince,
     approval_of,
     none_revoked,
     party_of,
+    place_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.rules import Plan, objection, variables_of
@@ -105,13 +107,28 @@ class ApprovalService:
         self.policies = ToolPolicies(settings, plan, tools, beside)
         self.requests.apply(settings, self.policies)
 
-    async def waiting(self, tenant: str) -> list[ApprovalRequest]:
-        """Return calls and scripts that wait for approval, the oldest first."""
-        records = await self._of(tenant).waiting(self.settings.max_waiting_per_tenant)
-        current = [await self.requests.current(approval_of(one)) for one in records]
-        found = [one.request for one in current if one and one.request.state == "waiting"]
-        found += await self.scripts.waiting(tenant)
-        return sorted(found, key=lambda one: (one.created_at, one.id))
+    async def waiting(
+        self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE
+    ) -> list[ApprovalRequest]:
+        """
+        Return calls and scripts that wait for approval, the oldest first, page by page.
+
+        *after* is the place of the last request of the previous page.
+        """
+        found = [
+            one for one in await self.scripts.waiting(tenant) if not after or place_of(one) > after
+        ]
+        place, left = after, most
+        while left:
+            records = await self._of(tenant).waiting(left, place)
+            current = [await self.requests.current(approval_of(one)) for one in records]
+            some = [one.request for one in current if one and one.request.state == "waiting"]
+            if len(records) == left:
+                place, left = (records[-1].created_at, records[-1].id), left - len(some)
+            else:
+                left = 0
+            found += some
+        return sorted(found, key=place_of)[:most]
 
     async def history(
         self, tenant: str, *, before: ApprovalRequest | None = None, most: int = PAGE
