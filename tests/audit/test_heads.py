@@ -1,9 +1,9 @@
 """The end of a chain is not where its records end, or not where a process remembers it."""
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.audit.conftest import audit_log, drop, stolen_data, tamper
+from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("AU1")
 
