@@ -145,6 +145,7 @@ class UpstreamServices:
             self.keyring,
             called=self.refresher.called,
             owner_of=self._owner_of,
+            is_served=self._is_served,
         )
 
     def _administration(self, audit: ManagementAudit) -> UpstreamAdministration:
@@ -208,6 +209,14 @@ class UpstreamServices:
         except (Unknown, StoreUnavailable):
             return None
         return "" if offer.origin is None else offer.origin.server_id
+
+    async def _is_served(self, server: UpstreamServer) -> bool:
+        """Return whether a server is still registered under its URL, and not disabled."""
+        try:
+            found = await self.store.server(server.tenant, server.id)
+        except StoreUnavailable:
+            return True  # as far as this process knows; a task asks again with its next poll
+        return found is not None and (found.status, found.url) == ("active", server.url)
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
