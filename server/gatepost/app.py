@@ -16,7 +16,7 @@ from gatepost.http.edge import Edge, RenderRefusal, respond
 from gatepost.http.start_page import document_headers, page_headers, start_page
 from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.endpoint import EndpointLimits as BodyLimits
-from gatepost.mcp.request_wrappers import RequestTracing, WrapRequest, logged
+from gatepost.mcp.request_wrappers import KNOWN, RequestTracing, WrapRequest, logged
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.rest.exchange import RestExchange, RestLimits
@@ -71,6 +71,7 @@ def build_app(
     )
     own_origin_rules = ("/dev-as",) if development_issuer else ()
     services.request_metrics.apply(table.label)
+    services.log.apply(shown_names(services.registry))
     return Edge(
         table,
         checks=HeadChecks(head_rules(config, resource, own_origin_rules), allow=table.allow),
@@ -284,6 +285,11 @@ def scopes_of(config: Config, registry: Registry) -> Sequence[str]:
     """Return the scopes that clients may request: those for any request, then those of offers."""
     named = config.scopes.named
     return (*named, *sorted((registry.declared & registry.obtainable).difference(named)))
+
+
+def shown_names(registry: Registry) -> frozenset[str]:
+    """Return what the access log shows of a JSON-RPC request without searching it for secrets."""
+    return KNOWN.union(registry.tools, registry.documents, registry.prompts, registry.skills)
 
 
 class RouteTable:
