@@ -54,7 +54,8 @@ def start_page(config: Config) -> bytes:
         "<h2>How to connect</h2>",
         f"<p>Claude Code:</p><pre>claude mcp add --transport http gatepost {url}</pre>",
         "<p>VS Code: run <em>MCP: Add Server</em>, choose <em>HTTP</em>, paste the address.</p>",
-        "<p>MCP Inspector: choose <em>Streamable HTTP</em>, paste the address, connect.</p>",
+        "<p>MCP Inspector: <em>Add Servers</em>, <em>+ Add manually</em>, transport "
+        "<em>streamable-http</em>, paste the address, turn on the switch.</p>",
         "<h2>What else answers here</h2>",
         "<p><code>/health</code> says that the server runs, <code>/readyz</code> what it could "
         "learn of its identity providers. Agents that speak plain REST list tools at "

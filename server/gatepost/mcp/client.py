@@ -37,8 +37,8 @@ REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
 MOST_LOG_BYTES = 16_384
 
-SIGN_EVERY_S = 10.0
-"""How often the client is told that its call still waits."""
+SIGN_EVERY_S = 4.0
+"""How often the client is told that its call still waits; the reason is that of `BEAT_EVERY_S`."""
 HOLD_S = 45.0
 """
 The longest wait if the client has to repeat the call, or if Gatepost cannot send it anything.
