@@ -13,7 +13,13 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.settings import Config
 from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.edge import Edge, RenderRefusal, respond
-from gatepost.http.start_page import document_headers, page_headers, start_page
+from gatepost.http.start_page import (
+    ICON,
+    document_headers,
+    icon_headers,
+    page_headers,
+    start_page,
+)
 from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.endpoint import EndpointLimits as BodyLimits
 from gatepost.mcp.request_wrappers import KNOWN, RequestTracing, WrapRequest, logged
@@ -274,7 +280,8 @@ def pages(config: Config, resource: Resource) -> list[Route]:
         document(resource, version(), admin=bool(config.scopes.admin)),
     )
     routes = [
-        Route("/openapi.json", StaticPage(openapi, document_headers(openapi)), methods=["GET"])
+        Route("/openapi.json", StaticPage(openapi, document_headers(openapi)), methods=["GET"]),
+        Route("/favicon.ico", StaticPage(ICON, icon_headers()), methods=["GET"]),
     ]
     if resource.path not in {"", "/"}:
         routes.append(Route("/", StaticPage(start, page_headers(start)), methods=["GET"]))
