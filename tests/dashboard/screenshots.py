@@ -39,6 +39,7 @@ INVOICE = {
     "Kind regards\nAcme\u202e\u200b",
     "mail_token": "known-to-nobody-but-the-agent",
 }
+CLAUDE_CODE = {"name": "claude-code", "title": "Claude Code", "version": "2.1.328"}
 NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThanks to everybody.\n"
 BEFORE = 'def main(args):\n    rows = call("list_invoices", month = args["month"])\n'
 AFTER = BEFORE + '    call("send_invoice", to = args["to"])\n    return len(rows)\n'
@@ -145,7 +146,7 @@ def _empty(dave: Visitor) -> Iterator[Scene]:
 def _requests(
     billing: BillingServer, dave: Visitor, browser: Browser, look: dict[str, Any]
 ) -> Iterator[Scene]:
-    invoice = billing.asks("send_invoice", INVOICE)
+    invoice = billing.asks_as(CLAUDE_CODE, "send_invoice", INVOICE)
     billing.write("notes/release.md", NOTES)
     changed = NOTES.replace("Two bugs", "Seven bugs").replace("start\n", "start\n- Dark pages\n")
     write = billing.asks("workspace_write", {"path": "notes/release.md", "content": changed})
@@ -182,7 +183,7 @@ def _requests(
 
 def _endings(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
     used = billing.asks("refund", {"customer": "C-7", "amount": 20.0})
-    billing.decides("dave", used)
+    billing.decides("dave", used, comment="For October only.")
     billing.call("refund", {"customer": "C-7", "amount": 20.0})
     yield "used", dave.open(f"/approvals/{used}")
     approved = billing.asks("refund", {"customer": "C-8", "amount": 25.0})

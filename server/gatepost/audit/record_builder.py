@@ -36,7 +36,6 @@ REFUSED = frozenset(
         "insufficient_authentication",
         "missing_capability",
         "rate_limit",
-        "approval_pending",
         "refused",
     }
 )

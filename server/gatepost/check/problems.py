@@ -32,7 +32,7 @@ from gatepost_authz.client_authentication import reference_of, signing_key
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 from gatepost_authz.tenant import client_tenants
 
-TAKEN = frozenset({"/health", "/readyz", "/openapi.json"})
+TAKEN = frozenset({"/health", "/readyz", "/openapi.json", "/favicon.ico"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 

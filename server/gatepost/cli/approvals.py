@@ -115,9 +115,10 @@ def show(request_id: str, tenant: str, path: Path) -> None:
 @approvals.command()
 @click.argument("request_id", metavar="ID")
 @click.option("--digest", help="Digest of the request, as printed by `show`.")
+@click.option("--comment", default="", help="Comment on a call, shown to the agent.")
 @tenant_option
 @config_option
-def approve(request_id: str, digest: str | None, tenant: str, path: Path) -> None:
+def approve(request_id: str, digest: str | None, comment: str, tenant: str, path: Path) -> None:
     """
     Approve the call or script ID.
 
@@ -133,7 +134,9 @@ def approve(request_id: str, digest: str | None, tenant: str, path: Path) -> Non
     request = with_approvals(
         path,
         tenant,
-        lambda service: service.approve(tenant, request_id, Operator(administrator()), seen=digest),
+        lambda service: service.approve(
+            tenant, request_id, Operator(administrator()), seen=digest, reason=comment
+        ),
     )
     if request.state == "waiting":
         click.echo(
@@ -201,6 +204,7 @@ def tell(request: ApprovalRequest) -> None:
         ("definition", facts.definition if facts else ""),
         ("caller", who(request.caller)),
         ("client", request.caller.client_id or ""),
+        ("calls itself", request.caller.client_name),
         ("acting", request.caller.actor or ""),
         ("since", when(request.created_at)),
         ("until", when(request.until)),

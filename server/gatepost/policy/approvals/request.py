@@ -62,6 +62,8 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     """The acting party, as the token says (``act``, RFC 8693 section 4.1)."""
     issued_at: int | None = None
     """When that token was issued; None if it did not say, or in records of older versions."""
+    client_name: str = ""
+    """The name that the client gives itself, without secrets; it proves nothing."""
 
     @property
     def shown(self) -> str:
