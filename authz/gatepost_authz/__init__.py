@@ -45,6 +45,7 @@ from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
 from gatepost_authz.pinning import GuardedTransport
 from gatepost_authz.presets import PRESETS, Preset
+from gatepost_authz.protected_app import ProtectedApp
 from gatepost_authz.scopes import Implications
 from gatepost_authz.signature import IssuerKeys
 from gatepost_authz.tenant import Policy, Tenancy
@@ -88,6 +89,7 @@ __all__ = [
     "Policy",
     "Preset",
     "Problem",
+    "ProtectedApp",
     "Resource",
     "RevokedToken",
     "RoleRule",

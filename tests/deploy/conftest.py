@@ -4,7 +4,8 @@ import os
 import re
 import shutil
 import ssl
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +30,27 @@ PROGRAMS = f"{ROOT / '.venv/deploy/bin'}{os.pathsep}/usr/sbin"
 HOST, ISSUER = "mcp.example.com", "id.example.com"
 SWITCHED_OFF = re.compile(r"^(\s*)#(?=\S)", re.MULTILINE)
 WITHIN_S = 30
+
+
+def clean() -> dict[str, str]:
+    """This environment without anything that leads to the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def printed(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> str:
+    """Run a command, which must succeed, and return what it prints."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=dict(env or clean()),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
 
 TOOLS = '''
 import asyncio, os

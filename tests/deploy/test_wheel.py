@@ -1,17 +1,16 @@
 """The wheel in an empty environment: everything it needs is in its metadata, and it runs."""
 
-import os
 import re
-import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.source import ROOT
+from tests.deploy.conftest import clean, printed
 from tests.support.commands import READY, Gatepost
 from tests.support.processes import free_port
 
@@ -20,32 +19,12 @@ pytestmark = pytest.mark.slow
 LOCK = ROOT / "requirements.lock"
 
 
-def clean() -> dict[str, str]:
-    """This environment without anything that leads to the checkout."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-
-
-def run(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> str:
-    """What a command prints; it must succeed."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd,
-        env=dict(env or clean()),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
-    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *build, cwd=folder)
+    printed(sys.executable, "-m", "pip", "--disable-pip-version-check", *build, cwd=folder)
     (made,) = folder.glob("gatepost-*.whl")
     return made
 
@@ -56,8 +35,8 @@ def installed(wheel: Path) -> Path:
     home = wheel.parent / "environment"
     venv.create(home, with_pip=True)
     pip = [home / "bin/python", "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    run(*pip, "--require-hashes", "--requirement", LOCK, cwd=wheel.parent)
-    run(*pip, "--no-deps", wheel, cwd=wheel.parent)
+    printed(*pip, "--require-hashes", "--requirement", LOCK, cwd=wheel.parent)
+    printed(*pip, "--no-deps", wheel, cwd=wheel.parent)
     return home / "bin"
 
 
@@ -76,16 +55,16 @@ def dev(*command: str | Path, cwd: Path) -> Iterator[Gatepost]:
 
 def test_the_metadata_names_every_dependency(installed: Path, tmp_path: Path) -> None:
     """Nothing that it imports was there only because a checkout had it."""
-    run(installed / "python", "-m", "pip", "check", cwd=tmp_path)
-    run(installed / "gatepost", "--help", cwd=tmp_path)
+    printed(installed / "python", "-m", "pip", "check", cwd=tmp_path)
+    printed(installed / "gatepost", "--help", cwd=tmp_path)
 
 
 def test_it_runs_after_pip_install(installed: Path, tmp_path: Path) -> None:
     """A server, a token for it, and the doctor, which finds nothing wrong."""
     with dev(installed / "gatepost", cwd=tmp_path) as process:
-        token = run(installed / "gatepost", "token", "--tenant", "acme", cwd=tmp_path).strip()
+        token = printed(installed / "gatepost", "token", "--tenant", "acme", cwd=tmp_path).strip()
         environment = clean() | {"GATEPOST_DOCTOR_TOKEN": token}
-        said = run(installed / "gatepost", "doctor", process.url, cwd=tmp_path, env=environment)
+        said = printed(installed / "gatepost", "doctor", process.url, cwd=tmp_path, env=environment)
 
     assert said.strip().splitlines()[-1] == f"No problems found at {process.url}."
 
@@ -103,7 +82,7 @@ def test_it_runs_by_uvx(wheel: Path, tmp_path: Path) -> None:
 
 def test_the_wheel_holds_what_it_should(wheel: Path, tmp_path: Path) -> None:
     """The packages with their pages and styles, the licence, and no tests or keys."""
-    names = run(sys.executable, "-m", "zipfile", "--list", wheel, cwd=tmp_path)
+    names = printed(sys.executable, "-m", "zipfile", "--list", wheel, cwd=tmp_path)
     tops = {line.split("/")[0] for line in names.splitlines()[1:]}
 
     assert {top for top in tops if "dist-info" not in top} == {

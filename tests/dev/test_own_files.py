@@ -1,5 +1,6 @@
 """`gatepost dev` with an author's own files: a configuration, the environment, and reloads."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,11 +96,14 @@ def test_a_configuration_is_joined_with_issuer_tenants_and_users(tmp_path: Path)
         read = client.call(token, "memory_read")
         long = client.call(token, "echo", {"text": "x" * 3000})
         waiting = client.call(token, "price")
+    _, listed_by_command, _ = commands.ended("tools", "--config", "state/dev.toml", cwd=tmp_path)
 
     assert {tool["name"] for tool in listed} >= {"echo", "memory_read", "price"}
     assert read.status == 200
     assert long.status == 413
     assert b"Nobody approved this call in time" in waiting.body
+    # What `gatepost approvals approve --config` needs to judge a request by the same rules.
+    assert re.search(r"^price .* always ", listed_by_command, re.MULTILINE), listed_by_command
     assert (
         "Not used of gatepost.toml: `resource`, `listen.host`, `issuers`, `storage`"
         in running.output

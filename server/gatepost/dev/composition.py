@@ -18,6 +18,7 @@ from gatepost.config.settings import (
     StdioSettings,
     StorageSettings,
     TenancySettings,
+    ToolsSettings,
 )
 from gatepost.dev.imitating import (
     APP_CLIENT,
@@ -242,13 +243,20 @@ def write_settings(folder: Path, config: Config) -> None:
         b"scopes = %b" % inline(config.scopes).encode(),
         b"tenancy = { tenants = %b }" % quoted(config.tenancy.tenants),
         b"storage = { database = %b }" % quoted(f"sqlite:///{quote(str(place / DATABASE_FILE))}"),
-        b"tools = { packs = %b }" % quoted(config.tools.packs),
+        b"tools = %b" % inline(from_anywhere(config.tools)).encode(),
+        b"approvals = %b" % inline(config.approvals).encode(),
         b"keys = { ring = %b }" % quoted(f"file:{place / RING_FILE}"),
         b"network = %b" % inline(config.network).encode(),
         b"upstreams_file = %b" % inline(config.upstreams_file).encode(),
         b"upstreams = [%b]" % ", ".join(map(inline, config.upstreams)).encode(),
     ]
     (folder / SETTINGS_FILE).write_bytes(b"\n".join([*lines, b""]))
+
+
+def from_anywhere(tools: ToolsSettings) -> ToolsSettings:
+    """Return the settings with absolute paths for the files of `load`."""
+    load = (str(Path(one).resolve()) if one.endswith(".py") else one for one in tools.load)
+    return msgspec.structs.replace(tools, load=tuple(load))
 
 
 def write_state(folder: Path, config: Config, issuer: IssuerSettings) -> Path:

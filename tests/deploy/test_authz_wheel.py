@@ -1,0 +1,158 @@
+"""gatepost-authz alone in an empty environment: its README's examples, pasted."""
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from fastmcp import Client
+
+from tests.architecture.source import ROOT
+from tests.deploy.conftest import clean, printed
+from tests.support.issuers import Idp
+from tests.support.processes import Process, free_port
+from tests.support.tokens import TokenFactory, jwk, rsa_key
+
+pytestmark = pytest.mark.slow
+
+FOLDER = ROOT / "authz"
+README = (FOLDER / "README.md").read_text(encoding="utf-8")
+EXAMPLES = dict(re.findall(r"^## ([^\n]+)\n+```python\n(.*?)^```$", README, re.M | re.DOTALL))
+PROTOCOLS = {"Ten lines": "http", "FastMCP": "mcp", "The MCP Python SDK": "mcp", "FastAPI": "http"}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has the wheel and what its metadata names."""
+    folder = tmp_path_factory.mktemp("authz")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, FOLDER]
+    printed(*pip, *build, cwd=folder)
+    (wheel,) = folder.glob("gatepost_authz-*.whl")
+    home = folder / "environment"
+    printed(
+        Path(sys.executable).with_name("uv"), "venv", "--python", sys.executable, home, cwd=folder
+    )
+    install(home / "bin/python", wheel)
+    return home / "bin/python"
+
+
+def install(python: Path, *what: str | Path) -> None:
+    """Install in the versions of our lock."""
+    pins = re.findall(
+        r"^[\w.-]+==[^\\\n]+", (ROOT / "requirements-dev.lock").read_text(encoding="utf-8"), re.M
+    )
+    constraints = python.parent / "constraints.txt"
+    constraints.write_text("\n".join(pins), encoding="utf-8")
+    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--python", python]
+    printed(*uv, "--constraints", constraints, *what, cwd=python.parent)
+
+
+@pytest.fixture(scope="module")
+def frameworks(python: Path, names_it_needs: str) -> Path:
+    """The same interpreter, with what the examples put behind the gate."""
+    install(python, "uvicorn", "fastmcp", "mcp", "fastapi")
+    return python
+
+
+@pytest.fixture(scope="module")
+def names_it_needs(python: Path) -> str:
+    """What `import gatepost_authz` loads before anything else is installed."""
+    code = "import gatepost_authz, sys; print(sorted({n.split('.')[0] for n in sys.modules}))"
+    return printed(python, "-c", code, cwd=python.parent)
+
+
+def test_it_imports_with_what_its_metadata_names(names_it_needs: str) -> None:
+    """Nothing of the server comes along."""
+    assert "'gatepost_authz'" in names_it_needs
+    assert "'gatepost'" not in names_it_needs
+    assert "'gatepost_keys'" not in names_it_needs
+
+
+def test_both_distributions_have_one_version_and_licence() -> None:
+    """They contain the same files."""
+    assert (FOLDER / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    projects = (ROOT / "pyproject.toml", FOLDER / "pyproject.toml")
+    versions = {
+        re.findall(r'^version = "(.+)"$', one.read_text(encoding="utf-8"), re.M)[0]
+        for one in projects
+    }
+
+    assert len(versions) == 1
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    with Idp() as idp:
+        yield idp.issuer("main", [jwk(rsa_key())])
+
+
+@contextmanager
+def served(python: Path, example: str, issuer: str, folder: Path) -> Iterator[str]:
+    """Save an example as app.py with an address and issuer of this machine; yield its resource."""
+    host = f"127.0.0.1:{free_port()}"
+    code = re.sub(r"https://(?:api|weather)\.example\.com", f"http://{host}", example)
+    code = code.replace("weather.example.com", host).replace("https://id.example.com", issuer)
+    code = code.replace("resource=", "development=True, resource=")
+    (folder / "app.py").write_text(code, encoding="utf-8")
+    command = [str(python), "-m", "uvicorn", "app:app", "--port", host.split(":")[1]]
+    process = Process(command, env=clean(), cwd=folder)
+    try:
+        process.wait_for("Uvicorn running on", timeout_s=60)
+        yield re.findall(r'resource="(.+?)"', code)[0]
+        process.stop()
+        assert "Traceback" not in process.output, process.output
+    finally:
+        process.kill()
+
+
+def test_the_readme_has_the_examples() -> None:
+    """Each is tried below."""
+    assert {*EXAMPLES} == {*PROTOCOLS}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_an_example_lets_in_a_good_call_and_no_bad_one(
+    name: str, frameworks: Path, issuer: str, tmp_path: Path
+) -> None:
+    """A token of the tenant answers; no token, another audience and a stranger are refused."""
+    with served(frameworks, EXAMPLES[name], issuer, tmp_path) as resource:
+        factory = TokenFactory(issuer, resource)
+        claims = {"scope": "invoices:read", "org_id": "org_8Xa2"}
+        bad = [
+            factory.token(**claims, aud="https://other.example"),
+            factory.token(**claims | {"org_id": "org_stranger"}),
+        ]
+        url = resource if PROTOCOLS[name] == "mcp" else f"{resource}/invoices"
+        refused = [httpx2.post(url)]
+        refused += [httpx2.post(url, headers={"Authorization": f"Bearer {one}"}) for one in bad]
+        answer = good_call(url, factory.token(**claims), PROTOCOLS[name])
+
+    assert [one.status_code for one in refused] == [401, 401, 401]
+    assert all("resource_metadata=" in one.headers["www-authenticate"] for one in refused)
+    assert "acme" in answer
+
+
+def good_call(url: str, token: str, protocol: str) -> str:
+    """What the caller reads."""
+    if protocol == "http":
+        return httpx2.get(url, headers={"Authorization": f"Bearer {token}"}).text
+
+    async def call() -> str:
+        async with Client(url, auth=token) as client:
+            return str((await client.call_tool("forecast", {"city": "Bern"})).content)
+
+    return asyncio.run(call())
+
+
+def test_a_call_without_the_scope_is_refused(frameworks: Path, issuer: str, tmp_path: Path) -> None:
+    """As the example of FastAPI answers it."""
+    with served(frameworks, EXAMPLES["FastAPI"], issuer, tmp_path) as resource:
+        token = TokenFactory(issuer, resource).token(scope="other", org_id="org_8Xa2")
+        answer = httpx2.get(f"{resource}/invoices", headers={"Authorization": f"Bearer {token}"})
+
+    assert (answer.status_code, answer.json()) == (403, {"error": "insufficient_scope"})
