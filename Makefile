@@ -8,7 +8,7 @@ COMPILE := $(BIN)/python -m compileall -q server authz keys
 # Each process of the tests compiles 800 files, and every server that it starts 300 of them again.
 TESTED := env -u PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev test lint bench lock clean
+.PHONY: dev test lint bench lock release clean
 
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
@@ -51,7 +51,11 @@ bench: .venv/dev ## what a call costs, beside a bare server and the peers
 	@.venv/providers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement tests/providers/requirements.lock
 	@touch $@
 
-# Proxies and linters of deploy/, each a program in a package of its own.
+release: .venv/deploy/.installed ## set the version everywhere, date the changelog, commit, and sign a tag (VERSION=0.2.0)
+	$(if $(VERSION),,$(error Say which version: make release VERSION=0.2.0))
+	@.venv/deploy/bin/bump-my-version bump --new-version $(VERSION)
+
+# Proxies and linters of deploy/ and the program that sets the version, each from a package.
 .venv/deploy/.installed: .venv/python tests/deploy/requirements.lock
 	@$(PYTHON) -m venv --clear .venv/deploy
 	@.venv/deploy/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement tests/deploy/requirements.lock
