@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row, bindparam, func, insert, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -19,6 +18,7 @@ from gatepost.storage.audit import (
     Sign,
 )
 from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.engine import AsyncConnection
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -102,7 +102,7 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))
         latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
-        newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
+        newest = {row[0]: stored_checkpoint(row[1:]) for row in latest}
         made = {
             tenant: signed
             for tenant in heads

@@ -7,13 +7,13 @@ from typing import Any
 from msgspec.structs import astuple
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import END, among, locked
 from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.engine import AsyncConnection
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, escaped
 
 MOST_ATTEMPTS = 5
