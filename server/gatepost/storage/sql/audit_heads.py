@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row, bindparam, func, insert, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -20,6 +19,7 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.audit_segments import end_of
 from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.engine import AsyncConnection
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -122,7 +122,7 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))
         latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
-        newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
+        newest = {row[0]: stored_checkpoint(row[1:]) for row in latest}
         made = {
             tenant: signed
             for tenant in heads
@@ -188,8 +188,9 @@ async def shown(
     newest = found.first()
     if newest is None or not is_beyond(newest, head):
         return head
-    segment = await connection.execute(_SEGMENT, {**which, "its_first": newest.first})
-    return end_of(chain, head, Segment(*segment.one()))
+    found = await connection.execute(_SEGMENT, {**which, "its_first": newest.first})
+    values: Sequence[Any] = found.one()
+    return end_of(chain, head, Segment(*values))
 
 
 def is_beyond(newest: Sequence[Any], head: ChainHead | None) -> bool:
