@@ -150,6 +150,19 @@ def never_more() -> None:
             raise OSError(ctypes.get_errno(), "no_new_privs")
 
 
+def end_first() -> None:
+    """
+    Have the kernel end this program before the server if the machine has no memory left.
+
+    Memory that processes share counts against no limit of a process.
+    """
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+            score.write("1000")
+    except OSError:
+        return  # not Linux, or not shown
+
+
 def leave_network() -> None:
     """Move into a network without interfaces, if the server has the right to do so."""
     if sys.platform == "linux":
@@ -265,6 +278,7 @@ def main(words: Sequence[str]) -> None:
     _libc().signal(SIGPIPE, None)
     if "offline" in told:
         leave_network()
+    end_first()
     never_more()
     filter_calls(offline="offline" in told)
     if "confine" in told:

@@ -85,6 +85,7 @@ def hand_over():
 TOOLS = {
     "harm": lambda: [{name: tried(work) for name, work in one.items()} for one in (HARMS, ITS_OWN)],
     "leave": leave,
+    "pid": os.getpid,
     "hand_over": hand_over,
 }
 for line in sys.stdin:
@@ -143,6 +144,13 @@ def test_it_changes_no_other_process(scene: Scene, user: Person) -> None:
         del harms["signals"]  # only Landlock keeps a program from them
     assert set(harms.values()) <= {"PermissionError", "ValueError"}, harms
     assert set(its_own.values()) == {"done"}, its_own
+
+
+def test_it_ends_before_the_gate_if_there_is_no_memory(scene: Scene, user: Person) -> None:
+    """What processes share is counted by no limit, and the system ends what has most of it."""
+    pid = answered(scene, user, "mcp_turns__pid")
+
+    assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
 
 
 def test_what_it_leaves_behind_ends_with_it(scene: Scene, user: Person) -> None:

@@ -93,7 +93,7 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     reading_form: bool
     """Whether some of its calls only read."""
     definition: str = ""
-    """The digest of the definition at the upstream; empty for a tool of this server."""
+    """The digest of the definition, and the upstream's place (`definition_of`)."""
     upstream: str = ""
     """The name of the upstream."""
     upstream_tool: str = ""

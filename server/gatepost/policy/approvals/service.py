@@ -54,7 +54,7 @@ DICE = random.SystemRandom()
 
 DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 UNKNOWN = "There is no such request (any more)."
-CHANGED = "The definition of this tool has changed. The call has to be made again."
+CHANGED = "The definition of this tool has changed, or its server. The call has to be made again."
 
 log = logging.getLogger("gatepost.approvals")
 
