@@ -4,7 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 
 from gatepost.dashboard.live import LiveInbox
 from gatepost.dashboard.navigation import PageLayout
-from gatepost.dashboard.page import PageRequest, PageResponse, ServerSentEvent, stream
+from gatepost.dashboard.page import (
+    DECIDERS,
+    PageRequest,
+    PageResponse,
+    ServerSentEvent,
+    redirect,
+    stream,
+)
 from gatepost.dashboard.request_page import address
 from gatepost.policy.approvals.request import ApprovalRequest
 from gatepost.policy.approvals.service import ApprovalService
@@ -17,7 +24,9 @@ class InboxPage:
         self._sheet, self._approvals, self._live = sheet, approvals, live
 
     async def show(self, visit: PageRequest) -> PageResponse:
-        """Show the waiting requests."""
+        """Show the waiting requests; an operator who decides nothing has another first page."""
+        if not visit.visitor.roles & DECIDERS:
+            return redirect("/operations")
         requests = await self._approvals.waiting(visit.tenant)
         return self._sheet.page("waiting.html", visit, here="", requests=addressed(requests))
 
