@@ -10,8 +10,8 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from types import FrameType
 
@@ -26,6 +26,7 @@ from gatepost.http.deadlines import Deadlines
 from gatepost.http.descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
 from gatepost.runtime.metrics_server import scraped
+from gatepost.runtime.process_reports import reporting
 from gatepost.runtime.server import Certificate, GatepostServer, listen_config
 from gatepost.runtime.services import Services, opened
 from gatepost.runtime.stores import prepare
@@ -136,9 +137,17 @@ def _scrapes(setup: ServerSetup) -> AbstractContextManager[None]:
     return scraped(exposition.Exposition(registry), setup.metrics)
 
 
+@asynccontextmanager
+async def _opened(setup: ServerSetup, meter: Meter) -> AsyncIterator[Services]:
+    """Open the services of a process that serves, and so reports about itself."""
+    opening = opened(setup.config, setup.toolbox, setup.keyring, meter)
+    async with opening as services, reporting(services):
+        yield services
+
+
 async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Meter) -> None:
     config = setup.config
-    async with opened(config, setup.toolbox, setup.keyring, meter) as services:
+    async with _opened(setup, meter) as services:
         setup.part_done("stores and services")
         current = Application(
             build_app(config, services, development_issuer=setup.development_issuer)

@@ -126,6 +126,7 @@ USERS = (
     User(username="carol", name="Carol Chen", tenant="acme", roles=("approver",)),
     User(username="erin", name="Erin Ek", tenant="acme"),
     User(username="bob", name="Bob Bright", tenant="globex", roles=("approver",)),
+    User(username="olga", name="Olga Ortiz", tenant="globex", roles=("operator",)),
 )
 SCOPES = "billing:read billing:write files:read files:write vault:write"
 RULES = (

@@ -6,7 +6,14 @@ from urllib.parse import urlencode
 
 from gatepost.dashboard.live import LiveInbox
 from gatepost.dashboard.navigation import PageLayout
-from gatepost.dashboard.page import PageRequest, PageResponse, ServerSentEvent, stream
+from gatepost.dashboard.page import (
+    DECIDERS,
+    PageRequest,
+    PageResponse,
+    ServerSentEvent,
+    redirect,
+    stream,
+)
 from gatepost.dashboard.request_page import address
 from gatepost.policy.approvals.request import ApprovalRequest, cursor_of, place_at
 from gatepost.policy.approvals.service import PAGE, ApprovalService
@@ -19,7 +26,13 @@ class InboxPage:
         self._sheet, self._approvals, self._live = sheet, approvals, live
 
     async def show(self, visit: PageRequest) -> PageResponse:
-        """Show a page of the waiting requests; the first one is updated live."""
+        """
+        Show a page of the waiting requests; the first one is updated live.
+
+        An operator who decides nothing has another first page.
+        """
+        if not visit.visitor.roles & DECIDERS:
+            return redirect("/operations")
         after = place_at(visit.query.get("after", ""))
         found = await self._approvals.waiting(visit.tenant, after=after, most=PAGE + 1)
         return self._sheet.page(

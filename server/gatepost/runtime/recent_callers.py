@@ -188,6 +188,16 @@ class RecentCallers:
         callers = [context(tenant, one) for one in found]
         return [caller for caller in callers if not self._is_out(caller)][:most]
 
+    async def everywhere(self, most: int) -> list[tuple[str, RecentCaller]]:
+        """Return the recent callers of all tenants with their tenant, latest first."""
+        await self.write()
+        found: list[tuple[str, RecentCaller]] = []
+        for tenant in (await self._records.tenants(SUBJECT))[:MOST_TENANTS]:
+            entry = await self._records.of(tenant).entries(SUBJECT).get(KEY)
+            theirs = merged(_read(entry), (), self._clock())[:most]
+            found += [(tenant, one) for one in theirs if not self._is_out(context(tenant, one))]
+        return sorted(found, key=lambda one: -one[1].seen_at)[:most]
+
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
         """Write noted callers during a block, and the rest at its end."""
