@@ -1,5 +1,6 @@
 """Settings of Sphinx for the documentation site; `make site` builds it into build/site."""
 
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -43,6 +44,11 @@ def link_included_pages(app: Any, name: str, text: list[str]) -> None:
         text[0] = text[0].replace(there, here)
 
 
+def escape_underscores(app: Any, context: click.Context, lines: list[str]) -> None:
+    """Keep reStructuredText from reading `GATEPOST_...` as a link."""
+    lines[:] = [re.sub(r"(?<=\w)_(?!\w)", r"\\_", line) for line in lines]
+
+
 def show_paths(app: Any, context: click.Context, lines: list[str]) -> None:
     """Write default paths as a user types them."""
     lines[:] = [line.replace("PosixPath('", "'").replace("')``", "'``") for line in lines]
@@ -57,5 +63,7 @@ def hide_nameless(app: Any, context: click.Context, lines: list[str]) -> None:
 def setup(app: Any) -> None:
     """Register what this file defines."""
     app.connect("source-read", link_included_pages)
+    app.connect("sphinx-click-process-description", escape_underscores)
+    app.connect("sphinx-click-process-options", escape_underscores)
     app.connect("sphinx-click-process-options", show_paths)
     app.connect("sphinx-click-process-arguments", hide_nameless)
