@@ -8,7 +8,10 @@ COMPILE := $(BIN)/python -m compileall -q server authz keys
 # Each process of the tests compiles 800 files, and every server that it starts 300 of them again.
 TESTED := env -u PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev test lint bench lock release clean
+# Only pages that changed are read again.
+SITE := $(BIN)/sphinx-build --quiet --fail-on-warning --doctree-dir build/doctrees docs build/site
+
+.PHONY: dev test lint site bench lock release clean
 
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
@@ -20,10 +23,15 @@ test: .venv/dev tests/node/node_modules/.installed-from $(if $(findstring --slow
 	@$(COMPILE)
 	$(TESTED) $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-lint: .venv/dev ## format, lint, types
+lint: .venv/dev ## format, lint, types, documentation site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(SITE)
+
+site: .venv/dev ## the documentation site, in build/site
+	$(SITE)
+	@echo "Open build/site/index.html"
 
 bench: .venv/dev ## what a call costs, beside a bare server and the peers
 	@$(COMPILE)
@@ -73,4 +81,4 @@ lock: .venv/dev ## write the locks anew (versions and hashes, no index addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header .github/release.in --output-file .github/release.lock
 
 clean:
-	rm -rf .venv .gatepost tests/node/node_modules
+	rm -rf .venv .gatepost build tests/node/node_modules

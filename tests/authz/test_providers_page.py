@@ -32,6 +32,15 @@ def test_every_preset_has_a_section_and_every_section_a_preset() -> None:
     assert {param.values[0] for param in TABLES} == set(PRESETS)
 
 
+def test_the_summary_has_a_row_for_every_preset() -> None:
+    """An operator finds the own provider at once, and the link leads to its section."""
+    summary = PAGE.split("\n## At a glance\n")[1].split("\n## ")[0]
+    rows = re.findall(r"\[`([\w-]+)`\]\(#([\w-]+)\)", summary)
+
+    assert {name for name, _ in rows} == set(PRESETS)
+    assert all(name == anchor for name, anchor in rows)
+
+
 @each(("name", "block"), TABLES)
 def test_every_table_can_be_pasted(name: str, block: str) -> None:
     """It is read, it is of its preset, and the check finds no error in it."""

@@ -44,6 +44,8 @@ These need a restart: the rest of `[listen]`, `[log]`, the rest of `[network]`, 
 `[telemetry]`, `[workspace]`, `limits.failures_per_second` and `limits.header_timeout_s`.
 
 This page is generated from the docstrings in the source.
+
+## Top level
 """
 
 

@@ -55,7 +55,7 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     Landlock alone leaves UDP.
     """
     limits: Mapping[str, int] = {}
-    """Limits by the names of setrlimit(2), without RLIMIT_."""
+    """Limits by the names of setrlimit(2), without the prefix `RLIMIT_`."""
     handles: tuple[tuple[int, int], ...] = ()
     """Inherited file descriptors: the server's number and the program's number of each."""
     runs: tuple[str, ...] = SYSTEM

@@ -1,0 +1,94 @@
+"""docs/tutorial.md works when it is pasted, from its first block to its last."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT
+from tests.support import commands
+from tests.support.commands import Gatepost
+from tests.support.measuring import eventually
+from tests.support.processes import free_port, python_environment
+
+PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.DOTALL)
+SHELL = [
+    (lines, BLOCKS[number + 1][1] if BLOCKS[number + 1][0] == "text" else "")
+    for number, (language, lines) in enumerate(BLOCKS)
+    if language == "sh"
+]
+"""Lines to paste, and what they print; empty where the page does not say it."""
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
+    """`gatepost dev` as the page starts it, with the two files that it has the reader save."""
+    folder = tmp_path_factory.mktemp("shop")
+    files = re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```$", PAGE, re.M | re.DOTALL)
+    assert [name for name, _ in files] == ["shop.py", "test_shop.py"]
+    for name, text in files:
+        (folder / name).write_text(text, encoding="utf-8")
+    assert "$ gatepost dev --tools shop.py\n" in PAGE
+    port = str(free_port())
+    with commands.running("dev", "--port", port, "--tools", "shop.py", cwd=folder) as process:
+        yield process
+
+
+def started(lines: str, folder: Path) -> subprocess.Popen[str]:
+    """A shell with these lines, in which both programs are this checkout's."""
+    programs = f"""
+gatepost() {{ "{sys.executable}" -m gatepost "$@"; }}
+python() {{ "{sys.executable}" "$@"; }}
+"""
+    return subprocess.Popen(
+        ["sh", "-c", programs + lines],
+        cwd=folder,
+        env=python_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def pasted(lines: str, folder: Path) -> str:
+    """What a shell prints for these lines."""
+    return started(lines, folder).communicate(timeout=60)[0]
+
+
+def approved(gate: Gatepost) -> None:
+    """Approve the call that waits, as the page says it is done in a terminal."""
+    (listed,) = [lines for lines, _ in SHELL if "approvals list" in lines]
+
+    def waiting() -> list[str]:
+        return re.findall("^[0-9a-f]{24}", pasted(listed, gate.folder), re.M)
+
+    eventually(lambda: len(waiting()) == 1, within=60)
+    where = "--tenant acme --config .gatepost/dev.toml"
+    shown = pasted(f"gatepost approvals show {waiting()[0]} {where}", gate.folder)
+    command = re.findall(r"^gatepost approvals approve .*$", shown, re.M)
+    assert command, shown
+    assert "is approved" in pasted(f"{command[0]} --config .gatepost/dev.toml", gate.folder)
+
+
+@pytest.mark.slow
+def test_every_block_prints_what_the_page_says(gate: Gatepost) -> None:
+    """In the order of the page: a call, two refusals, an approved call, the log and a test."""
+    printed, export = [], ""
+    for block, _ in SHELL:
+        lines = block if block.startswith("export ") else export + block  # it is one terminal
+        export = lines.partition("\n")[0] + "\n"
+        if "gatepost call refund" in lines:
+            waiting = started(lines, gate.folder)
+            approved(gate)
+            printed.append(waiting.communicate(timeout=60)[0].splitlines()[-1] + "\n")
+        else:
+            printed.append(pasted(lines, gate.folder))
+
+    assert len(SHELL) == 8
+    assert [one for one, (_, text) in zip(printed, SHELL, strict=True) if text] == [
+        text for _, text in SHELL if text
+    ]
