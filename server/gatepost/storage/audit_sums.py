@@ -17,8 +17,10 @@ KEPT_MS = 31 * 24 * HOUR_MS
 SUMMED = ("call", "refusal", "token")
 """The kinds of records that are summed."""
 
-Sums = Counter[tuple[int, str, str, str, str]]
-"""The number of records by hour (milliseconds since the epoch), kind, tool, outcome and limit."""
+SumKey = tuple[int, str, str, str, str]
+"""An hour (milliseconds since the epoch), kind, tool, outcome and limit."""
+Sums = Counter[SumKey]
+"""The number of records of each key."""
 
 
 def sums_of(segments: Iterable[Segment]) -> Sums:
@@ -32,10 +34,15 @@ def sums_of(segments: Iterable[Segment]) -> Sums:
     return sums
 
 
-def sliced(sums: Mapping[tuple[int, str, str, str, str], int], slice_ms: int) -> list[Count]:
+def sliced(sums: Mapping[SumKey, int], slice_ms: int) -> list[Count]:
     """Return hourly sums as counts of longer slices, sorted."""
     found: Sums = Counter()
     for (hour, *sort), number in sums.items():
         kind, tool, outcome, limit = sort
         found[hour - hour % slice_ms, kind, tool, outcome, limit] += number
-    return [Count(*key[:4], found[key], key[4]) for key in sorted(found)]
+    return sorted_counts(found)
+
+
+def sorted_counts(sums: Mapping[SumKey, int]) -> list[Count]:
+    """Return sums as a sorted list."""
+    return [Count(*key[:4], sums[key], key[4]) for key in sorted(sums)]
