@@ -42,6 +42,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _destructive(config, toolbox)
     yield from _nobody(config, toolbox, roles)
     yield from _webhook(settings, development=config.development)
+    yield from _notice(settings, toolbox)
 
 
 def _condition(rule: ApprovalRule, place: str) -> Iterator[Problem]:
@@ -162,6 +163,27 @@ def _patterns(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem
                 "warning",
                 f"approvals.require[{at}]",
             )
+
+
+def _notice(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem]:
+    name = settings.notice.tool
+    if not name:
+        return
+    found = [tool for tool in toolbox.tools if tool.name == name]
+    if not found:
+        yield Problem(
+            "config.E086",
+            f"no enabled tool is called {name!r}, so nobody is told of waiting requests",
+            "name a tool that sends messages, such as chat_send of the pack chat",
+            setting="approvals.notice.tool",
+        )
+    elif plan_of(settings, found):
+        yield Problem(
+            "config.E086",
+            f"`{name}` needs approval, so it cannot tell of requests that wait for approval",
+            f'add "{name}" to approvals.auto_approve, or name another tool',
+            setting="approvals.notice.tool",
+        )
 
 
 def _destructive(config: Config, toolbox: Toolbox) -> Iterator[Problem]:

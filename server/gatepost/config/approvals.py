@@ -40,6 +40,20 @@ class WebhookSettings(SettingsTable, frozen=True, kw_only=True):
     """A reference (`env:NAME` or `file:PATH`) to the signing secret: `whsec_` and base64."""
 
 
+class NoticeSettings(SettingsTable, frozen=True, kw_only=True):
+    """The tool that tells people of each request that waits, such as `chat_send`."""
+
+    tool: str = ""
+    """
+    The name of the tool, which must need no approval; empty: none. Gatepost calls it in the
+    request's tenant.
+    """
+    arguments: dict[str, str] = {}
+    """Its arguments, such as `channel`, except the text."""
+    text: str = "message"
+    """The argument that gets the text: the tool, the time and the URL of the page."""
+
+
 class ApprovalsSettings(SettingsTable, frozen=True, kw_only=True):
     """Which calls wait for approval, and for how long."""
 
@@ -85,3 +99,4 @@ class ApprovalsSettings(SettingsTable, frozen=True, kw_only=True):
     hold_s: float = 600.0
     """Seconds for which all calls of a caller are refused after too many denials."""
     webhook: WebhookSettings = WebhookSettings()
+    notice: NoticeSettings = NoticeSettings()

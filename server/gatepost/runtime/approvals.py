@@ -1,13 +1,15 @@
 """The approval services of a process: `ApprovalService`, its audit log and its webhook."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.check.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.client import OutboundClient
+from gatepost.policy.approvals.channel_notices import ChannelNotices, Run
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
@@ -18,7 +20,7 @@ from gatepost.policy.approvals.request import IsRevoked, Page, no_page, none_rev
 from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
-from gatepost.policy.approvals.webhook import OutboxSender, Webhook, key_of
+from gatepost.policy.approvals.webhook import CLOSING_S, OutboxSender, Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
@@ -48,23 +50,32 @@ class ApprovalServices:
         self._relay, self._redaction = relay, redaction
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
         self.outbox = OutboxSender(records, self.webhook)
-        self._listeners = listeners
-        self._notifier = ApprovalNotifier(relay, *listeners, audit=ApprovalAudit(writer))
+        self._notices = ChannelNotices(clock=clock)
+        self._listeners = *listeners, self._notices
+        self._notifier = ApprovalNotifier(relay, *self._listeners, audit=ApprovalAudit(writer))
         self.service = ApprovalService(
             records, keyring, redaction, self._notifier, is_revoked=is_revoked, clock=clock
         )
 
     def apply(
-        self, config: Config, tools: Iterable[Tool], beside: TenantTools | None = None
+        self,
+        config: Config,
+        tools: Iterable[Tool],
+        beside: TenantTools | None = None,
+        run: Run | None = None,
     ) -> None:
         """
-        Take up the approval policies and the webhook of a configuration.
+        Take up the approval policies, the webhook and the notices of a configuration.
 
-        *beside* are the tools of tenants; None if there are none.
+        *beside* are the tools of tenants; None if there are none. *run* runs the call of a notice;
+        without it nobody is told.
         """
         by_name: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         settings = config.approvals
         self.service.apply(settings, plan_of(settings, by_name.values()), by_name, beside)
+        if run is not None:
+            noticed = by_name.get(settings.notice.tool)
+            self._notices.apply(settings.notice, noticed, pages(config), run)
         hook = settings.webhook
         key = key_of(resolve(hook.secret)) if hook.url else b""
         self.webhook.apply(hook.url, key, pages(config))
@@ -73,6 +84,15 @@ class ApprovalServices:
             self._notifier.apply(self.outbox, *self._listeners, message_of=message_of)
         else:
             self._notifier.apply(*self._listeners)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Send messages and notices during a block, and wait briefly for the last ones."""
+        async with self.outbox.running():
+            try:
+                yield
+            finally:
+                await self._notices.settle(CLOSING_S)
 
     def stages(
         self,

@@ -230,7 +230,7 @@ class Services:
             run=self._run,
         )
         limits, beside = config.limits, None if registry.source is None else registry
-        self.reviews.apply(config, registry.tools.values(), beside)
+        self.reviews.apply(config, registry.tools.values(), beside, self._run)
         self.denials.apply(config.approvals)
         rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
@@ -388,7 +388,7 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
         await closing.enter_async_context(services.secrets.watching())
         await closing.enter_async_context(services.callers.writing())
         await closing.enter_async_context(sampling_metrics(sampler))
-        await closing.enter_async_context(services.reviews.outbox.running())
+        await closing.enter_async_context(services.reviews.running())
         await closing.enter_async_context(services.approvals.expiring())
         await closing.enter_async_context(services.upstreams.running())
         yield services
