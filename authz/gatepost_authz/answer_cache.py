@@ -32,31 +32,33 @@ class RandomCache(Generic[K, T]):
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._kept: dict[K, T | None] = {}
+        self.entries: dict[K, T | None] = {}
+        """Read these directly; `keep` and `drop` change them."""
         self._places: list[K] = []
         """The keys of all entries."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.entries)
 
     def keep(self, key: K, entry: T) -> None:
         """Add or replace an entry."""
-        if key not in self._kept:
+        if key not in self.entries:
             if self.capacity < 1:
                 return
             if len(self._places) < self.capacity:
                 self._places.append(key)
             else:
-                place = DICE.randrange(self.capacity)
-                del self._kept[self._places[place]]
+                place = DICE.randrange(len(self._places))
+                # Another thread may have taken the same place.
+                self.entries.pop(self._places[place], None)
                 self._places[place] = key
-        self._kept[key] = entry
+        self.entries[key] = entry
 
     def drop(self, which: Callable[[T], bool]) -> None:
         """Remove these entries, and those that are no longer valid."""
-        kept = self._kept.items()
-        self._kept = {key: one for key, one in kept if one is not None and not which(one)}
-        self._places = list(self._kept)
+        kept = self.entries.items()
+        self.entries = {key: one for key, one in kept if one is not None and not which(one)}
+        self._places = list(self.entries)
 
 
 class CachedAnswer(msgspec.Struct, Generic[T], frozen=True):
@@ -75,11 +77,11 @@ class Memory(RandomCache[Key, CachedAnswer[T]]):
 
     def get(self, key: Key, now: float) -> T | None:
         """Return the entry if it is valid at this time."""
-        entry = self._kept.get(key)
+        entry = self.entries.get(key)
         if entry is None:
             return None
         if not entry.since <= now < entry.until:
-            self._kept[key] = None
+            self.entries[key] = None
             return None
         return entry.value
 

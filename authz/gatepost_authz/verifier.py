@@ -166,11 +166,11 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
 
     def get(self, key: DecisionKey, *, now: float) -> TenantContext | None:
         """Return the cached caller of the token, or None."""
-        kept = self._kept.get(key)
+        kept = self.entries.get(key)
         if kept is None:
             return None
         if kept.version != kept.keys.version or not kept.made_at <= now < kept.ends_at:
-            self._kept[key] = None
+            self.entries[key] = None
             return None
         return kept.caller
 

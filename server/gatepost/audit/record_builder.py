@@ -27,6 +27,7 @@ from gatepost.redaction.redactor import Redactor, are_clear
 from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
 from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
+from gatepost_authz.answer_cache import RandomCache
 from gatepost_authz.caller import TenantContext
 
 REFUSED = frozenset(
@@ -40,8 +41,10 @@ REFUSED = frozenset(
     }
 )
 """Outcomes of calls whose tool did not run."""
-MOST_KNOWN = 2_048
-"""Maximum number of cached callers and of cached record prefixes."""
+MOST_KNOWN = 20_000
+"""
+Maximum number of cached callers and of cached record prefixes, which take up to a kilobyte each.
+"""
 SALT_BYTES = 16
 USUAL_VALUES = 2
 """Details of a usual record of a call: the caller and the arguments."""
@@ -119,20 +122,20 @@ class CallerFields(msgspec.Struct, frozen=True):
     """The members of the body."""
 
 
-class RecordPrefixes(dict[tuple[str, str, str, str, bool], tuple[bytes, Sort]]):
+class RecordPrefixes(RandomCache[tuple[str, str, str, str, bool], tuple[bytes, Sort]]):
     """
     The members from kind to outcome of the bodies of calls, and how they are counted.
 
     The keys are tenant, tool, the kind of what was called, outcome, and whether that is a refusal.
     """
 
-    def __missing__(self, key: tuple[str, str, str, str, bool]) -> tuple[bytes, Sort]:
-        if len(self) >= MOST_KNOWN:
-            self.clear()
+    def make(self, key: tuple[str, str, str, str, bool]) -> tuple[bytes, Sort]:
+        """Return the members for a key, and remember them."""
         tenant, tool, offer, outcome, refused = key
         kind = "refusal" if refused else "call"
         body = RecordBody(at=0, kind=kind, tenant=tenant, tool=tool, offer=offer, outcome=outcome)
-        made = self[key] = (_encode(body)[_AT:-1], (kind, tool, outcome))
+        made = _encode(body)[_AT:-1], (kind, tool, outcome)
+        self.keep(key, made)
         return made
 
 
@@ -157,12 +160,12 @@ class RecordBuilder:
         self.sizes: deque[tuple[TenantContext, int]] = deque()
         """The caller and the bytes of each record that was built; the reader removes them."""
         self._peers = True
-        self._callers: dict[tuple[int, str], CallerFields] = {}
+        self._callers = RandomCache[tuple[int, str], CallerFields](MOST_KNOWN)
         """
         By identity in memory, which another caller may have had before, and by address: a token may
         be used on several machines in turn.
         """
-        self._prefixes = RecordPrefixes()
+        self._prefixes = RecordPrefixes(MOST_KNOWN)
 
     async def built(
         self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
@@ -185,7 +188,7 @@ class RecordBuilder:
         *now* is the same moment of `time` and of `perf_counter`.
         """
         if self._peers != settings.peers:
-            self._peers, self._callers = settings.peers, {}
+            self._peers, self._callers = settings.peers, RandomCache(MOST_KNOWN)
         if settings.calls == "changes":
             entries = [entry for entry in entries if len(entry) == 3 or not _only_read(entry)]
         redacted_calls = [
@@ -230,7 +233,7 @@ class RecordBuilder:
         """Return the record of a call that shows *most* bytes of its arguments; None for none."""
         call, began, ended, redacted_calls, ending = entry
         caller, redacted = call.caller, redacted_calls[0] if redacted_calls else None
-        fields = self._callers.get((id(caller), call.peer))
+        fields = self._callers.entries.get((id(caller), call.peer))
         if fields is None or fields.caller is not caller:
             fields = self._caller_fields(caller, call.peer)
         values, outcome, limit = [fields.value], "success", ""
@@ -254,7 +257,8 @@ class RecordBuilder:
                 values.append((ARGUMENTS, told.encode(), _encode(told)))
             elif most is not None and may_show(redacted, outcome):
                 values.append(_value(ARGUMENTS, shown(redacted, most)))
-        prefix, sort = self._prefixes[caller.tenant_id, tool, call.kind, outcome, refused]
+        key = caller.tenant_id, tool, call.kind, outcome, refused
+        prefix, sort = self._prefixes.entries.get(key) or self._prefixes.make(key)
         side, commitments = _sealed(values, salts)
         at, took = int((ended + offset) * 1000), int((ended - began) * 1e6)
         duration = b',"duration_us":%d' % took if took else b""
@@ -270,12 +274,10 @@ class RecordBuilder:
         )
 
     def _caller_fields(self, caller: TenantContext, peer: str) -> CallerFields:
-        if len(self._callers) >= MOST_KNOWN:
-            self._callers.clear()
         person = encode(person_of(caller, peer if self._peers else ""))
         about = _members(subject_kind=caller.subject_kind, shared_audience=caller.shared_audience)
         made = CallerFields(caller, _value(CALLER, person), about)
-        self._callers[id(caller), peer] = made
+        self._callers.keep((id(caller), peer), made)
         return made
 
 
