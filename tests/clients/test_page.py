@@ -78,7 +78,9 @@ def test_the_inspectors_page_has_what_its_steps_name() -> None:
     assert set(re.findall(r"http://[\w.]+:6274/oauth/callback", steps)) == CALLBACKS
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/providers.md", "docs/troubleshooting.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/clients.md", "docs/providers.md", "docs/troubleshooting.md"]
+)
 def test_every_page_names_both_redirect_addresses_of_the_inspector(page: str) -> None:
     """The browser's address decides which one it sends, and a provider compares them exactly."""
     text = (ROOT / page).read_text(encoding="utf-8")
