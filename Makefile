@@ -11,14 +11,17 @@ TESTED := env -u PYTHONDONTWRITEBYTECODE
 # Only pages that changed are read again.
 SITE := $(BIN)/sphinx-build --quiet --fail-on-warning --doctree-dir build/doctrees docs build/site
 
-.PHONY: dev test lint site bench lock clean
+.PHONY: dev test lint site bench lock release clean
 
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
 
+# Tests that take minutes mostly wait.
+PROCESSES = $(if $(findstring --slow,$(ARGS)),5,3)
+
 test: .venv/dev tests/node/node_modules/.installed-from $(if $(findstring --slow,$(ARGS)),.venv/providers/.installed .venv/deploy/.installed) ## every test but those that take minutes (ARGS=--slow)
 	@$(COMPILE)
-	$(TESTED) $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(TESTED) $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: .venv/dev ## format, lint, types, documentation site
 	$(BIN)/ruff format --check .
@@ -56,7 +59,11 @@ bench: .venv/dev ## what a call costs, beside a bare server and the peers
 	@.venv/providers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement tests/providers/requirements.lock
 	@touch $@
 
-# Proxies and linters of deploy/, each a program in a package of its own.
+release: .venv/deploy/.installed ## set the version everywhere, date the changelog, commit, and sign a tag (VERSION=0.2.0)
+	$(if $(VERSION),,$(error Say which version: make release VERSION=0.2.0))
+	@.venv/deploy/bin/bump-my-version bump --new-version $(VERSION)
+
+# Proxies and linters of deploy/ and the program that sets the version, each from a package.
 .venv/deploy/.installed: .venv/python tests/deploy/requirements.lock
 	@$(PYTHON) -m venv --clear .venv/deploy
 	@.venv/deploy/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement tests/deploy/requirements.lock

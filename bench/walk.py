@@ -31,7 +31,8 @@ from gatepost.cli.configuration import examine
 from gatepost.policy.approvals.request import Operator
 from gatepost.runtime import services
 from gatepost.runtime.server import bind
-from gatepost.runtime.services import Services, keyring_of
+from gatepost.runtime.services import Services
+from gatepost.runtime.stores import keyring_of
 from gatepost.telemetry.access import GATHERED_S
 
 T = TypeVar("T")

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from gatepost.storage.sql.records import migrate
 from gatepost.telemetry.logs import OWN_LOGGERS
@@ -17,26 +16,26 @@ from tests.support.issuers import Idp
 from tests.support.stores import Postgres, Valkey
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
-settings.register_profile("gatepost", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("gatepost")
-
-# What a test lets fail is logged, and rich would draw every frame of it with all its variables: a
-# third of a second each.
-structlog.configure(
-    processors=[
-        *structlog.get_config()["processors"][:-1],
-        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
-    ]
-)
+for name, examples in (("few", 25), ("many", 150)):
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 LONGEST = """
-clients/test_inspector.py storage/test_outages.py packs/chat/test_tools.py mcp/stdio/test_clients.py
-mcp/test_official_suite.py runtime/memory/test_leaks.py runtime/replicas/test_replicas.py
-rest/test_document.py http/test_tls.py dashboard/test_replicas.py audit/test_tampering.py
-http/test_slow_readers.py dashboard/test_approvals_in_a_browser.py tenancy/test_sessions.py
-packs/scripts/test_limits.py runtime/test_serve.py runtime/test_stop.py http/test_descriptors.py
-workspace/test_link_races.py policy/revocation/test_erasure.py outbound/test_ssrf.py
-telemetry/test_metrics_server.py
+deploy/test_rolling_restarts.py upstreams/bridge/test_kills.py bench/test_gateway.py
+storage/crashes/test_kills.py runtime/memory/test_soak.py policy/limits/test_load.py
+dashboard/test_accessibility.py audit/test_checkpoints.py policy/approvals/test_crashes.py
+upstreams/conformance/test_server_scenarios.py deploy/test_proxies.py
+upstreams/bridge/test_durable_tasks.py mcp/test_official_suite.py clients/test_inspector.py
+packs/scripts/test_rejected.py rest/test_document.py storage/test_outages.py
+dashboard/test_approvals_in_a_browser.py audit/test_verification.py
+runtime/replicas/test_replicas.py runtime/memory/test_leaks.py packs/git/test_untrusted_clones.py
+audit/test_writers.py clients/test_second_authorization_server.py packs/chat/test_tools.py
+attacks/upstreams/test_quotas.py dashboard/test_replicas.py cli/test_remote.py
+docs/test_readme.py keys/test_browser.py packs/web/test_fetch.py runtime/test_stop.py
 """
 """The files that take longest: one that began last would leave the other processes idle."""
 
@@ -45,6 +44,11 @@ SLOW_S = 600
 
 NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Properties are tried with a few examples, and with --slow once more with many."""
+    settings.load_profile("many" if config.option.slow else "few")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,6 +63,8 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        # The default of 700 objects costs a twentieth of all tests.
+        gc.set_threshold(50_000, 20, 100)
         gc.enable()
 
 
@@ -73,19 +79,27 @@ def pytest_collection_modifyitems(
             for identifier in mark.args:
                 named.setdefault(identifier, set()).add(item.path.relative_to(tests).parts[0])
     config.stash[NAMED_REQUIREMENTS] = named
+    wanted, others = [], []
     for item in items:
-        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        is_wanted = runs(item, with_slow=config.option.slow)
+        (wanted if is_wanted else others).append(item)
+        if config.option.slow and is_wanted and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_S))
-    wanted = config.option.slow
-    others = [item for item in items if bool(item.get_closest_marker("slow")) != wanted]
     if others:
-        items[:] = [item for item in items if bool(item.get_closest_marker("slow")) == wanted]
+        items[:] = wanted
         config.hook.pytest_deselected(items=others)
     result = yield
     files = [config.rootpath / "tests" / name for name in LONGEST.split()]
     places = {path: place for place, path in enumerate(files)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
     return result
+
+
+def runs(item: pytest.Item, *, with_slow: bool) -> bool:
+    """Whether a test is among those that are asked for."""
+    if item.get_closest_marker("slow"):
+        return with_slow
+    return not with_slow or is_hypothesis_test(getattr(item, "obj", None))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -105,24 +119,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def logging_of_its_own() -> Iterator[None]:
     """
     A command that runs in this process sets up logging; the tests of other files hear as before.
-
-    A logger that remembers what it was first used with would stay deaf for them.
     """
-    root, configure = logging.getLogger(), structlog.configure
-    handlers, before = root.handlers, structlog.get_config()
+    root = logging.getLogger()
+    handlers = root.handlers
     loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
     levels = [logger.level for logger in loggers]
-
-    def forgetful(**settings: Any) -> None:
-        configure(**settings | {"cache_logger_on_first_use": False})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structlog, "configure", forgetful)
-        yield
+    yield
     root.handlers = handlers
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
-    configure(**before)
 
 
 class _ShortSleeps:

@@ -1,7 +1,7 @@
-"""Caches what issuers say about tokens."""
+"""Bounded caches of what is known about tokens, and of what issuers say about them."""
 
 import hashlib
-from collections import OrderedDict
+import random
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -12,10 +12,51 @@ GOOD_S = 30.0
 BAD_S = 5.0
 """The cache lifetime of a refusal, which limits requests of a client in a loop."""
 REMEMBERED = 10_000
+# Not the shared generator of the process, which a tool may have seeded.
+DICE = random.SystemRandom()
 
 Key = tuple[bytes, str, str, int]
 """The cache key: the digest of the whole token, issuer, resource and registry generation."""
+K = TypeVar("K")
 T = TypeVar("T")
+
+
+class RandomCache(Generic[K, T]):
+    """
+    At most *capacity* entries; a new one replaces any other by chance.
+
+    Without order, a hit writes nothing. If slightly more tokens come in turn than fit, most are
+    still found; a cache that evicts the least recently used one would find none of them. An entry
+    that is no longer valid becomes None when it is met, and keeps its place until it is replaced.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._kept: dict[K, T | None] = {}
+        self._places: list[K] = []
+        """The keys of all entries."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, key: K, entry: T) -> None:
+        """Add or replace an entry."""
+        if key not in self._kept:
+            if self.capacity < 1:
+                return
+            if len(self._places) < self.capacity:
+                self._places.append(key)
+            else:
+                place = DICE.randrange(self.capacity)
+                del self._kept[self._places[place]]
+                self._places[place] = key
+        self._kept[key] = entry
+
+    def drop(self, which: Callable[[T], bool]) -> None:
+        """Remove these entries, and those that are no longer valid."""
+        kept = self._kept.items()
+        self._kept = {key: one for key, one in kept if one is not None and not which(one)}
+        self._places = list(self._kept)
 
 
 class CachedAnswer(msgspec.Struct, Generic[T], frozen=True):
@@ -26,15 +67,11 @@ class CachedAnswer(msgspec.Struct, Generic[T], frozen=True):
     until: float
 
 
-class Memory(Generic[T]):
-    """A cache of at most *capacity* entries; the least recently used is evicted first."""
+class Memory(RandomCache[Key, CachedAnswer[T]]):
+    """A `RandomCache` of answers that each have an end."""
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
-        self.capacity = capacity
-        self._kept: OrderedDict[Key, CachedAnswer[T]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
+        super().__init__(capacity)
 
     def get(self, key: Key, now: float) -> T | None:
         """Return the entry if it is valid at this time."""
@@ -42,22 +79,18 @@ class Memory(Generic[T]):
         if entry is None:
             return None
         if not entry.since <= now < entry.until:
-            del self._kept[key]
+            self._kept[key] = None
             return None
-        self._kept.move_to_end(key)
         return entry.value
 
     def forget(self, which: Callable[[T], bool]) -> None:
         """Remove the entries of these callers."""
-        for key in [key for key, entry in self._kept.items() if which(entry.value)]:
-            del self._kept[key]
+        self.drop(lambda entry: which(entry.value))
 
     def put(self, key: Key, value: T, *, now: float, until: float) -> None:
         """Store *value* until then, unless it has already expired."""
         if until > now:
-            self._kept[key] = CachedAnswer(value, now, until)
-            if len(self._kept) > self.capacity:
-                self._kept.popitem(last=False)
+            self.keep(key, CachedAnswer(value, now, until))
 
 
 def digest_of(token: str) -> bytes:

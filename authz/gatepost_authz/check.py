@@ -20,8 +20,9 @@ from gatepost_authz.config import (
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.tenant import closed_set, names_by_segment
 
-ROLES = ("approver", "admin")
+ROLES = ("approver", "admin", "operator")
 """The roles that the rules of an issuer can assign."""
+OPERATOR = "operator"
 
 ASYMMETRIC = frozenset({"EdDSA", "Ed25519"}) | {
     f"{family}{size}" for family in ("RS", "PS", "ES") for size in (256, 384, 512)
@@ -49,7 +50,7 @@ _HINTS = {
     "authz.E019": "add the table; without it, this issuer could claim other issuers' tenants",
     "authz.E020": "name the tenant in the `tenants` table of each issuer that shares it",
     "authz.E021": "remove it, or map by `claim`",
-    "authz.E023": "the roles are approver and admin",
+    "authz.E023": "the roles are approver, admin and operator; no template gives the last one",
     "authz.E024": "use your identity provider; development issuers are for `gatepost dev`",
     "authz.E025": "set the audience that the provider writes; see docs/providers.md",
     "authz.E026": "map by `claim` or `issuer = true`, and name each organisation in `tenants`",
@@ -250,10 +251,18 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         yield from _id_problems(f"{where}.tenants", tenant)
         if not value:
             yield _found("authz.E028", f"{where}.tenants", "a claim value is empty")
+    yield from _role_problems(where, issuer)
+
+
+def _role_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     for role, role_rule in issuer.roles.items():
         if role not in ROLES:
             nearest = get_close_matches(role, ROLES, 1)
             yield _found("authz.E023", f"{where}.roles", f"there is no role {role!r}", nearest)
+        elif role == OPERATOR and "{" in issuer.issuer:
+            # Whoever runs one of these issuers could sign a token that reads all tenants.
+            message = "the issuers of a template cannot give the role operator"
+            yield _found("authz.E023", f"{where}.roles.{role}", message)
         if not (role_rule.claim and role_rule.value):
             message = "an empty claim or value would give the role away"
             yield _found("authz.E028", f"{where}.roles.{role}", message)

@@ -263,7 +263,7 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     clients: dict[str, ClientRule] = {}
     """Client id = tenant and scopes of a machine whose tokens have none."""
     roles: dict[str, RoleRule] = {}
-    """Role = rule, for `approver` and `admin`."""
+    """Role = rule, for `approver`, `admin`, and `operator`, who sees all tenants."""
     introspection: Introspection | None = None
     """Set for issuers of opaque tokens."""
     dashboard: DashboardClient | None = None

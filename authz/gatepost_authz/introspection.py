@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from gatepost_authz.answer_cache import BAD_S, GOOD_S, Key, Memory, digest_of
+from gatepost_authz.answer_cache import BAD_S, GOOD_S, REMEMBERED, Key, Memory, digest_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
@@ -17,7 +17,7 @@ from gatepost_authz.issuers import (
 )
 from gatepost_authz.jwks import asks
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
-from gatepost_authz.verifier import AcceptedTokens, looks_like_jwt
+from gatepost_authz.verifier import DEFAULT_CAPACITY, AcceptedTokens, looks_like_jwt
 
 OWNER_S = 3600.0
 """How long it is remembered which of several issuers knows a token."""
@@ -36,7 +36,7 @@ class IntrospectionVerifier:
     Handles no token that looks like a signed one: a token of issuer A must never be shown to
     issuer B, who could use it. Where several issuers have opaque tokens, the tenant in the
     resource's path or the token's prefix decides which is asked. They are asked in turn only if
-    the settings of each of them allow it.
+    the settings of each of them allow it. The callers of at most *capacity* tokens are cached.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class IntrospectionVerifier:
         introspectors: Introspectors,
         *,
         policy: Policy | None = None,
+        capacity: int = DEFAULT_CAPACITY,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
@@ -52,10 +53,10 @@ class IntrospectionVerifier:
         self.policy = policy or Policy()
         self.clock = clock
         self._possible: tuple[int, tuple[TrustedIssuer, ...]] = (0, ())
-        self._good: Memory[TenantContext] = Memory()
+        self._good: Memory[TenantContext] = Memory(capacity)
         self._bad: Memory[Kept] = Memory()
-        self._owners: Memory[str] = Memory()
-        self._accepted = AcceptedTokens()
+        self._owners: Memory[str] = Memory(max(capacity, REMEMBERED))
+        self._accepted = AcceptedTokens(capacity)
 
     async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:
         """

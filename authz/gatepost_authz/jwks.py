@@ -256,6 +256,13 @@ class IssuerKeySets:
             return "asked" if self._knows_where(trusted) else "not_fetched"
         return "not_fetched" if held is None else held.keys.failure or "not_fetched"
 
+    def age_of(self, trusted: TrustedIssuer) -> float | None:
+        """Return the age in seconds of an issuer's keys in use; None if there are none."""
+        held = self._exact.get(trusted.settings.issuer)
+        if held is None or not held.keys.has_keys or held.keys.fetched_at is None:
+            return None
+        return self._clock.monotonic() - held.keys.fetched_at
+
     def _knows_where(self, trusted: TrustedIssuer) -> bool:
         """Return whether the introspection endpoint of an issuer is known."""
         settings = trusted.settings.introspection

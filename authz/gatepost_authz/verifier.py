@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from gatepost_authz import signature
-from gatepost_authz.answer_cache import GOOD_S
+from gatepost_authz.answer_cache import GOOD_S, RandomCache
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
@@ -21,8 +21,10 @@ from gatepost_authz.signature import IssuerKeys, Versioned, proved, try_each
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 
 DEVELOPMENT_KID = "dev-"
-DEFAULT_CAPACITY = 5_000
-MOST_ACCEPTED = 20_000
+DEFAULT_CAPACITY = 20_000
+LEAST_ACCEPTED = 20_000
+ACCEPTED_PER_VERDICT = 2
+"""How many digests of accepted tokens are remembered for each verdict that may be cached."""
 LIFETIME = 60.0
 """The lifetime of an entry in seconds, after which the keys are consulted again."""
 
@@ -115,24 +117,28 @@ def verdict_on(
 
 class AcceptedTokens:
     """
-    The digests of the last *capacity* accepted tokens.
+    The digests of the last accepted tokens: some more than *verdicts*, which may be cached.
 
     An entry grants nothing. It lets a known token be verified while unknown ones have to wait,
     until the token is refused for a reason other than its age.
     """
 
-    def __init__(self, capacity: int = MOST_ACCEPTED) -> None:
-        self.capacity = capacity
+    def __init__(self, verdicts: int = DEFAULT_CAPACITY) -> None:
+        self.apply(verdicts)
         self._digests: OrderedDict[tuple[bytes, str], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._digests)
 
+    def apply(self, verdicts: int) -> None:
+        """Remember as many tokens as that number of cached verdicts needs."""
+        self.capacity = max(LEAST_ACCEPTED, ACCEPTED_PER_VERDICT * verdicts)
+
     def add(self, digest: bytes, resource: str) -> None:
         """Record that the token with that digest was accepted at that resource."""
         self._digests[digest, resource] = None
         self._digests.move_to_end((digest, resource))
-        if len(self._digests) > self.capacity:
+        while len(self._digests) > self.capacity:
             self._digests.popitem(last=False)
 
     def has(self, digest: bytes, resource: str) -> bool:
@@ -144,9 +150,9 @@ class AcceptedTokens:
         self._digests.pop((digest, resource), None)
 
 
-class VerdictCache:
+class VerdictCache(RandomCache[DecisionKey, Verdict]):
     """
-    A cache of at most *capacity* accepted tokens; the least recently used is evicted first.
+    A `RandomCache` of accepted tokens.
 
     Only acceptances are kept, and never the token itself: refusals are cheap to repeat, and
     remembering them would let a stranger fill the memory. A verdict ends with the token's ``exp``
@@ -155,12 +161,8 @@ class VerdictCache:
     """
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        self.capacity = capacity
-        self._kept: OrderedDict[DecisionKey, Verdict] = OrderedDict()
-        self.accepted = AcceptedTokens()
-
-    def __len__(self) -> int:
-        return len(self._kept)
+        super().__init__(capacity)
+        self.accepted = AcceptedTokens(capacity)
 
     def get(self, key: DecisionKey, *, now: float) -> TenantContext | None:
         """Return the cached caller of the token, or None."""
@@ -168,15 +170,19 @@ class VerdictCache:
         if kept is None:
             return None
         if kept.version != kept.keys.version or not kept.made_at <= now < kept.ends_at:
-            del self._kept[key]
+            self._kept[key] = None
             return None
-        self._kept.move_to_end(key)
         return kept.caller
 
     def forget(self, which: Callable[[TenantContext], bool]) -> None:
         """Evict the tokens of these callers."""
-        for key in [key for key, kept in self._kept.items() if which(kept.caller)]:
-            del self._kept[key]
+        self.drop(lambda kept: which(kept.caller))
+
+    def restart(self, capacity: int) -> None:
+        """Forget all verdicts, for another registry, and keep at most *capacity* from now on."""
+        self.drop(lambda _: True)
+        self.capacity = capacity
+        self.accepted.apply(capacity)
 
     def put(self, key: DecisionKey, verdict: Verdict) -> None:
         """
@@ -186,11 +192,8 @@ class VerdictCache:
         removed while the issuer was being asked.
         """
         self.accepted.add(*key[:2])
-        if verdict.ends_at <= verdict.made_at or self.capacity < 1:
-            return
-        self._kept[key] = verdict
-        if len(self._kept) > self.capacity:
-            self._kept.popitem(last=False)
+        if verdict.ends_at > verdict.made_at:
+            self.keep(key, verdict)
 
 
 class JwtVerifier:

@@ -13,10 +13,16 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.settings import Config
 from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.edge import Edge, RenderRefusal, respond
-from gatepost.http.start_page import document_headers, page_headers, start_page
+from gatepost.http.start_page import (
+    ICON,
+    document_headers,
+    icon_headers,
+    page_headers,
+    start_page,
+)
 from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.endpoint import EndpointLimits as BodyLimits
-from gatepost.mcp.request_wrappers import RequestTracing, WrapRequest, logged
+from gatepost.mcp.request_wrappers import KNOWN, RequestTracing, WrapRequest, logged
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.rest.exchange import RestExchange, RestLimits
@@ -71,6 +77,7 @@ def build_app(
     )
     own_origin_rules = ("/dev-as",) if development_issuer else ()
     services.request_metrics.apply(table.label)
+    services.log.apply(shown_names(services.registry))
     return Edge(
         table,
         checks=HeadChecks(head_rules(config, resource, own_origin_rules), allow=table.allow),
@@ -273,7 +280,8 @@ def pages(config: Config, resource: Resource) -> list[Route]:
         document(resource, version(), admin=bool(config.scopes.admin)),
     )
     routes = [
-        Route("/openapi.json", StaticPage(openapi, document_headers(openapi)), methods=["GET"])
+        Route("/openapi.json", StaticPage(openapi, document_headers(openapi)), methods=["GET"]),
+        Route("/favicon.ico", StaticPage(ICON, icon_headers()), methods=["GET"]),
     ]
     if resource.path not in {"", "/"}:
         routes.append(Route("/", StaticPage(start, page_headers(start)), methods=["GET"]))
@@ -284,6 +292,11 @@ def scopes_of(config: Config, registry: Registry) -> Sequence[str]:
     """Return the scopes that clients may request: those for any request, then those of offers."""
     named = config.scopes.named
     return (*named, *sorted((registry.declared & registry.obtainable).difference(named)))
+
+
+def shown_names(registry: Registry) -> frozenset[str]:
+    """Return what the access log shows of a JSON-RPC request without searching it for secrets."""
+    return KNOWN.union(registry.tools, registry.documents, registry.prompts, registry.skills)
 
 
 class RouteTable:

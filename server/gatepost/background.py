@@ -1,6 +1,7 @@
 """What a process does all the time beside its calls, and goes on with whatever happens."""
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -8,13 +9,11 @@ from contextvars import Context
 from traceback import walk_tb
 from typing import Any
 
-import structlog
-
 PAUSE_S = 2.0
 """About how long it rests after an error that nobody foresaw."""
 DICE = random.SystemRandom()
 
-log = structlog.get_logger("gatepost.chore")
+log = logging.getLogger("gatepost.chore")
 
 
 async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -31,7 +30,7 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-        log.error("chore_ended", chore=name, **reason_of(task))
+        log.error("chore_ended", extra={"chore": name, **reason_of(task)})
         # Not all processes at the same moment: it may be the database's answer that did it.
         await asyncio.sleep(PAUSE_S * DICE.uniform(0.7, 1.3))
 

@@ -1,14 +1,13 @@
 """Closes files and folders that hold secrets to other users of the machine."""
 
+import logging
 import os
 import stat
-
-import structlog
 
 OTHERS = 0o077
 GROUP_READ = 0o040
 
-log = structlog.get_logger("gatepost.permissions")
+log = logging.getLogger("gatepost.permissions")
 
 
 class ForeignOwner(PermissionError):
@@ -28,7 +27,7 @@ def close_to_others(handle: int, shown: str) -> None:
     mode = stat.S_IMODE(status.st_mode)
     if mode & OTHERS:
         os.fchmod(handle, mode & ~OTHERS)
-        log.warning("closed_to_others", path=shown, mode=f"{mode:04o}")
+        log.warning("closed_to_others", extra={"path": shown, "mode": f"{mode:04o}"})
 
 
 def is_foreign(status: os.stat_result) -> bool:

@@ -10,8 +10,8 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from types import FrameType
 
@@ -26,6 +26,7 @@ from gatepost.http.deadlines import Deadlines
 from gatepost.http.descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
 from gatepost.runtime.metrics_server import scraped
+from gatepost.runtime.process_reports import reporting
 from gatepost.runtime.server import Certificate, GatepostServer, listen_config
 from gatepost.runtime.services import Services, opened
 from gatepost.runtime.stores import prepare
@@ -55,6 +56,10 @@ Fresh = Callable[[], tuple[Config, Toolbox] | None]
 """Reads the configuration again; None when it has errors, which it has told."""
 
 
+def nothing(part: str) -> None:
+    """Do nothing after a part of the start."""
+
+
 class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a process needs to serve."""
 
@@ -69,6 +74,8 @@ class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Where `/metrics` is served; None: nowhere."""
     shared_metrics: SharedMetrics = msgspec.field(default_factory=SharedMetrics)
     """Memory for the metrics of every worker."""
+    part_done: Callable[[str], object] = nothing
+    """Called with the name of each part of the start after it has run."""
 
 
 def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
@@ -81,6 +88,7 @@ def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
     configure(level=setup.config.log.level, form=setup.config.log.format)
     raise_limit()
     load_late_modules()
+    setup.part_done("log, and imports that the first request would make")
     if setup.config.listen.workers > 1:
         # Said once, not by each of them; every process opens its own connections later.
         asyncio.run(prepare(setup.config.storage))
@@ -125,17 +133,28 @@ def _scrapes(setup: ServerSetup) -> AbstractContextManager[None]:
     exposition = importlib.import_module("gatepost.telemetry.exposition")
     # Each worker answers for all of them.
     registry = exposition.registry_of(setup.shared_metrics, version=version())
+    setup.part_done("/metrics")
     return scraped(exposition.Exposition(registry), setup.metrics)
+
+
+@asynccontextmanager
+async def _opened(setup: ServerSetup, meter: Meter) -> AsyncIterator[Services]:
+    """Open the services of a process that serves, and so reports about itself."""
+    opening = opened(setup.config, setup.toolbox, setup.keyring, meter)
+    async with opening as services, reporting(services):
+        yield services
 
 
 async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Meter) -> None:
     config = setup.config
-    async with opened(config, setup.toolbox, setup.keyring, meter) as services:
+    async with _opened(setup, meter) as services:
+        setup.part_done("stores and services")
         current = Application(
             build_app(config, services, development_issuer=setup.development_issuer)
         )
 
         tls = tls_of(config)
+        setup.part_done("application and TLS")
         one_by_one = asyncio.Lock()
         reloads: set[asyncio.Task[None]] = set()
 
@@ -160,16 +179,9 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
             reloads.add(task)
             task.add_done_callback(reloads.discard)
 
-        def ready() -> None:
-            on_ready()
-            # The development issuer is this very process: the first call fetches its keys, and
-            # the ready line stays the last thing that `gatepost dev` says by itself.
-            if not setup.development_issuer:
-                services.warm()
-
         server = GatepostServer(
             listen_config(current, deadlines(config), tls=tls.context if tls else None),
-            on_ready=ready,
+            on_ready=partial(_ready, setup, services, on_ready),
             on_leave=partial(setattr, services, "leaving", True),
             leave_s=config.leave_s,
             on_drain=lambda: services.drain(config.listen.drain_s),
@@ -178,6 +190,14 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
         await server.serve(sockets=[setup.sock])
         await settled(server.server_state.tasks)
     await end_tasks()
+
+
+def _ready(setup: ServerSetup, services: Services, on_ready: Callable[[], object]) -> None:
+    on_ready()
+    # The development issuer is this very process: the first call fetches its keys, and the ready
+    # line stays the last thing that `gatepost dev` says by itself.
+    if not setup.development_issuer:
+        services.warm()
 
 
 async def taken_up(services: Services, config: Config, toolbox: Toolbox) -> bool:

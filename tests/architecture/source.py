@@ -26,11 +26,12 @@ class Function:
 
 @dataclass(frozen=True)
 class Call:
-    """What is called, as `a.b.c` (empty where it has no such name), and its named arguments."""
+    """What is called, as `a.b.c` (empty where it has no such name), and what it adds to the log."""
 
     name: str
     line: int
-    keywords: tuple[str, ...]
+    extra: tuple[str, ...] = ()
+    """The members that it gives a log event."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,19 @@ def contents(path: Path) -> Contents:
                 last = node.end_lineno or node.lineno
                 found.functions.append(Function(node.name, node.lineno, last))
             case ast.Call():
-                keywords = tuple(word.arg for word in node.keywords if word.arg)
-                found.calls.append(Call(dotted(node.func), node.lineno, keywords))
+                extra = tuple(names_in(word.value) for word in node.keywords if word.arg == "extra")
+                found.calls.append(Call(dotted(node.func), node.lineno, *extra))
             case ast.ExceptHandler():
                 caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
                 names = (dotted(one) if one else "BaseException" for one in caught)
                 found.excepts.extend((name, node.lineno) for name in names)
     return found
+
+
+def names_in(node: ast.AST) -> tuple[str, ...]:
+    """The keys that a dictionary spells out."""
+    keys = node.keys if isinstance(node, ast.Dict) else []
+    return tuple(str(key.value) for key in keys if isinstance(key, ast.Constant))
 
 
 def dotted(node: ast.AST) -> str:

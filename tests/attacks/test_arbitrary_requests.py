@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.attacks.conftest import AttackedServer
@@ -28,7 +28,6 @@ CLAIMS = (
 # Not `kid`: an unknown one waits for the issuer's next key set (group H has it).
 MEMBERS = ("alg", "typ", "crit", "b64", "zip", "enc", "cty", "jku", "jwk", "x5c", "x5u")
 METHODS = ("initialize", "tools/call", "tools/list", "server/discover", "ping", "")
-EXAMPLES = settings(max_examples=60)
 one_parser = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 """The parser reads these requests alike, and what differs is behind it."""
 
@@ -41,7 +40,6 @@ def documented(answer: Any, *statuses: int) -> None:
         assert (answer.field("www-authenticate") or "").startswith("Bearer resource_metadata=")
 
 
-@EXAMPLES
 @given(value=FIELD_BYTES | FIELD_BYTES.map(lambda data: b"Bearer " + data))
 def test_any_authorization_header(server: AttackedServer, value: bytes) -> None:
     """Bytes that are no credential are 400 or 401."""
@@ -50,7 +48,6 @@ def test_any_authorization_header(server: AttackedServer, value: bytes) -> None:
 
 
 @one_parser
-@EXAMPLES
 @given(
     parts=st.lists(st.binary(max_size=120).map(b64) | st.text("aA0-_.=", max_size=20), max_size=6)
 )
@@ -61,7 +58,6 @@ def test_any_token(server: AttackedServer, parts: list[str]) -> None:
 
 
 @one_parser
-@EXAMPLES
 @given(member=st.sampled_from(MEMBERS), value=ANY_JSON)
 def test_any_value_of_a_header_member(server: AttackedServer, member: str, value: Any) -> None:
     """A signed token whose header says anything is refused, or was harmless."""
@@ -69,7 +65,6 @@ def test_any_value_of_a_header_member(server: AttackedServer, member: str, value
 
 
 @one_parser
-@EXAMPLES
 @given(claim=st.sampled_from(CLAIMS), value=ANY_JSON | st.just(ABSENT))
 def test_any_value_of_a_claim(server: AttackedServer, claim: str, value: Any) -> None:
     """A signed token that claims anything is refused, or was harmless."""
@@ -77,7 +72,6 @@ def test_any_value_of_a_claim(server: AttackedServer, claim: str, value: Any) ->
 
 
 @one_parser
-@EXAMPLES
 @given(payload=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_signed_payload(server: AttackedServer, payload: bytes) -> None:
     """Signed by the right key, and still not a set of claims."""
@@ -88,7 +82,6 @@ def test_any_signed_payload(server: AttackedServer, payload: bytes) -> None:
         documented(server.call(token), 401)
 
 
-@EXAMPLES
 @given(body=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_body(server: AttackedServer, body: bytes) -> None:
     """From a caller who may come in: JSON-RPC errors, or nothing to answer."""
@@ -98,7 +91,6 @@ def test_any_body(server: AttackedServer, body: bytes) -> None:
 
 
 @one_parser
-@EXAMPLES
 @given(
     method=st.sampled_from(
         ["initialize", "tools/call", "tools/list", "server/discover", "ping", ""]

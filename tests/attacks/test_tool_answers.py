@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost import CallContext, Failure, Outcome, Pack, ToolFailure
 from gatepost.tools.prompt import Message
 from gatepost.tools.resource import Contents
 from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, message
+from tests.support.measuring import capture_logs
 
 HALF = "\ud800"
 """Half a surrogate pair, as `os.listdir` and `json.loads` answer it."""

@@ -28,7 +28,7 @@ async def test_a_call_names_the_approval_that_let_it_run(key: str | None) -> Non
     found = await AuditSearch(deployment.records).search(ACME, AuditQuery())
 
     assert [(one.kind, one.outcome, one.approval) for one in reversed(found)] == [
-        ("refusal", "approval_pending", request.id),
+        ("call", "approval_pending", request.id),
         ("call", "success", request.id),
     ]
     assert not any(one.replayed for one in found)

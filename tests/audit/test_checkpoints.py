@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.audit import retention as module
 from gatepost.audit.chain import WriteAttempt
@@ -18,6 +17,7 @@ from gatepost.storage.audit import AuditDraft
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from tests.audit.conftest import NOW, AuditLog
+from tests.support.measuring import capture_logs
 
 SOON_S = 60
 

@@ -109,9 +109,14 @@ async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
     """Nobody's name and nobody's reasons; what was done and when stays, until its time is over."""
     async with audit_log(url) as one:
         await one.fill()
+        await one.writer.note("acme", "token", outcome="expired")
+        trail = one.records.of("acme").trail
+        counts = [await trail.count(0, 3_600_000)]
         await one.erasure.erase_tenant("acme")
+        counts.append(await trail.count(0, 3_600_000))
         left, seen = await everything(one), await one.verify()
 
+    assert [len(found) for found in counts] == [1, 0]
     assert not any(word in left for word in ("alice", "bob", "looked at"))
     assert (seen.bad, seen.erased) == (None, 12)
 

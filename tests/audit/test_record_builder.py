@@ -103,7 +103,7 @@ RECORDS: dict[str, Any] = {
         Failure(ODD, ""),  # type: ignore[arg-type]  # nobody checks it
     ),
     "refusal by a stage": a_record(
-        {"kind": "refusal", "outcome": "approval_pending"},
+        {"outcome": "approval_pending"},
         {"reason": "Ask.", **ARGUMENTS},
         Failure("approval_pending", "Ask."),
     ),

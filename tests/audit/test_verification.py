@@ -4,15 +4,16 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.audit.retention import DAY_S, Retention
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost.storage.audit import AuditQuery
+from gatepost.storage.audit import CHECKPOINTS, AuditQuery
 from gatepost.storage.backends import open_records
 from tests.audit.conftest import AuditLog, Value, tamper
+from tests.support.measuring import capture_logs
 
 
 async def by(one: AuditLog, number: int, count: int, tenant: str = "acme") -> None:
@@ -144,3 +145,69 @@ async def test_verify_may_look_while_records_are_erased_and_removed(log: AuditLo
     await changing
 
     assert {*seen} == {(None, "")}
+
+
+@pytest.mark.requirement("AU5")
+async def test_two_replicas_remove_records_at_once(log: AuditLog) -> None:
+    """Both have read the same state; one removes the records, the other finds nothing left."""
+    log.now += 10
+    await by(log, 1, 2)
+    await log.sign()
+    removed = await asyncio.gather(*(log.prune(log.now + 1) for _ in range(4)))
+    seen = await log.verify()
+    left = await log.records.of("acme").trail.find(AuditQuery())
+
+    assert (max(removed), seen.bad) == (8, None)
+    assert [row.kind for row in left] == ["retention"] * 2  # one of each writer
+
+
+@pytest.mark.requirement("AU5")
+async def test_a_replica_that_comes_late_removes_nothing(log: AuditLog) -> None:
+    """Another one has removed more meanwhile, with the checkpoint that it wanted to begin at."""
+    first = (await log.records.of("acme").trail.checkpoints())[-1]
+    await by(log, 1, 2)
+    await log.sign()
+    await log.prune(log.now + 1)
+    trail = log.records.of("acme").trail
+    before = await trail.find(AuditQuery())
+
+    assert not await trail.prune({CHECKPOINTS: first.number}, {CHECKPOINTS: []}, untouched)
+    assert await trail.find(AuditQuery()) == before
+
+
+def untouched(*_: object) -> Any:
+    """A linker that nobody may ask."""
+    raise AssertionError("a head would move")
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE audit_segments SET last = 'x' WHERE tenant = 'acme' AND first = 1",
+        "UPDATE audit_heads SET tenant = x'00ff' WHERE tenant = 'acme' AND writer = 1",
+        "UPDATE audit_segments SET tenant = x'ff' WHERE tenant = 'acme' AND writer = 1",
+        "UPDATE audit_checkpoints SET tenant = x'ff' WHERE tenant = 'acme'",
+    ],
+)
+async def test_one_tenants_damage_stops_no_other(log: AuditLog, url: str, change: str) -> None:
+    """Others are signed and lose their old records, and the damage is found."""
+    process = log.process(retention_days=1)
+    retention = Retention(log.records, log.keyring, process, clock=lambda: log.now)
+    await by(log, 1, 1, "globex")
+    await by(log, 1, 1, "zeta")
+    await tamper(url, change)
+    with capture_logs():
+        await retention.sign()
+        log.now += 2 * DAY_S
+        await retention.prune()
+    others = [log.records.of(tenant).trail for tenant in ("globex", "zeta")]
+
+    assert [[row.kind for row in await one.find(AuditQuery())] for one in others] == [
+        ["retention"],
+        ["retention"],
+    ]
+    assert [len(await one.checkpoints()) for one in others] == [1, 1]
+    assert (await log.verify()).bad is not None
+    assert {"acme", "globex", "zeta"} <= {*await log.records.audit.tenants()}

@@ -103,6 +103,18 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_p
     assert (cut.bad, cut.writer) == (2, 2)
     assert (by_hand.stderr, by_hand.stdout) == ("", "9 records, 9 of them proven\n")
 
+    await replicas.prune(replicas.now - 1)
+    await replicas.sign()
+    left = [line async for line in exported(replicas.records, "acme")]
+    export.write_bytes(b"".join(left))
+    pruned = verified_by_hand(export, key)
+    export.write_bytes(b"".join(one for one in left if b'"number":7' not in one))
+    shortened = verified_by_hand(export, key)
+
+    assert (verify_lines(left, keys).bad, b'"after":6' in left[0]) == (None, True)
+    assert (pruned.stderr, pruned.stdout) == ("", "5 records, 5 of them proven\n")
+    assert "AssertionError" in shortened.stderr
+
 
 def of_writer(number: int, *tables: str) -> list[str]:
     """Statements that remove a writer from these tables."""

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_authz.strict_json import StrictJsonError, loads_object
@@ -118,7 +118,6 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(st.text(), json_values))
 def test_what_an_encoder_writes_is_read_back(value: dict[str, Any]) -> None:
     """Any object of bounded depth survives the round trip, however it is escaped."""

@@ -169,7 +169,6 @@ async def test_a_removed_key_takes_its_verdicts_along() -> None:
     gate.keys[ISSUER].publish([jwk(OTHER, "other")])
 
     assert (await gate.refused(token)).reason == "unknown_key"
-    assert len(gate.decisions) == 0
 
 
 class Vanishing(PublishedKeys):

@@ -65,7 +65,8 @@ def test_tools_are_listed_without_complaint_and_called(
     assert mirrored["content"] == [{"type": "text", "text": "grüß Gott"}]
 
 
-@pytest.mark.parametrize("era", [LEGACY, "modern"])
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
 def test_resources_and_prompts_are_listed_and_read(inspector: Inspector, era: str) -> None:
     """Fixed documents, templates, and prompts with arguments."""
     resources, templates, document, prompts, prompt = inspector.results(
@@ -89,7 +90,8 @@ def test_resources_and_prompts_are_listed_and_read(inspector: Inspector, era: st
     assert "arg1='a', arg2='b'" in prompt["messages"][0]["content"]["text"]
 
 
-@pytest.mark.parametrize("era", [LEGACY, "modern"])
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
 def test_what_goes_wrong_is_told_by_the_exit_code(
     inspector: Inspector, stage: Stage, tmp_path: Path, era: str
 ) -> None:
@@ -117,6 +119,7 @@ def test_the_level_of_a_session_can_be_set(inspector: Inspector) -> None:
     assert "not supported by the negotiated protocol version" in modern.error["message"]
 
 
+@pytest.mark.slow
 def test_skills_pass_the_inspectors_own_checks(inspector: Inspector) -> None:
     """Its digests, its frontmatter and its folders are as the extension wants them."""
     listed, one, folder = inspector.together(
@@ -207,7 +210,8 @@ def test_mcpdo_answers_what_is_asked(connected: Mcpdo, era: str) -> None:
     assert deleted == "a.txt was deleted."
 
 
-@pytest.mark.parametrize("era", [LEGACY, "modern"])
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ERAS)
 def test_mcpdo_completes_and_watches(connected: Mcpdo, era: str) -> None:
     """Suggestions for an argument, and word of a document while it is subscribed to."""
     completed = connected.run(

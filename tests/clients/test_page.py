@@ -55,6 +55,38 @@ def test_every_example_gets_in(stage: Stage, tmp_path: Path, language: str, exam
     assert "acme" in done.stdout
 
 
+INSPECTOR_BUILDS = (FOLDER / INSPECTOR).parents[2]
+CALLBACKS = {f"http://{host}:6274/oauth/callback" for host in ("127.0.0.1", "localhost")}
+
+
+def test_the_inspectors_page_has_what_its_steps_name() -> None:
+    """Labels are literals of the release that is tested; the sign-in comes back to its own page."""
+    install()
+    steps = PAGE.partition("The Inspector's page, in version")[2].partition("Claude Code")[0]
+    shown = "".join(
+        one.read_text(encoding="utf-8")
+        for one in INSPECTOR_BUILDS.glob("web/dist/assets/index-*.js")
+    )
+    printed = (INSPECTOR_BUILDS / "web/build/index.js").read_text(encoding="utf-8")
+    labels = set(re.findall(r"(?<!\w)\*([^*]+)\*(?!\w)", steps))
+
+    assert {"Add Servers", "streamable-http", "Client ID"} <= labels
+    assert {one for one in labels if f"`{one}`" not in shown and f'"{one}"' not in shown} == set()
+    assert "window.location.origin" in shown
+    assert "`/oauth/callback`" in shown
+    assert "6274" in printed
+    assert set(re.findall(r"http://[\w.]+:6274/oauth/callback", steps)) == CALLBACKS
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/providers.md", "docs/troubleshooting.md"])
+def test_every_page_names_both_redirect_addresses_of_the_inspector(page: str) -> None:
+    """The browser's address decides which one it sends, and a provider compares them exactly."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+
+    assert set(re.findall(r"http://[\w.]+:6274/oauth/callback", text)) == CALLBACKS
+    assert "Quick OAuth" not in text
+
+
 def test_the_table_names_the_releases_that_are_tested() -> None:
     """As they are installed: whoever takes in another release looks at the table again."""
     lock = json.loads((FOLDER / "package-lock.json").read_text(encoding="utf-8"))["packages"]

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.dev.composition import make_state_folder
 from gatepost.runtime.erasure import TenantErasure
@@ -17,6 +16,7 @@ from gatepost.workspace.ownership import LEDGER, PRIVATE
 from gatepost.workspace.resolver import Choice, resolver_of
 from tests.config.test_reading import GOOD, folder, found
 from tests.support.commands import tenant_folder
+from tests.support.measuring import capture_logs
 
 __all__ = ["folder"]
 

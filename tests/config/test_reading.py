@@ -209,6 +209,13 @@ CASES = [
         "tasks.max_per_caller",
         "more",
     ),
+    Case(
+        "[tools]",
+        "[limits]\ncached_tokens = -1\n[tools]",
+        "config.E016",
+        "limits.cached_tokens",
+        "negative",
+    ),
     Case("[listen]", 'mode = "development"\n[listen]', "config.E017", "resource", "loopback"),
     Case(
         "[tools]",

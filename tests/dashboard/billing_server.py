@@ -126,6 +126,7 @@ USERS = (
     User(username="carol", name="Carol Chen", tenant="acme", roles=("approver",)),
     User(username="erin", name="Erin Ek", tenant="acme"),
     User(username="bob", name="Bob Bright", tenant="globex", roles=("approver",)),
+    User(username="olga", name="Olga Ortiz", tenant="globex", roles=("operator",)),
 )
 SCOPES = "billing:read billing:write files:read files:write vault:write"
 RULES = (
@@ -190,12 +191,43 @@ class BillingServer:
         waiting = self.server.run(self.server.services.approvals.waiting("acme"))
         return str(waiting[-1].id)
 
+    def asks_as(self, client: Any, tool: str, arguments: Mapping[str, Any]) -> str:
+        """The same over MCP, with what the client says about itself as `clientInfo`."""
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": client,
+            # The answer is a page to open, which ends this request.
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"url": {}}},
+        }
+        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        answer = httpx2.post(
+            self.resource,
+            json={"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params},
+            headers={
+                "authorization": f"Bearer {self.token()}",
+                "accept": "application/json, text/event-stream",
+                "mcp-protocol-version": "2026-07-28",
+                "mcp-method": "tools/call",
+                "mcp-name": tool,
+            },
+            timeout=60,
+        )
+        assert answer.json()["result"]["resultType"] == "input_required", answer.text
+        waiting = self.server.run(self.server.services.approvals.waiting("acme"))
+        return str(waiting[-1].id)
+
     def write(self, path: str, text: str) -> None:
         """A file that is there already."""
         self.server.run(self.server.services.workspaces.of("acme").write(path, text.encode()))
 
     def decides(
-        self, name: str, request: str, *, reason: str = "", grant: GrantScope | None = None
+        self,
+        name: str,
+        request: str,
+        *,
+        reason: str = "",
+        comment: str = "",
+        grant: GrantScope | None = None,
     ) -> None:
         """Somebody decides elsewhere: rejects with a reason, else approves."""
         service = self.server.services.approvals
@@ -203,7 +235,8 @@ class BillingServer:
         if reason:
             self.server.run(service.reject("acme", request, person, reason))
         else:
-            self.server.run(service.approve("acme", request, person, grant=grant))
+            yes = service.approve("acme", request, person, grant=grant, reason=comment)
+            self.server.run(yes)
 
     def _person(self, name: str) -> TenantContext:
         """Somebody as a sign-in to the dashboard makes them known."""

@@ -288,7 +288,9 @@ def issuer_of(issuer: str, root: Path) -> Issuer:
     return Issuer(
         issuer=issuer,
         tenant=TenantRule(claim="org_id"),
-        roles={name: RoleRule(claim="roles", value=name) for name in ("approver", "admin")},
+        roles={
+            name: RoleRule(claim="roles", value=name) for name in ("approver", "admin", "operator")
+        },
         dashboard=DashboardClient(client_id=CLIENT, client_secret=f"file:{root / 'secret'}"),
     )
 

@@ -14,10 +14,18 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from playwright.sync_api import Browser, Page, expect
 
 from gatepost.policy.approvals.request import GrantScope
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
+from gatepost.runtime.process_reports import (
+    DEPLOYMENT,
+    ProcessReport,
+    ReportedKeys,
+    ToolTimes,
+)
+from gatepost.runtime.process_reports import SUBJECT as PROCESSES
 from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut
 from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
@@ -39,6 +47,7 @@ INVOICE = {
     "Kind regards\nAcme\u202e\u200b",
     "mail_token": "known-to-nobody-but-the-agent",
 }
+CLAUDE_CODE = {"name": "claude-code", "title": "Claude Code", "version": "2.1.328"}
 NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThanks to everybody.\n"
 BEFORE = 'def main(args):\n    rows = call("list_invoices", month = args["month"])\n'
 AFTER = BEFORE + '    call("send_invoice", to = args["to"])\n    return len(rows)\n'
@@ -64,6 +73,37 @@ def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Sc
         for details in page.locator("details").all():
             details.evaluate("details => { details.open = true }")
         yield "upstreams", page
+    with visiting(billing, browser, "olga", **look) as olga:
+        _processes(billing)
+        yield "operations", olga.open("/operations")
+
+
+def _processes(billing: BillingServer) -> None:
+    """Two replicas, of which one has another version and does not reach an issuer."""
+    now, entries = billing.now(), billing.server.services.records.of(DEPLOYMENT).entries(PROCESSES)
+    for number, version, state in ((0, "0.1.0", "ready"), (1, "0.2.0", "connect")):
+        report = ProcessReport(
+            process=f"p-{number}",
+            host=f"gatepost-{number}",
+            pid=17,
+            version=version,
+            started_at=now - 7_200,
+            written_at=now,
+            stores={"database": "ok", "shared": "ok" if number == 0 else "unavailable"},
+            streams=1_204,
+            issuers=(
+                ReportedKeys("https://id.example.com", "ready", 540.0),
+                ReportedKeys("https://login.example.net", state, None if number else 7_900.0),
+            ),
+            refusals={"no_credentials": 312, "invalid_token": 4, "foreign_host": 1},
+            tokens={"wrong_audience": 3, "expired": 1},
+            tools=(
+                ToolTimes("send_invoice", (0,) * 10 + (3, 2, 0, 0, 0, 0, 0), 16.2),
+                ToolTimes("find_customer", (0, 40, 5) + (0,) * 14, 0.11),
+            ),
+        )
+        value = msgspec.msgpack.encode(report)
+        billing.server.run(entries.put(report.process, value, now=now, expires_at=now + 60))
 
 
 def _upstreams(billing: BillingServer) -> None:
@@ -145,7 +185,7 @@ def _empty(dave: Visitor) -> Iterator[Scene]:
 def _requests(
     billing: BillingServer, dave: Visitor, browser: Browser, look: dict[str, Any]
 ) -> Iterator[Scene]:
-    invoice = billing.asks("send_invoice", INVOICE)
+    invoice = billing.asks_as(CLAUDE_CODE, "send_invoice", INVOICE)
     billing.write("notes/release.md", NOTES)
     changed = NOTES.replace("Two bugs", "Seven bugs").replace("start\n", "start\n- Dark pages\n")
     write = billing.asks("workspace_write", {"path": "notes/release.md", "content": changed})
@@ -182,7 +222,7 @@ def _requests(
 
 def _endings(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
     used = billing.asks("refund", {"customer": "C-7", "amount": 20.0})
-    billing.decides("dave", used)
+    billing.decides("dave", used, comment="For October only.")
     billing.call("refund", {"customer": "C-7", "amount": 20.0})
     yield "used", dave.open(f"/approvals/{used}")
     approved = billing.asks("refund", {"customer": "C-8", "amount": 25.0})
@@ -273,10 +313,15 @@ SERIES: tuple[tuple[str, dict[str, Any], frozenset[str] | None], ...] = (
                 "tools",
                 "usage",
                 "upstreams",
+                "operations",
             }
         ),
     ),
-    ("-dark", DARK, frozenset({"waiting", "request", "file", "usage", "signin", "upstreams"})),
+    (
+        "-dark",
+        DARK,
+        frozenset({"waiting", "request", "file", "usage", "signin", "upstreams", "operations"}),
+    ),
 )
 """What is added to the names, what is different about the browser, and which scenes; None: all."""
 

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import Implementation
 from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard.billing_server import (
@@ -25,6 +26,7 @@ from tests.dashboard.billing_server import (
 from tests.support.browser import chromium, in_a_browser
 
 START_S, ANSWER_S = 10, 30
+AGENT_NAME = "Erin's <b>Agent</b>"
 
 
 class Heard:
@@ -62,7 +64,11 @@ def agent(url: str, token: str) -> Iterator[Agent]:
         headers = {"authorization": f"Bearer {token}"}
         async with (
             httpx2.AsyncClient(headers=headers, timeout=60) as http,
-            Client(streamable_http_client(url, http_client=http), mode="legacy") as client,
+            Client(
+                streamable_http_client(url, http_client=http),
+                mode="legacy",
+                client_info=Implementation(name="agent", version="1", title=AGENT_NAME),
+            ) as client,
         ):
             ready.set_result(Agent(loop, client))
             await over.wait()
@@ -109,7 +115,7 @@ def erins(billing: BillingServer) -> Iterator[Agent]:
 
 @pytest.fixture(scope="module")
 def dave(billing: BillingServer, browser: Browser) -> Iterator[Visitor]:
-    with visiting(billing, browser, "dave") as visitor:
+    with visiting(billing, browser, "dave", timezone_id="Asia/Kathmandu") as visitor:
         yield visitor
 
 
@@ -139,20 +145,27 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     assert "[REDACTED:MAIL_TOKEN]" in said
     assert "a-token-that-nobody-may-see" not in page.content()
     assert "Invoices leave the house in the company's name." in said
+    assert "Send an invoice to a customer" in said
+    assert f"calls itself {AGENT_NAME}" in said
+    assert re.search(r"Requested\s+\d+ \w+ 20\d\d, \d\d:\d\d:\d\d GMT\+5:45", said)
 
     page.get_by_role("link", name="Edit the arguments first").click()
     page.get_by_label("to", exact=True).fill("accounts@mueller.example")
     page.get_by_label("lines", exact=True).fill("[{")
+    page.get_by_label("Comment").fill("Travel only, as agreed.")
     page.get_by_role("button", name="Approve with these arguments").click()
     expect(page.get_by_role("alert")).to_contain_text("your edits are kept")
     expect(page.get_by_label("to", exact=True)).to_have_value("accounts@mueller.example")
     page.get_by_label("lines", exact=True).fill('[{"item": "Travel", "pieces": 1, "price": 5}]')
+    expect(page.get_by_label("Comment")).to_have_value("Travel only, as agreed.")
     page.get_by_role("button", name="Approve with these arguments").click()
 
     expect(page.get_by_text("Dave Dunn approved with edited arguments")).to_be_visible()
     heard = outcome.result(ANSWER_S)
     assert not heard.is_error
     assert "accounts@mueller.example" in heard.text
+    assert "The person who approved this call wrote: Travel only, as agreed." in heard.text
+    expect(page.get_by_text("Travel only, as agreed.")).to_be_visible()
     assert [(ran["to"], ran["lines"]) for ran in RAN] == [("accounts@mueller.example", 1)]
 
 

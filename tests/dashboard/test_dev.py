@@ -34,6 +34,10 @@ def test_a_laptop_has_a_dashboard_that_two_people_can_sign_in_to(tmp_path: Path)
                 assert http.get(back).status_code == 303
                 home = http.get("/dashboard")
                 assert (home.status_code, tenant in home.text) == (status, True)
+                operations = http.get("/dashboard/operations")
+                assert operations.status_code == (200 if name == "alice" else 403)
+                # This very process has reported; the other tests write the reports themselves.
+                assert ('data-label="Health"' in operations.text) is (name == "alice")
 
         checked = run("check", "--config", str(tmp_path / "state" / "dev.toml"), cwd=tmp_path)
         assert checked.process.wait(30) == 0, checked.output

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.dashboard.difference import MOST_LINES, difference
+from gatepost.dashboard.difference import MOST_LINES, ComparisonLimit, difference
 
 
 def said(before: str, after: str, context: int = 3) -> list[str]:
@@ -40,6 +40,16 @@ def test_too_much_is_not_compared() -> None:
     assert difference(many, many.replace("\n", "x\n")).too_long
     long = "\n".join(map(str, range(50_000)))
     assert (difference(long, long + "\nlast").new, difference(long, "first\n" + long).new) == (1, 1)
+
+
+def test_many_texts_together_are_compared_no_longer_than_one() -> None:
+    """An upstream changes all of its tools so that each takes as long as one may."""
+    half, limit = MOST_LINES // 2, ComparisonLimit()
+    old = "\n".join(map(str, range(half)))
+    new = old.replace("\n", "x\n") + "x"
+    found = [difference(old, new, limit=limit).too_long for _ in range(6)]
+    assert found == [False] * 4 + [True] * 2
+    assert not difference("a", "a\nb", limit=limit).too_long
 
 
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")), st.integers(0, 3))

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
 from gatepost.dashboard.live import LiveInbox, Waiting
 from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.request import ApprovalRequest
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.secrets.keyring import KeyRing
@@ -24,9 +26,9 @@ class Counted(ApprovalService):
 
     looks = 0
 
-    async def waiting(self, tenant: str) -> list[object]:  # type: ignore[override]
+    async def waiting(self, tenant: str, **page: Any) -> list[ApprovalRequest]:  # type: ignore[override]
         self.looks += 1
-        return list(await super().waiting(tenant))
+        return await super().waiting(tenant, **page)
 
 
 class ApprovalStore:

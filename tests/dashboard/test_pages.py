@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from html import unescape
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,41 @@ def test_nothing_that_a_stranger_wrote_becomes_markup(
         assert "<script>x" not in answer.text
         assert "<img src=x" not in answer.text
         assert str(7777 * 7777) not in answer.text
+
+
+NAMES: list[tuple[Any, str]] = [
+    ({"name": "claude-code", "title": "Claude Code", "version": "1"}, "Claude Code"),
+    ({"name": "claude-code", "version": "1"}, "claude-code"),
+    ({"name": "a" * 64}, "a" * 64),
+    ({"name": "a" * 65}, ""),
+    ({"name": "with glpat-" + "x1" * 10}, "with [REDACTED:GITLAB_TOKEN]"),
+    ({"name": 7}, ""),
+    ({}, ""),
+    ("claude-code", ""),
+]
+
+
+@pytest.mark.parametrize(("said", "told"), NAMES)
+def test_a_clients_own_name_is_told_as_its_own(
+    billing: BillingServer, dave: HttpBrowser, said: Any, told: str
+) -> None:
+    """Short and without secrets, beside the id that the token proves; never in its place."""
+    request = billing.asks_as(
+        said, "refund", {"customer": f"{len(str(said))} {said}"[:40], "amount": 5}
+    )
+    page, inbox = (
+        re.sub(r"<[^>]*>", "", dave.get(below).text) for below in (f"/approvals/{request}", "")
+    )
+    (stored,) = [
+        one
+        for one in billing.server.run(billing.server.services.approvals.waiting("acme"))
+        if one.id == request
+    ]
+    assert decide(dave, request, "reject") == 303
+
+    assert stored.caller.client_name == told
+    assert str(stored.caller.client_id) in page
+    assert (f"calls itself {told}" in page) is (f"calls itself {told}" in inbox) is bool(told)
 
 
 def test_no_secret_is_on_any_page_or_in_the_file(billing: BillingServer, dave: HttpBrowser) -> None:
@@ -283,3 +319,26 @@ def test_a_call_that_has_begun_is_told_of_in_plain_words(
     assert "unknown" in trail
     number = billing.record("approval", "refund")
     assert "its outcome is unknown" in dave.get(f"/audit/{number}").text
+
+
+def test_requests_that_do_not_fit_are_on_the_next_page(
+    billing: BillingServer, dave: HttpBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first page stays live, and each request is on one of them."""
+    monkeypatch.setattr("gatepost.dashboard.inbox.PAGE", 1)
+    requests = [billing.asks("refund", {"customer": f"C-{n}", "amount": 5}) for n in (301, 302)]
+    seen, below, live = [], "", []
+    while True:
+        page = dave.get(below).text
+        seen += re.findall(r'<h2><a href="[^"]*/approvals/([^"]+)"', page)
+        live.append("sse-connect" in page)
+        link = re.search(r'href="[^"]*(\?after=[^"]+)"', page)
+        if link is None:
+            break
+        below = unescape(link[1])
+    assert set(requests) <= set(seen)
+    assert len(seen) == len(set(seen)) == len(live)
+    assert live == [True, *[False] * (len(live) - 1)]
+    assert dave.get("?after=nothing").status_code == 200
+    for request in requests:
+        assert decide(dave, request, "reject") == 303

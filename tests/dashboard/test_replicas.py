@@ -21,6 +21,7 @@ from gatepost.cli.stores import OpenStores
 from gatepost.config.limits import NamedToolAllowance
 from gatepost.config.settings import Config, LimitsSettings, StorageSettings
 from gatepost.policy.revocation.orders import revocation
+from gatepost.runtime.process_reports import ProcessReporter
 from gatepost.storage.revocations import RevocationRecord
 from tests.dashboard.billing_server import BillingServer, open_billing_server
 from tests.dashboard.conftest import HttpBrowser
@@ -221,3 +222,23 @@ def test_what_is_one_process_s_is_said_to_be(
 
         pair.shows(guest, "/tools", "Erin Ek")
         assert PROCESSES in pair.page(guest, "/usage")
+
+
+def test_operators_see_every_replica_at_any_of_them(pair: Pair) -> None:
+    """Each process stores what it knows of itself; a page needs no process but its own."""
+    servers = pair.billing.server.gatepost, pair.other
+    reporters = [(server.loop, ProcessReporter(server.services)) for server in servers]
+
+    def on(loop: Any, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(WITHIN_S)
+
+    for loop, reporter in reporters:
+        on(loop, reporter.write())
+    with pair.billing.server.guest("olga") as olga:
+        both = pair.page(olga, "/operations")
+        on(reporters[0][0], reporters[0][1].remove())
+        one = pair.page(olga, "/operations")
+    on(reporters[1][0], reporters[1][1].remove())
+
+    row = 'data-label="Health"'
+    assert (both.count(row), one.count(row)) == (2, 1)

@@ -143,6 +143,7 @@ def test_each_variable_is_honoured_or_refused_by_name(tmp_path: Path) -> None:
     assert made.workspace.quota_files == 7
     assert made.workspace.root == str(tmp_path / "workspaces")
     assert made.approvals.destructive == "run"
+    assert made.approvals.timeout_s == 1_800.0
     assert made.tools.packs == ("demo", "memory")
     assert [one.id for one in misspelt.problems] == ["config.E004"]
 

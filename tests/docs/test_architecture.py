@@ -34,7 +34,7 @@ def test_the_drawn_checks_are_the_running_checks() -> None:
 
 async def test_every_route_is_on_the_public_list_or_behind_the_gate() -> None:
     """Nothing slips by: what the page does not call public carries Bearer, unknown paths too."""
-    public = {"/", "/openapi.json", "/mcp/.well-known/oauth-protected-resource"}
+    public = {"/", "/favicon.ico", "/openapi.json", "/mcp/.well-known/oauth-protected-resource"}
     public |= {f"/.well-known/oauth-protected-resource{path}" for path in ("", "/mcp")}
     async with opened(CONFIG, load(CONFIG.tools), KeyRing.ephemeral()) as services:
         edge = build_app(CONFIG, services)

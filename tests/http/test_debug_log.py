@@ -1,4 +1,4 @@
-"""What `log.level = "debug"` tells of requests, and what it never does."""
+"""What the log tells of requests, also at `debug`, and what it never does."""
 
 import json
 import logging
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.storage.backends import open_records
 from gatepost.telemetry.logs import OWN_LOGGERS, configure
 from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
+from tests.support.measuring import capture_logs, eventually
 from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P15")
@@ -74,6 +74,24 @@ def test_a_call_by_rest_is_told_too(server: Server) -> None:
     assert (call["offer"], call["outcome"], call["correlation"]) == ("echo", "success", "episode-1")
     assert call["duration_ms"] >= 0
     assert PRIVATE not in json.dumps(events, default=str)
+
+
+def test_an_access_line_names_the_method_and_the_tool(server: Server) -> None:
+    """Also of a tool that does not exist, which is no secret of the tenant; never arguments."""
+    token = server.token(org_id="acme", scope="files:read")
+    answers = [server.client.call(token, name, {"text": PRIVATE}) for name in ("echo", "ecko")]
+    wanted = [answer.field("x-request-id") for answer in answers]
+
+    def lines() -> dict[str, Any]:
+        written = [json.loads(line) for line in server.log().splitlines() if '"request"' in line]
+        return {line["request_id"]: line for line in written}
+
+    eventually(lambda: set(wanted) <= set(lines()), within=20)
+    assert [(lines()[one]["rpc_method"], lines()[one]["name"]) for one in wanted] == [
+        ("tools/call", "echo"),
+        ("tools/call", "ecko"),
+    ]
+    assert PRIVATE not in server.log()
 
 
 def test_nobody_else_pays_for_it() -> None:

@@ -5,6 +5,7 @@ import logging
 import sys
 
 import pytest
+from msgspec import UNSET
 
 from gatepost.telemetry.access import Row, as_json, as_text
 from gatepost.telemetry.logs import ConsoleFormatter, JsonFormatter, scrub, timestamp
@@ -69,12 +70,14 @@ def test_a_client_cannot_write_lines_of_its_own() -> None:
         None,
         "192.0.2.1",
         b"a\nb",
+        ("tools/call\n", "ec\nho", UNSET),
     )
 
     assert as_text([row]).count(b"\n") == 1
     assert as_json([row]).count(b"\n") == 1
     assert json.loads(as_json([row]))["path"] == row[2]
     assert json.loads(as_json([row]))["correlation"] == "a\nb"
+    assert json.loads(as_json([row]))["name"] == "ec\nho"
     assert json.loads(as_json([row]))["time"] == timestamp(0.25) == "1970-01-01T00:00:00.250Z"
 
 
@@ -98,7 +101,18 @@ def said(formatter: logging.Formatter, text: str) -> str:
 def test_no_character_acts_on_who_reads_the_log(letter: str) -> None:
     """In neither form, and in the access log; JSON keeps the value."""
     text = f"a{letter}b é"
-    row: Row = (0.25, "GET", f"/{text}", 404, 0.001, "id-1", None, "192.0.2.1", None)
+    row: Row = (
+        0.25,
+        "GET",
+        f"/{text}",
+        404,
+        0.001,
+        "id-1",
+        None,
+        "192.0.2.1",
+        None,
+        (text, text, UNSET),
+    )
     written = (
         said(JsonFormatter(), text),
         said(ConsoleFormatter(), text),

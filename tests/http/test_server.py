@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 from starlette.types import Receive, Scope, Send
-from structlog.testing import capture_logs
 
 from gatepost.http.deadlines import HEAD_ALLOWANCE
 from gatepost.http.edge import respond
 from tests.http.wire import SOON, Wire
+from tests.support.measuring import capture_logs
 
 HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
 

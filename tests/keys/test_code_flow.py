@@ -15,7 +15,7 @@ def claims_of(walk: Walk, token: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("user", "tenant", "roles"),
     [
-        ("alice", "acme", ["approver", "admin"]),
+        ("alice", "acme", ["approver", "admin", "operator"]),
         ("dave", "acme", ["approver"]),
         ("bob", "globex", None),
     ],

@@ -137,7 +137,8 @@ def test_the_commands_make_rotate_publish_and_mint(folder: Path) -> None:
 
     assert [key["kid"] for key in document["keys"]] == [second, first]
     assert token.header["kid"] == second
-    assert (token.claims["org_id"], token.claims["roles"]) == ("acme", ["approver", "admin"])
+    roles = ["approver", "admin", "operator"]
+    assert (token.claims["org_id"], token.claims["roles"]) == ("acme", roles)
     assert (token.claims["scope"], token.claims["dev"]) == ("files:write", True)
 
 

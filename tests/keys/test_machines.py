@@ -116,7 +116,7 @@ async def test_the_command_line_gets_a_token_for_anybody(walk: Walk) -> None:
     known, unknown = (claims_of(walk, str(a["access_token"])) for a in (alice, eve))
 
     assert (known["sub"], known["org_id"], known["scope"]) == ("alice", "acme", "files:write")
-    assert known["roles"] == ["approver", "admin"]
+    assert known["roles"] == ["approver", "admin", "operator"]
     assert (unknown["sub"], unknown["org_id"]) == ("eve", "umbrella")
     assert "roles" not in unknown
     assert claims_of(walk, str(first["access_token"]))["sub"] == "bob"

@@ -2,7 +2,7 @@
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_keys.issuer.bounded import Bounded
@@ -33,7 +33,6 @@ def one_walk() -> Walk:
     return walk
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     path=st.sampled_from(["token", "revoke", "introspect", "rotate", "sign-in", "consent"]),
     fields=FIELDS,
@@ -59,7 +58,6 @@ def test_any_form_gets_a_documented_answer(
     assert "access_token" not in text
 
 
-@settings(max_examples=150, deadline=None)
 @given(fields=FIELDS)
 def test_any_authorization_request_gets_a_page_or_goes_to_the_client(
     one_walk: Walk, fields: dict[str, str]
@@ -79,7 +77,6 @@ def test_any_authorization_request_gets_a_page_or_goes_to_the_client(
     assert location.startswith(CALLBACK + "?")
 
 
-@settings(max_examples=100, deadline=None)
 @given(body=st.binary(max_size=200))
 def test_any_registration_body_gets_a_documented_answer(one_walk: Walk, body: bytes) -> None:
     """400 with a code of RFC 7591, whatever the bytes."""

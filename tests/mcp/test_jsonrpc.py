@@ -318,7 +318,6 @@ def assert_documented(response: Response) -> None:
 
 @pytest.mark.requirement("J-01", "J-06", "J-18")
 @settings(
-    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

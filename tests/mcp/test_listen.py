@@ -215,7 +215,7 @@ async def test_t_10_an_idle_stream_shows_that_it_lives(client: EndpointClient) -
         for held in client.streams:
             held.beat()
 
-        assert await stream.next() == COMMENT
+        assert await stream.frame() == COMMENT
 
 
 @pytest.mark.requirement("SU-11", "SU-02")

@@ -206,7 +206,7 @@ async def test_a_sign_of_life_is_no_message(client: EndpointClient) -> None:
         await stream.acknowledged()
         for held in client.streams:
             held.beat()
-        assert await stream.next() == COMMENT
+        assert await stream.frame() == COMMENT
         await client.feed.of("acme").listed("tools")
 
         assert "method" in await stream.next()

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatepost.outbound.client import OutboundClient
@@ -121,7 +121,6 @@ PIECES = (
 )
 
 
-@settings(max_examples=150)
 @given(
     url=st.lists(
         st.sampled_from([*PIECES.split(" "), " ", "\t", "\n"]) | st.text(max_size=3), max_size=9
@@ -144,7 +143,6 @@ async def test_whatever_is_written_is_refused_or_looked_up_as_it_reads(url: str)
         assert literal(host) is None
 
 
-@settings(max_examples=150)
 @given(st.ip_addresses())
 def test_no_address_inside_counts_as_public(address: object) -> None:
     """What the standard library calls private, reserved or link-local is never public."""

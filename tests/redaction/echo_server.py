@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 import msgspec
-import structlog
 
 from gatepost.runtime.services import Services
 from gatepost.telemetry.logs import LogFormat, configure
@@ -273,9 +272,8 @@ class EchoServer:
 def overheard(form: LogFormat) -> Iterator[io.StringIO]:
     """What the process logs in a block, as the server does it."""
     root = logging.getLogger()
-    handlers, level, before = root.handlers, root.level, structlog.get_config()
+    handlers, level = root.handlers, root.level
     configure(level="debug", form=form)
-    structlog.configure(cache_logger_on_first_use=False)
     stream = io.StringIO()
     for handler in root.handlers:
         assert isinstance(handler, logging.StreamHandler)
@@ -285,7 +283,6 @@ def overheard(form: LogFormat) -> Iterator[io.StringIO]:
     finally:
         root.handlers = handlers
         root.setLevel(level)
-        structlog.configure(**before)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import re
 import string
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gatepost.redaction.document import cleaned
@@ -106,7 +106,6 @@ VALUES = st.text(
 
 
 @pytest.mark.requirement("P13")
-@settings(max_examples=150, deadline=None)
 @given(VALUES, st.sampled_from(sorted(FORMS)), st.text("xyz 12:\n", max_size=9))
 def test_no_value_leaks_in_any_encoding(value: str, form: str, around: str) -> None:
     """Whatever the value is, and whatever stands around it."""
@@ -118,7 +117,6 @@ def test_no_value_leaks_in_any_encoding(value: str, form: str, around: str) -> N
 
 
 @pytest.mark.requirement("P13")
-@settings(max_examples=80, deadline=None)
 @given(
     st.text(string.ascii_letters + string.digits + "+/=.-_ é€😀", min_size=8, max_size=30).filter(
         lambda value: value.strip() == value and len(set(value)) > 5
@@ -135,7 +133,6 @@ def test_escapes_may_be_mixed_character_by_character(value: str, data: st.DataOb
 
 
 @pytest.mark.requirement("P13")
-@settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from(["PASSWORD", "API_KEY"]))
 def test_a_secret_split_over_texts_is_found(data: st.DataObject, name: str) -> None:
     """Over blocks of content and over strings of a list, in pieces of any size."""
@@ -158,7 +155,6 @@ def test_a_secret_split_over_texts_is_found(data: st.DataObject, name: str) -> N
 
 
 @pytest.mark.requirement("P13")
-@settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from(sorted(FORMS)))
 def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
     data: st.DataObject, form: str
@@ -177,7 +173,6 @@ def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
     assert heard[2] == "the end"
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=200))
 def test_a_text_without_secrets_stays_the_same_object(text: str) -> None:
     """Whatever else is in it."""
@@ -207,7 +202,6 @@ def planted(value: object, secret: str) -> object:
 
 
 @pytest.mark.requirement("P13")
-@settings(max_examples=150, deadline=None)
 @given(JSON_VALUES, st.sampled_from(["API_KEY", "PASSWORD"]), st.booleans())
 def test_json_stays_json_with_all_the_rest_in_place(
     value: object, name: str, ascii_only: bool

@@ -210,10 +210,11 @@ DEAR_TEXTS = {
     "beginnings of the caller's own secret": "a",
 }
 """What takes longest to search."""
+LONG = pytest.param(120_000, marks=pytest.mark.slow)
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize("length", [1_000, 16_000, 120_000])
+@pytest.mark.parametrize("length", [1_000, 16_000, LONG])
 @each("text", DEAR_TEXTS.values(), ids=DEAR_TEXTS)
 async def test_what_is_dear_to_search_holds_nobody_up(stage: Stage, text: str, length: int) -> None:
     """In an answer, a failure, progress, a log message or wrong arguments."""

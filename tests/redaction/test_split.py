@@ -27,9 +27,7 @@ INNOCENT = st.sampled_from(
     ]
 )
 OTHERS = st.none() | st.booleans() | st.integers(0, 9) | INNOCENT
-FEW = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

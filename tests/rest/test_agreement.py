@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.tools.api import Tool
@@ -73,7 +73,6 @@ async def compared(
     assert shown == ran == [name for name in listed if name in ran]
 
 
-@settings(max_examples=60)
 @given(registries(), CALLERS)
 def test_rest_and_mcp_agree_for_any_caller(
     offered: tuple[list[Tool], frozenset[str] | None], caller: TenantContext

@@ -4,12 +4,11 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.rest.conftest import RUNS, TOOLS, Octopus
 from tests.support.cases import each
 from tests.support.issuers import Idp
-from tests.support.measuring import eventually
+from tests.support.measuring import capture_logs, eventually
 from tests.support.server import Server, issuer_settings, running_server
 
 CORRELATION = "X-Octopus-Correlation-Id"

@@ -65,6 +65,8 @@ NAMED = [*pack.tools, "nothing"]
 # The document cannot know what arguments a tool takes, so a good object may still be refused.
 LEFT_OUT = ["positive_data_acceptance"]
 
+EXAMPLES = pytest.mark.parametrize("examples", [4, pytest.param(40, marks=pytest.mark.slow)])
+
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
@@ -127,12 +129,13 @@ def tried(
     return sent, wrong
 
 
-def test_generated_requests_find_what_the_document_says(server: Server) -> None:
+@EXAMPLES
+def test_generated_requests_find_what_the_document_says(server: Server, examples: int) -> None:
     """Status, type, body and headers of every answer are described; bad requests get 4xx."""
     document = believed(fetched(server))
     # Some probes ask with other methods, so health answers them all.
     del document["paths"]["/health"]
-    sent, wrong = tried(server, document, 20, without=LEFT_OUT)
+    sent, wrong = tried(server, document, examples, without=LEFT_OUT)
 
     assert wrong == set()
     assert sent > 100
@@ -151,8 +154,9 @@ def test_generated_calls_of_real_tools_find_what_the_document_says(server: Serve
 
 
 @pytest.mark.requirement("E1", "E9")
+@EXAMPLES
 def test_generated_requests_of_an_administrator_find_what_the_document_says(
-    server: Server,
+    server: Server, examples: int
 ) -> None:
     """
     Servers and agents are added, changed and removed, and every answer is described.
@@ -163,7 +167,7 @@ def test_generated_requests_of_an_administrator_find_what_the_document_says(
     paths = document["paths"]
     document["paths"] = {path: item for path, item in paths.items() if path.startswith("/v1/")}
     del document["paths"]["/v1/mcp-servers/{id}/refresh"]
-    sent, wrong = tried(server, document, 20, without=LEFT_OUT, scope="gatepost:admin")
+    sent, wrong = tried(server, document, examples, without=LEFT_OUT, scope="gatepost:admin")
 
     assert wrong == set()
     assert sent > 100

@@ -5,7 +5,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.rest.descriptors import DRAFT_07, as_draft_07
@@ -104,7 +104,6 @@ def converted(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("O1")
-@settings(max_examples=200)
 @given(SCHEMAS, SCHEMAS, SCHEMAS, VALUES)
 def test_both_schemas_accept_the_same_values(node: Any, one: Any, two: Any, value: Any) -> None:
     """Whatever the keywords are, as long as draft-07 has words for them."""
@@ -129,7 +128,6 @@ LOOSER = {
 
 
 @pytest.mark.requirement("O1")
-@settings(max_examples=200)
 @given(st.fixed_dictionaries({}, optional=LOOSER), VALUES)
 def test_what_draft_07_cannot_say_makes_it_accept_more(node: dict[str, Any], value: Any) -> None:
     """A client never refuses what the tool takes; what it lets through the tool's check refuses."""

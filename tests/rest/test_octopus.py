@@ -249,6 +249,7 @@ def test_o5_what_nobody_foresaw_is_told_without_detail(octopus: Octopus) -> None
         ("GET", "/health", b"", 200),
         ("GET", "/openapi.json", b"", 200),
         ("POST", "/openapi.json", b"{}", 405),
+        ("POST", "/favicon.ico", b"{}", 405),
     ],
 )
 def test_o6_every_answer_is_json(

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.rest.responses import TABLE, failed, succeeded
@@ -100,7 +100,6 @@ def test_a_result_is_always_an_object(outcome: Outcome) -> None:
 
 
 @pytest.mark.requirement("O9")
-@settings(max_examples=75)
 @given(OUTCOMES, st.integers(1000, 4000))
 def test_no_answer_is_larger_than_the_limit(outcome: Outcome, limit: int) -> None:
     """Also at its edge, where what stands around the blocks decides."""

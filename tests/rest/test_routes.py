@@ -100,7 +100,7 @@ def test_the_public_document_names_no_tenant_and_no_tool(tenants: Server, server
 
 
 CLASHES: list[Any] = [
-    "/tools", "/t/{tenant}/tools", "/health", "/readyz", "/openapi.json",
+    "/tools", "/t/{tenant}/tools", "/health", "/readyz", "/openapi.json", "/favicon.ico",
 ]  # fmt: skip
 
 

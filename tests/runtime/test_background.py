@@ -6,7 +6,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost import background
 from gatepost.audit import retention
@@ -28,6 +27,7 @@ from gatepost.telemetry.metrics import Meter
 from gatepost.tools.redaction import Redaction
 from tests.policy.conftest import ACME, ApprovalDeployment
 from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.measuring import capture_logs
 
 WITHIN_S = 30.0
 Setting = Callable[["Fault", pytest.MonkeyPatch], AbstractAsyncContextManager[object]]

@@ -1,6 +1,7 @@
 """What a start imports: whatever is not used costs neither time nor memory."""
 
 import json
+import re
 import sys
 from operator import attrgetter
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gatepost
+from gatepost.secrets.keyring import create
 from tests.support.commands import READY
 from tests.support.processes import Process, free_port, python_environment
 
@@ -20,9 +22,9 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def modules(script: str, folder: Path, *, until: str = "") -> set[str]:
+def modules(script: str, folder: Path, *, until: str = "") -> tuple[set[str], str]:
     """
-    The modules that a script has imported, of which it prints a list at its end.
+    The modules that a script has imported, of which it prints a list at its end; and its output.
 
     It ends by itself, or is stopped once it has printed *until*.
     """
@@ -35,7 +37,8 @@ def modules(script: str, folder: Path, *, until: str = "") -> set[str]:
         process.stop()
     finally:
         process.kill()
-    return set(json.loads(process.stdout.splitlines()[-1]))
+    output, _, names = process.stdout.rstrip("\n").rpartition("\n")
+    return set(json.loads(names)), output
 
 
 OPEN = """
@@ -54,38 +57,71 @@ import atexit, json, sys
 from gatepost.cli.main import main
 
 atexit.register(lambda: print(json.dumps(sorted(sys.modules))))
-main(["serve", "--config", "gatepost.toml"])
+main(["serve", "--timings", "--config", "gatepost.toml"])
 """
 CONFIG = """
 resource = "http://127.0.0.1:{port}/mcp"
 mode = "development"
-listen = {{ port = {port}, metrics = "" }}
-storage.database = "memory:"
+listen.port = {port}
 tools.packs = ["demo"]
-issuers = [{{ issuer = "http://127.0.0.1:1/issuer", tenant = {{ value = "acme" }} }}]
+{settings}
 """
+OFF = """
+listen.metrics = ""
+storage.database = "memory:"
+issuers = [{ issuer = "http://127.0.0.1:1/issuer", tenant = { value = "acme" } }]
+"""
+ON = """
+listen.metrics = "127.0.0.1:{metrics}"
+storage.database = "sqlite:///gatepost.db"
+telemetry.otlp_endpoint = "http://127.0.0.1:1"
+scopes.admin = "administration"
+keys.ring = "file:keyring.json"
+[[issuers]]
+issuer = "http://127.0.0.1:1/issuer"
+tenant = {{ value = "acme" }}
+dashboard = {{ client_id = "dashboard", client_secret = "file:secret" }}
+roles = {{ approver = {{ claim = "roles", value = "approver" }} }}
+"""
+BY_SETTING = {
+    "storage.database": {"sqlalchemy", "aiosqlite", "gatepost.storage.sql.records"},
+    "listen.metrics": {"prometheus_client", "gatepost.telemetry.exposition"},
+    "telemetry.otlp_endpoint": {"opentelemetry", "gatepost.telemetry.otlp"},
+    "issuers.dashboard": {"jinja2", "authlib", "gatepost.dashboard.routes"},
+    "scopes.admin": {
+        "gatepost.upstreams", "gatepost.credentials", "gatepost.check.upstreams",
+        "gatepost.runtime.upstreams", "gatepost.rest.management",
+    },
+}  # fmt: skip
+"""Settings, and what is imported where they are set and only there."""
 UNUSED = {
-    "alembic", "sqlalchemy", "aiosqlite", "asyncpg", "redis",  # other stores
-    "prometheus_client", "opentelemetry",  # nobody scrapes, nothing is sent
-    "jinja2", "authlib", "gatepost.dashboard.routes",  # no dashboard
+    "alembic", "asyncpg", "redis",  # other stores
+    "sqlalchemy.orm", "structlog", "rich",  # nothing uses them
     "yaml", "apprise", "icalendar", "starlark", "gatepost_packs.openapi.description",  # other packs
-    "gatepost.upstreams", "gatepost.credentials", "gatepost.runtime.upstreams",  # no upstreams
-    "gatepost.rest.management", "gatepost.dashboard.upstreams", "gatepost.check.upstreams",
     "gatepost.doctor", "gatepost.dev", "gatepost_keys", "joserfc",  # other commands
+    "gatepost.mcp.stdio", "gatepost.mcp_client", "gatepost.testing",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_path: Path) -> None:
     """Of ours the table of commands alone, and of others what reads a command line."""
-    found = modules(HELP.format(arguments=[option]), tmp_path)
+    found, _ = modules(HELP.format(arguments=[option]), tmp_path)
 
     assert {one for one in found if one.startswith("gatepost")} == {
         "gatepost",
         "gatepost.cli",
         "gatepost.cli.main",
     }
-    assert found & {"asyncio", "httpx2", "msgspec", "pydantic", "starlette", "structlog"} == set()
+    assert found & {"asyncio", "httpx2", "msgspec", "pydantic", "starlette"} == set()
+
+
+def test_a_command_that_serves_nothing_imports_no_server(tmp_path: Path) -> None:
+    """Approvers wait for the approvals, and not for the protocol and its connections."""
+    found, _ = modules(HELP.format(arguments=["approvals", "--help"]), tmp_path)
+
+    assert "gatepost.cli.approvals" in found
+    assert found & {"uvicorn", "gatepost.mcp", "gatepost.runtime.services", "sqlalchemy"} == set()
 
 
 def test_a_misspelt_name_of_the_package_is_told() -> None:
@@ -105,14 +141,61 @@ def test_a_database_brings_its_own_driver_alone(
     url: str, needless: set[str], tmp_path: Path
 ) -> None:
     """And neither the other's nor, for a new file, what takes an old one forward."""
-    assert modules(OPEN.format(url=url), tmp_path) & needless == set()
+    assert modules(OPEN.format(url=url), tmp_path)[0] & needless == set()
+
+
+def served(settings: str, folder: Path) -> tuple[set[str], str]:
+    """The modules of a server with these settings, and what it printed."""
+    (folder / "gatepost.toml").write_text(CONFIG.format(port=free_port(), settings=settings))
+    return modules(SERVE, folder, until=READY)
 
 
 def test_a_server_imports_nothing_that_its_configuration_does_not_use(tmp_path: Path) -> None:
     """Other stores, packs, commands, and pages are loaded where they are named, and only there."""
-    (tmp_path / "gatepost.toml").write_text(CONFIG.format(port=free_port()))
-
-    found = modules(SERVE, tmp_path, until=READY)
+    found, printed = served(OFF, tmp_path)
 
     assert "gatepost_packs.demo" in found
     assert found & UNUSED == set()
+    assert [found & names for names in BY_SETTING.values()] == [set()] * len(BY_SETTING)
+    assert timings(printed) == PARTS
+
+
+def test_a_server_imports_at_its_start_what_its_configuration_uses(tmp_path: Path) -> None:
+    """What cannot be imported is an error of the start, and not of the first request."""
+    create(tmp_path / "keyring.json")
+    (tmp_path / "secret").write_text("of the dashboard")
+
+    found, printed = served(ON.format(metrics=free_port()), tmp_path)
+
+    assert {setting: found & names for setting, names in BY_SETTING.items()} == BY_SETTING
+    assert found & UNUSED == set()
+    assert timings(printed) == [*PARTS[:5], "/metrics", *PARTS[5:]]
+    assert "  import sqlalchemy" in printed
+
+
+PARTS = [
+    "Python (CPU time)",
+    "imports of the command",
+    "configuration, tools and their checks",
+    "key ring and sockets",
+    "log, and imports that the first request would make",
+    "stores and services",
+    "application and TLS",
+    "ready",
+]
+
+
+def timings(printed: str) -> list[str]:
+    """The parts of the start in the table of `--timings`, whose times add up."""
+    table = printed.split("part of the start\n")[1].splitlines()
+    rows = [TIMING.fullmatch(line) for line in table]
+    parts = [(row["name"], float(row["ms"])) for row in rows if row and row["name"][0] != " "]
+    *parts, (last, total) = parts
+
+    assert last == "all"
+    assert sum(ms for _, ms in parts) == pytest.approx(total, abs=1)
+    assert total > parts[1][1] > 0
+    return [name for name, _ in parts]
+
+
+TIMING = re.compile(r" *(?P<ms>\d+\.\d) (?P<mib>[ \d.-]{6})  (?P<name>.+)")

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.runtime.readiness import MEANINGS, SERVING, missing
 from gatepost_authz import keyset
 from tests.support.issuers import Idp, answer
-from tests.support.measuring import eventually
+from tests.support.measuring import capture_logs, eventually
 from tests.support.server import Server, issuer_settings, running_server
 from tests.support.stores import Valkey
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.app import build_app
 from gatepost.check.pack_loading import load
@@ -23,6 +22,7 @@ from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.sql.tables import REVISION
 from tests.http.wire import ask
 from tests.support.commands import run
+from tests.support.measuring import capture_logs
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.stores import POSTGRES_PASSWORD
 

@@ -9,15 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import structlog
-from structlog.testing import LogCapture
 
 from gatepost import CallContext, Pack
 from gatepost.http.deadlines import Deadlines
 from gatepost.runtime import watchdog
 from gatepost.tools.interruption import ToolDeadline
 from tests.support.cases import each
-from tests.support.measuring import eventually
+from tests.support.measuring import capture_logs, eventually
 from tests.support.server import Server, issuer_settings, running_server
 
 unblock, module_ended, undo_ended = threading.Event(), threading.Event(), threading.Event()
@@ -156,11 +154,10 @@ pytestmark = pytest.mark.usefixtures("working_directory")
 
 
 @pytest.fixture(scope="module")
-def logged() -> list[Any]:
+def logged() -> Iterator[list[Any]]:
     """What the server logs."""
-    capture = LogCapture()
-    structlog.configure(processors=[capture])
-    return capture.entries
+    with capture_logs() as events:
+        yield events
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost.sandbox.child import ANSWERS, SYSTEM, Confined, ProcessResult, confines, run
-from gatepost.sandbox.launch import SOCKET_CALLS, handled, landlock_version
+from gatepost.sandbox.launch import ARCHITECTURES, handled, landlock_version
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
 
@@ -103,7 +103,7 @@ async def test_it_connects_to_named_ports_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(
-    os.uname().machine not in SOCKET_CALLS, reason="the calls of this machine are not known"
+    os.uname().machine not in ARCHITECTURES, reason="the calls of this machine are not known"
 )
 @pytest.mark.parametrize(
     ("makes", "error"),

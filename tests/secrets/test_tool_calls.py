@@ -10,13 +10,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from structlog.testing import capture_logs
 
 from tests.packs.conftest import Agent, Protocol
 from tests.support.cases import each
 from tests.support.commands import DeploymentFolder
 from tests.support.issuers import Idp
-from tests.support.measuring import eventually
+from tests.support.measuring import capture_logs, eventually
 from tests.support.secret_tools import proof
 from tests.support.server import Server, issuer_settings, running_server
 from tests.support.stores import Postgres

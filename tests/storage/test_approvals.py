@@ -81,6 +81,9 @@ async def test_what_waits_is_listed_the_oldest_first(records: Records) -> None:
 
     assert [one.id for one in await approvals.waiting(9)] == ["2", "3", "1"]
     assert [one.id for one in await approvals.waiting(2)] == ["2", "3"]
+    assert [one.id for one in await approvals.waiting(9, (10.0, "2"))] == ["3", "1"]
+    assert [one.id for one in await approvals.waiting(1, (10.0, "1"))] == ["2"]
+    assert await approvals.waiting(9, (30.0, "1")) == []
 
 
 async def test_the_history_comes_by_pages(records: Records) -> None:

@@ -18,6 +18,7 @@ from gatepost.storage.audit import (
     TenantTrail,
 )
 from gatepost.storage.audit_segments import element, rows_of, segments
+from gatepost.storage.audit_sums import KEPT_MS
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from tests.support.cases import each
@@ -231,7 +232,43 @@ async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> N
     await trail.check(lambda heads, _: (Checkpoint(2, "at 2", ""), sign(heads, None)[1]))
     await prune(trail, 2, draft(9))
     left = [(one.number, one.limit) for one in await trail.count(0, 2 * HOUR)]
-    assert left == [(1, ""), (2, ""), (4, "caller"), (12, "tenant")]
+    assert left == [(1, ""), (2, ""), (34, "caller"), (12, "tenant")]
+
+
+async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> None:
+    """Of each writer, and also where another process has moved the end of the chain."""
+    stores = [await open_records(sql_url) for _ in range(2)]
+    for number in range(3):
+        for records in stores:
+            await records.audit.write({("acme", 1): [draft(1)] * 2}, link)
+            batch = {("acme", 2 + number): [draft(HOUR)], ("globex", 1): [draft(1)]}
+            await records.audit.write(batch, link)
+    with pytest.raises(ZeroDivisionError):
+        await stores[0].audit.write({("acme", 1): [draft(1)]}, lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]  # it fails
+    acme, globex = (stores[1].of(tenant).trail for tenant in ("acme", "globex"))
+    seen = await acme.count(0, HOUR), await globex.count(0, HOUR)
+    rows = await acme.find(AuditQuery(limit=99))
+    await acme.forget_counts()
+    after = await acme.count(0, HOUR), await globex.count(0, HOUR)
+    gone = await stores[1].sweep(KEPT_MS / 1000 + 1)
+    for records in stores:
+        await records.aclose()
+
+    assert len(rows) == 12 + 6
+    assert [(one.at, one.number) for one in seen[0]] == [(0, 12), (HOUR, 6)]
+    assert [(one.at, one.number) for one in seen[1]] == [(0, 6)]
+    assert after == ([], seen[1])
+    assert gone == 1
+
+
+async def test_only_what_the_page_shows_is_counted(records: Records) -> None:
+    """Calls, refusals and refused tokens; any number of other records adds nothing."""
+    kinds = ("call", "refusal", "token", "approval", "retention", "tenant")
+    batch = [draft(1, kind=kind) for kind in kinds]
+    await records.audit.write({("acme", 1): batch}, link)
+
+    found = await records.of("acme").trail.count(0, HOUR)
+    assert [one.kind for one in found] == ["call", "refusal", "token"]
 
 
 async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Records) -> None:
@@ -314,5 +351,5 @@ async def test_pruning_may_part_what_was_written_together(records: Records) -> N
         (3, 4),
         (5, 5),
     ]
-    assert [count.number for count in await trail.count(0, HOUR)] == [2, 1]
+    assert [count.number for count in await trail.count(0, HOUR)] == [1, 3]  # of what was written
     assert await trail.find(AuditQuery(tool="look")) == []

@@ -19,6 +19,7 @@ async def test_an_entry_nobody_put_is_none(records: Records) -> None:
 
     assert await entries.get("k") is None
     assert await entries.all() == []
+    assert await entries.count() == 0
     assert not await entries.delete("k")
 
 
@@ -41,12 +42,14 @@ async def test_keys_may_be_any_text(records: Records) -> None:
         assert await entries.put(key, key.encode("utf-8", "surrogatepass"), now=NOW, revision=0)
 
     assert [entry.key for entry in await entries.all()] == sorted(HOSTILE)
+    assert await entries.count() == len(HOSTILE)
     for key in HOSTILE:
         found = await entries.get(key)
         assert found is not None
         assert found.value == key.encode("utf-8", "surrogatepass")
         assert await entries.delete(key)
     assert await entries.all() == []
+    assert await entries.count() == 0
 
 
 async def test_subjects_never_meet(records: Records) -> None:

@@ -11,7 +11,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from structlog.testing import capture_logs
 
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql import schema
@@ -19,6 +18,7 @@ from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.records import database_of, migrate, opened
 from gatepost.storage.sql.tables import METADATA, REVISION
 from tests.storage.conftest import task
+from tests.support.measuring import capture_logs
 
 LATER = '''
 """Something new."""
@@ -89,7 +89,11 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
     second = await migrate(empty_url)
 
     assert (first.before, first.after) == (None, REVISION)
-    assert first.steps == ("0001: Create all tables.",)
+    assert first.steps == (
+        "0001: Create all tables.",
+        "0002: Create the hourly sums of audit records.",
+        "0003: Create the index of waiting approval requests.",
+    )
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 
 

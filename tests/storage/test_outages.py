@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import asyncpg
 import pytest
 from redis.asyncio.connection import BlockingConnectionPool
-from structlog.testing import capture_logs
 
 from gatepost.storage.backends import open_records, open_relay
 from gatepost.storage.errors import StoreUnavailable
@@ -21,6 +20,7 @@ from gatepost.storage.valkey import channels
 from gatepost.storage.valkey.relay import ValkeyRelay
 from tests.storage.conftest import idempotency_record
 from tests.storage.test_relay import Follower
+from tests.support.measuring import capture_logs
 from tests.support.stores import POSTGRES_PASSWORD as POSTGRES_PASSWORD
 from tests.support.stores import VALKEY_PASSWORD as VALKEY_PASSWORD
 from tests.support.stores import Postgres, Valkey
@@ -245,7 +245,7 @@ async def test_a_database_that_hung_is_used_again(
             own_postgres.signal(signal.SIGCONT)
         monkeypatch.setattr(database, "ANSWER_S", 20.0)
         again = await asyncio.gather(*(idempotency.get(b"%d" % n) for n in range(30)))
-        pool = records.database.engine.pool
+        pool = records.database.engine.sync_engine.pool
         await records.aclose()
 
     assert {type(answer) for answer in answers} == {StoreUnavailable}

@@ -256,6 +256,12 @@ class ListenStream:
         return {"type": "http.disconnect"}
 
     async def next(self) -> Any:
+        """The next message, whatever signs of life come before it; None for the end."""
+        while (found := await self.frame()) == COMMENT:
+            pass
+        return found
+
+    async def frame(self) -> Any:
         """The next message; COMMENT for a sign of life, None for the end of the stream."""
         return await asyncio.wait_for(self._frames.get(), SOON)
 

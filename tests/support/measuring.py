@@ -1,9 +1,10 @@
-"""Time: waits with a bound, what code costs, and what holds the event loop up."""
+"""Waits with a bound, what code costs, what holds the event loop up, and what is logged."""
 
 import asyncio
 import gc
 import inspect
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 
 from gatepost import CallContext, Outcome, Pack
+from gatepost.telemetry.logs import details
 from gatepost.tools.api import Tool
 from tests.support.client import modern
 from tests.support.endpoint import JSON, EndpointClient, Response, a_caller
@@ -26,6 +28,30 @@ def eventually(condition: Callable[[], object], *, within: float, every: float =
     while not condition():
         assert time.monotonic() < end, f"not within {within} seconds"
         Event().wait(every)
+
+
+class _Events(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelname.lower()
+        self.events.append({"event": record.getMessage(), "log_level": level, **details(record)})
+
+
+@contextmanager
+def capture_logs() -> Iterator[list[dict[str, Any]]]:
+    """The events that Gatepost logs in a block, at every level, with their members."""
+    handler, logger = _Events(), logging.getLogger("gatepost")
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield handler.events
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
 
 
 def steps(work: Callable[[], object]) -> int:

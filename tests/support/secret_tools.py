@@ -7,8 +7,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import structlog
-
 from gatepost import CallContext, Contents, ListedResource, Pack, Secret, ToolFailure
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import ProtocolError
@@ -17,7 +15,7 @@ SAID = [""]
 
 
 pack = Pack("parrot")
-log = structlog.get_logger("parrot")
+log = logging.getLogger("parrot")
 
 
 @pack.tool(read_only=True)
@@ -98,7 +96,7 @@ async def refuse(ctx: CallContext, text: str) -> str:
 @pack.tool(read_only=True)
 async def crash(ctx: CallContext, text: str) -> str:
     """Fail as no author wanted, and log it in each way."""
-    log.warning("parrot_warned", seen=text, rows=[text], number=8642753108642753)
+    log.warning("parrot_warned", extra={"seen": text, "rows": [text], "number": 8642753108642753})
     logging.getLogger("library").error("cannot use %s", text)
     try:
         raise RuntimeError(f"inner {text}")

@@ -20,7 +20,8 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.server import GatepostServer, bind, listen_config
-from gatepost.runtime.services import Services, SourceOf, keyring_of, opened
+from gatepost.runtime.services import Services, SourceOf, opened
+from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter

@@ -1,6 +1,7 @@
 """Calls and requests are counted in batches, shortly after they end."""
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,13 +9,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config, StorageSettings, ToolsSettings
 from gatepost.runtime.call_metrics import NO_COMMIT, CallBatch, CountingRecorder
 from gatepost.runtime.services import opened
 from gatepost.secrets.keyring import KeyRing
-from gatepost.telemetry.access import AccessLog, RequestMetrics, Row
+from gatepost.telemetry.access import AccessLog, RequestMetrics, Row, Rpc
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.api import Call, Failure
@@ -44,8 +46,8 @@ def a_call(name: str = "echo", arguments: bytes = b"{}", **changes: Any) -> Call
     return Call(caller=a_caller(), name=name, arguments=arguments, request_id="r", **changes)
 
 
-def row(path: str = "/mcp", status: int = 200) -> Row:
-    return (1.7e9, "POST", path, status, 0.002, "id-1", None, "127.0.0.1", None)
+def row(path: str = "/mcp", status: int = 200, rpc: Rpc | None = None) -> Row:
+    return (1.7e9, "POST", path, status, 0.002, "id-1", None, "127.0.0.1", None, rpc)
 
 
 async def test_calls_are_counted_by_how_they_ended() -> None:
@@ -192,3 +194,31 @@ async def test_refusals_of_one_batch_are_searched_for_secrets_once() -> None:
     assert sorted(searched) == ["/SECRET", "/mcp", "POST"]
     assert b"".join(lines).count(b"/[REDACTED]") == 50
     assert b"SECRET" not in b"".join(lines)
+
+
+async def test_a_line_names_what_the_server_lists_and_redacts_what_a_client_chose() -> None:
+    """A name is short and without secrets; a URI that the server does not list may be arguments."""
+    lines = list[bytes]()
+    log = AccessLog(
+        "json", lines.append, clean=lambda tenant, text: text.replace("SECRET", "[REDACTED]")
+    )
+    log.apply({"tools/call", "resources/read", "echo", "note://1"})
+    named: list[tuple[Rpc, str | None]] = [
+        (("tools/call", "echo", UNSET), "echo"),
+        (("tools/call", "my-SECRET", UNSET), "my-[REDACTED]"),
+        (("tools/call", "a" * 900, UNSET), "a" * 128),
+        (("tools/call", "a" * 1001, UNSET), "(too long)"),
+        (("tools/call", "echo", "note://1"), "echo"),
+        (("tools/list", UNSET, UNSET), None),
+        (("resources/read", UNSET, "note://1"), "note://1"),
+        (("resources/read", "echo", "note://1"), "note://1"),
+        (("resources/read", UNSET, "crm://customers/alice"), None),
+    ]
+    for rpc, _ in named:
+        log.append(row(rpc=rpc))
+    await log.aclose()
+    told = [json.loads(line) for line in b"".join(lines).splitlines()]
+
+    assert [(one["rpc_method"], one.get("name")) for one in told] == [
+        (rpc[0], name) for rpc, name in named
+    ]

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.client import challenge_of, failure, looks, modern, old_call
@@ -42,7 +42,6 @@ def opened(idp: Idp) -> Iterator[Open]:
 
 
 @pytest.mark.requirement("TL-02", "A-25", "A-28", "A-12")
-@settings(max_examples=60, deadline=None)
 @given(granted=SCOPES, obtainable=st.none() | SCOPES)
 def test_a_list_and_a_call_never_disagree(
     opened: Open, granted: frozenset[str], obtainable: frozenset[str] | None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gatepost_authz.verifier import AcceptedTokens
+from gatepost_authz.verifier import LEAST_ACCEPTED, AcceptedTokens
 from tests.support.client import RawAnswer
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
@@ -14,7 +14,7 @@ from tests.support.tokens import jwk, rsa_key, signer
 pytestmark = pytest.mark.requirement("W23")
 
 RESOURCE = "https://mcp.example.com/mcp"
-ONE = {"failures_per_second": 0.001, "requests_per_second": 0}
+ONE = {"failures_per_second": 0.001, "requests_per_second": 0, "cached_tokens": 1}
 """One failure, and the next in a quarter of an hour."""
 
 
@@ -49,10 +49,11 @@ def test_a_token_that_was_good_passes_whatever_comes_from_its_address(home: Serv
 
 
 def test_it_passes_also_when_its_verdict_has_lapsed(home: Server) -> None:
-    """A verdict lasts a minute, and is one of the last five thousand; the memory is longer."""
+    """A verdict lasts a minute at most; the memory of accepted tokens is longer."""
     known = home.token()
     assert status(home, known) == 200
-    home.services.decisions.forget(lambda caller: True)
+    assert status(home, home.token()) == 200
+    assert len(home.services.decisions) == 1
     assert [status(home, stranger(home)) for _ in range(2)] == [401, 429]
 
     assert status(home, known) == 200
@@ -95,9 +96,9 @@ def test_a_token_that_is_refused_is_known_no_more(home: Server) -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """The token that was found good longest ago is forgotten first."""
-    seen = AcceptedTokens(capacity=3)
-    for number in (0, 1, 2, 0, 3):
+    seen = AcceptedTokens(verdicts=0)
+    for number in (*range(LEAST_ACCEPTED), 0, LEAST_ACCEPTED):
         seen.add(b"%d" % number, RESOURCE)
 
     known = [number for number in range(4) if seen.has(b"%d" % number, RESOURCE)]
-    assert (len(seen), known) == (3, [0, 2, 3])
+    assert (len(seen), known) == (LEAST_ACCEPTED, [0, 2, 3])

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost import ListedResource
@@ -94,7 +94,6 @@ def offers_needing(*needed: frozenset[str]) -> list[Offer]:
 
 
 @pytest.mark.requirement("TL-02", "R-02", "P-02")
-@settings(max_examples=60)
 @given(
     needed=st.lists(SCOPES, min_size=1, max_size=3),
     granted=SCOPES,

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from structlog.testing import capture_logs
 
 from gatepost.tools.api import (
     Annotations,
@@ -27,6 +26,7 @@ from gatepost.tools.truncation import fit
 from gatepost.workspace import TenantWorkspace
 from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 from tests.support.endpoint import a_caller
+from tests.support.measuring import capture_logs
 
 pack = Pack("steps")
 SEEN: list[str] = []

@@ -4,7 +4,7 @@ import json
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -181,7 +181,6 @@ shapes = st.recursive(
 )
 
 
-@settings(max_examples=60)
 @given(st.sampled_from(["token", "pin", "headers", "logins", "checked"]), shapes)
 def test_whatever_shape_it_has_it_is_not_quoted(argument: str, shape: Any) -> None:
     """And all of its texts are among the literals, so that nothing else will show them either."""

@@ -4,7 +4,7 @@ import gc
 import weakref
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -134,7 +134,6 @@ async def test_a_tenant_never_takes_an_enabled_name() -> None:
 
 
 @given(needed=st.lists(SCOPES, max_size=4), granted=SCOPES, obtainable=st.none() | SCOPES)
-@settings(max_examples=60)
 async def test_listed_is_what_a_call_finds(
     needed: list[frozenset[str]], granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
@@ -270,7 +269,6 @@ async def test_a_name_outside_the_grammar_is_left_out(name: str) -> None:
 
 
 @given(granted=SCOPES, obtainable=st.none() | SCOPES)
-@settings(max_examples=60)
 async def test_a_tenant_without_offers_meets_the_same_decisions(
     granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:

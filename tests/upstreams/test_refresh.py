@@ -4,7 +4,6 @@ import asyncio
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.storage.leases import Leases
 from gatepost.upstreams import update as update_module
@@ -15,6 +14,7 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.plan import BUSY_CALLS, LAST_RETRY_S, LEAST_S, MOST_S
 from gatepost.upstreams.refresh import LEASE_S, OTHERS_S, USED_S
 from gatepost.upstreams.store import UpstreamStore
+from tests.support.measuring import capture_logs
 from tests.upstreams.conftest import (
     Clock,
     Replica,

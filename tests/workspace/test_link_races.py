@@ -14,7 +14,7 @@ from gatepost.workspace import TenantWorkspace, Workspaces, kernel_resolves, res
 from tests.support.measuring import eventually
 
 THEIRS, OURS = b"theirs", b"ours"
-ROUNDS = 35
+ROUNDS = 15
 
 
 class Swapper(threading.Thread):

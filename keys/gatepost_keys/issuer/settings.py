@@ -27,7 +27,7 @@ DEFAULT_USERS = (
         name="Alice Archer",
         tenant="acme",
         email="alice@acme.example",
-        roles=("approver", "admin"),
+        roles=("approver", "admin", "operator"),
     ),
     TokenSubject(
         username="dave",

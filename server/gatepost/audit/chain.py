@@ -1,10 +1,10 @@
 """The hash chain of records, and the attempts to extend it; a key of the ring proves its end."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
-import structlog
 
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import Entry, draft
@@ -19,7 +19,7 @@ START = bytes(32)
 """The previous hash of the first record."""
 PURPOSE = "audit head"
 
-log = structlog.get_logger("gatepost.audit")
+log = logging.getLogger("gatepost.audit")
 
 
 class Undecided(StoreUnavailable):
@@ -56,6 +56,8 @@ class WriteAttempt(msgspec.Struct, eq=False):
     """The heads after the batch, by chain."""
     segments: dict[ChainKey, list[Segment]] = {}
     """The records of the batch, by chain."""
+    broken: dict[ChainKey, tuple[int, str]] = {}
+    """The last record before the `break` record and its reason, of each chain that gets one."""
 
     def link(
         self, chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
@@ -70,14 +72,9 @@ class WriteAttempt(msgspec.Struct, eq=False):
                 raise AlreadyWritten(one)
         (tenant, writer), known = chain, self.known.get(chain)
         head = found or first(chain)
+        self.broken.pop(chain, None)
         if found != known and (reason := suspicion(found, known, self.keyring)):
-            log.error(
-                "audit_chain_broken",
-                tenant=tenant,
-                writer=writer,
-                number=head.number,
-                reason=reason,
-            )
+            self.broken[chain] = head.number, reason
             drafts = [_broken(tenant, reason, drafts[0].at), *drafts]
         number, previous, elements = head.number, head.hash, list[bytes]()
         named = b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
@@ -92,6 +89,19 @@ class WriteAttempt(msgspec.Struct, eq=False):
         head = msgspec.structs.replace(head, number=number, hash=previous)
         head = self.heads[chain] = proven(head, self.keyring)
         return made, head
+
+    def report(self) -> None:
+        """
+        Log the chains that were broken, once the batch is durable.
+
+        Not before: a store may show an end that another write has moved meanwhile, which is no
+        break, and then shows the right one.
+        """
+        for (tenant, writer), (number, reason) in self.broken.items():
+            log.error(
+                "audit_chain_broken",
+                extra={"tenant": tenant, "writer": writer, "number": number, "reason": reason},
+            )
 
     def _led_to(self, chain: ChainKey, found: ChainHead | None) -> bool:
         """Return whether this attempt has written the end of the chain; raises Undecided."""
@@ -175,6 +185,8 @@ def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing
         return "the end of the chain is gone" if known else ""
     if known and found.number < known.number:
         return "the end of the chain is older than it was"
+    if not found.proof:
+        return "records come after the end of the chain"
     if found == known or is_proven(found, keyring):
         return ""
     key_id = found.proof.partition(".")[0]

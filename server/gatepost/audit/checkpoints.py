@@ -1,12 +1,12 @@
 """Checkpoints: signed statements of the ends of a tenant's chains, verified with a public key."""
 
 import base64
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated
 
 import msgspec
-import structlog
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
@@ -36,7 +36,7 @@ PublicKeys = Mapping[str, Ed25519PublicKey]
 
 _NAMED = "# key "
 
-log = structlog.get_logger("gatepost.audit")
+log = logging.getLogger("gatepost.audit")
 
 
 Stored = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -184,10 +184,12 @@ def log_checkpoint(tenant: str, checkpoint: Checkpoint) -> None:
     """Write a checkpoint to the log, which is usually stored elsewhere."""
     log.info(
         "audit_checkpoint",
-        tenant=tenant,
-        number=checkpoint.number,
-        statement=checkpoint.statement,
-        signature=checkpoint.signature,
+        extra={
+            "tenant": tenant,
+            "number": checkpoint.number,
+            "statement": checkpoint.statement,
+            "signature": checkpoint.signature,
+        },
     )
 
 

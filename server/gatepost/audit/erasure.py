@@ -47,8 +47,10 @@ class DetailErasure:
         return await self._erase(tenant, concerns, "subject")
 
     async def erase_tenant(self, tenant: str) -> int:
-        """Erase the details of all of a tenant's records; return the number."""
-        return await self._erase(tenant, lambda side: True, "tenant")
+        """Erase the details of all of a tenant's records, and its sums; return how many records."""
+        erased = await self._erase(tenant, lambda side: True, "tenant")
+        await self._records.of(tenant).trail.forget_counts()
+        return erased
 
     async def _erase(self, tenant: str, concerns: Callable[[Side], bool], why: str) -> int:
         trail = self._records.of(tenant).trail
@@ -75,8 +77,9 @@ class DetailErasure:
                     outcome="erased",
                     details={"records": ranges_of(numbers), "of": why},
                 )
-                link = WriteAttempt(self._keyring).link
-                await chain.erase(numbers, [draft(body, {})], link)
+                attempt = WriteAttempt(self._keyring)
+                await chain.erase(numbers, [draft(body, {})], attempt.link)
+                attempt.report()
                 erased += len(numbers)
         return erased
 

@@ -1,6 +1,7 @@
 """Build records: of events, and of ended calls, many at a time."""
 
 import asyncio
+import logging
 import os
 from binascii import hexlify
 from collections import deque
@@ -11,7 +12,6 @@ from io import BytesIO
 from typing import Any, TypeGuard
 
 import msgspec
-import structlog
 
 from gatepost.audit.record import (
     RaisedReason,
@@ -36,7 +36,6 @@ REFUSED = frozenset(
         "insufficient_authentication",
         "missing_capability",
         "rate_limit",
-        "approval_pending",
         "refused",
     }
 )
@@ -70,7 +69,7 @@ Entry = Ended | tuple[str, AuditDraft, TenantContext | None]
 Value = tuple[bytes, bytes, bytes]
 """A detail: its field as a JSON string, the hashed bytes, and its value as a JSON string."""
 
-log = structlog.get_logger("gatepost.audit")
+log = logging.getLogger("gatepost.audit")
 
 
 def draft(body: RecordBody, private: Mapping[str, str]) -> AuditDraft:
@@ -332,7 +331,7 @@ def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
 def _unreadable(entry: Ended, offset: float, problem: Exception) -> AuditDraft:
     call, ended = entry[0], entry[2]
     reason = type(problem).__name__
-    log.error("audit_record_poor", request_id=call.request_id, reason=reason)
+    log.error("audit_record_poor", extra={"request_id": call.request_id, "reason": reason})
     body = RecordBody(
         at=int((ended + offset) * 1000),
         kind="call",

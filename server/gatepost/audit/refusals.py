@@ -21,9 +21,6 @@ MOST_KINDS = 64
 """Kinds of a caller that are counted separately; further ones without the tool's name."""
 MOST_CALLERS = 10_000
 
-COUNTED_OUTCOMES = REFUSED - {"approval_pending"}
-"""Outcomes that are counted; each call that waits for approval has its own record."""
-
 Alike = tuple[Kind, str, str, str, str]
 """The record's kind, what was called (kind and name), the outcome, and the limit that refused."""
 MISMATCH: Alike = ("tenant_mismatch", "tool", "", "refused", "")
@@ -155,7 +152,7 @@ def _alike(entry: Ended) -> Alike | None:
     if redacted is not None and redacted.begun:
         # The tool ran; only a nested call may have been refused.
         return None
-    if outcome not in COUNTED_OUTCOMES and (redacted is None or redacted.checked):
+    if outcome not in REFUSED and (redacted is None or redacted.checked):
         return None
     # One record for all tools, because the quota is used up.
     tool = redacted.offer.name if redacted is not None else asked_tool(call, outcome)

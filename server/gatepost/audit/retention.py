@@ -1,13 +1,13 @@
 """Sign checkpoints and remove old audit records, periodically."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
-import structlog
 
 from gatepost.audit.chain import WriteAttempt, is_proven, proven
 from gatepost.audit.checkpoints import (
@@ -54,7 +54,7 @@ HANGING_S = 3.0
 """How long a stop waits for a database that does not answer."""
 DICE = random.SystemRandom()
 
-log = structlog.get_logger("gatepost.audit")
+log = logging.getLogger("gatepost.audit")
 
 
 class Retention:
@@ -126,7 +126,7 @@ class Retention:
             found = made[tuple(ends)] if tuple(ends) in made else self._signed(ends)
             if found is None or follow(ends, newest):
                 return found
-            log.error("audit_checkpoint_refused", tenant=ends[0].tenant)
+            log.error("audit_checkpoint_refused", extra={"tenant": ends[0].tenant})
             return None
 
         checkpoints = await self._records.audit.sign([*heads], sign)
@@ -138,7 +138,7 @@ class Retention:
         try:
             return signed(heads, self._keyring, at=int(self._clock() * 1000))
         except Unproven:
-            log.error("audit_checkpoint_refused", tenant=heads[0].tenant)
+            log.error("audit_checkpoint_refused", extra={"tenant": heads[0].tenant})
             return None
 
     async def _renew(self, chains: Sequence[ChainKey]) -> None:
@@ -154,7 +154,9 @@ class Retention:
             ]
             for tenant, writer in chains
         }
-        await self._records.audit.write(drafts, WriteAttempt(self._keyring).link)
+        attempt = WriteAttempt(self._keyring)
+        await self._records.audit.write(drafts, attempt.link)
+        attempt.report()
 
     async def prune(self) -> None:
         """Remove records older than `audit.retention_days`; raises StoreUnavailable."""
@@ -166,7 +168,7 @@ class Retention:
                 try:
                     await prune(self._records, self._keyring, tenant, before, self._clock)
                 except Damaged:  # records of other tenants are removed all the same
-                    log.error("audit_prune_refused", tenant=tenant)
+                    log.error("audit_prune_refused", extra={"tenant": tenant})
                 await _rest(time.monotonic() - began)
                 after = tenant
 
@@ -192,7 +194,7 @@ class Retention:
                 if not await self.sign(within_s=CLOSING_S):
                     log.info("audit_left_unsigned")
         except (StoreUnavailable, TimeoutError) as outage:
-            log.warning("audit_not_signed", reason=str(outage) or type(outage).__name__)
+            log.warning("audit_not_signed", extra={"reason": str(outage) or type(outage).__name__})
 
     async def _always(self) -> None:
         loop = asyncio.get_running_loop()
@@ -214,7 +216,7 @@ class Retention:
                     await self.prune()
             except StoreUnavailable as outage:
                 written = -1  # the rest is due, even if there are no new records
-                log.warning("audit_not_signed", reason=str(outage))
+                log.warning("audit_not_signed", extra={"reason": str(outage)})
 
 
 async def _rest(took_s: float) -> None:
@@ -247,14 +249,17 @@ async def prune(
         }
         drafts = {writer: [_retained(tenant, number, clock)] for writer, number in through.items()}
         through[CHECKPOINTS] = found.number
-        attempt = PruningAttempt(keyring, through)
+        attempt = PruningAttempt(WriteAttempt(keyring), through)
         try:
-            await trail.prune(through, {**drafts, CHECKPOINTS: []}, attempt.link)
+            done = await trail.prune(through, {**drafts, CHECKPOINTS: []}, attempt.link)
         except Unproven:
-            log.error("audit_prune_refused", tenant=tenant)
+            log.error("audit_prune_refused", extra={"tenant": tenant})
             break
+        if not done:
+            break  # another replica removes them
+        attempt.attempt.report()
         pruned |= through
-        log.info("audit_pruned", tenant=tenant, through=found.number)
+        log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
         removed = found.number
     return removed
 
@@ -287,7 +292,7 @@ async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -
 class PruningAttempt(msgspec.Struct, frozen=True):
     """A `WriteAttempt` whose heads note the removed records."""
 
-    keyring: KeyRing
+    attempt: WriteAttempt
     through: Mapping[int, int]
     """The last removed record of each writer, and the checkpoint."""
 
@@ -297,8 +302,9 @@ class PruningAttempt(msgspec.Struct, frozen=True):
         """Return the next segments and the new head; implements `Link`. Raises Unproven."""
         made, head = list[Segment](), found
         if chain[1] != CHECKPOINTS:
-            made, head = WriteAttempt(self.keyring).link(chain, found, drafts)
-        if head is None or not is_proven(head, self.keyring):
+            made, head = self.attempt.link(chain, found, drafts)
+        keyring = self.attempt.keyring
+        if head is None or not is_proven(head, keyring):
             raise Unproven(chain[0])
         pruned = max(head.pruned, self.through[chain[1]])
-        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring)
+        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), keyring)

@@ -83,10 +83,10 @@ class AuditSearch:
 
     async def usage(self, tenant: str, *, since: float, bucket_s: int) -> list[Count]:
         """
-        Return the number of records of each kind, tool and outcome per slice of *bucket_s* seconds.
+        Return the number of calls, refusals and refused tokens per slice of *bucket_s* seconds.
 
-        The slices begin at *since* (seconds since the epoch); empty ones are left out. Refusals by
-        a limit count as many calls as they stand for.
+        The slices begin at *since* (seconds since the epoch), and both are of full hours; empty
+        slices are left out. Refusals by a limit count as many calls as they stand for.
         """
         return await self._records.of(tenant).trail.count(int(since * 1000), bucket_s * 1000)
 

@@ -1,14 +1,13 @@
 """The audit writer: gathers records, writes them in batches, and reports when they are durable."""
 
 import asyncio
+import logging
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from time import perf_counter
-
-import structlog
 
 from gatepost.audit.chain import AlreadyWritten, Batch, WriteAttempt
 from gatepost.audit.record import (
@@ -50,7 +49,7 @@ DICE = random.SystemRandom()
 Listener = Callable[[str, Sequence[AuditRow]], object]
 """Receives durable records of a tenant."""
 
-log = structlog.get_logger("gatepost.audit")
+log = logging.getLogger("gatepost.audit")
 
 
 class AuditWriter:
@@ -281,9 +280,11 @@ class AuditWriter:
                 if not self.failing:
                     log.error(
                         "audit_not_written",
-                        records=len(batch.entries),
-                        reason=str(outage),
-                        refusing=self.settings.on_failure == "refuse",
+                        extra={
+                            "records": len(batch.entries),
+                            "reason": str(outage),
+                            "refusing": self.settings.on_failure == "refuse",
+                        },
                     )
                 return str(outage)
             self._durable(batch, attempt, perf_counter() - began)
@@ -337,6 +338,7 @@ class AuditWriter:
         self.refusing = self.failing = False
         self._batch = None
         self._heads |= attempt.heads
+        attempt.report()
         sizes = self._builder.sizes
         while sizes:
             caller, size = sizes.popleft()
@@ -375,7 +377,7 @@ class AuditWriter:
         self._late += late[:room]
         self._lost.update(tenant for tenant, _, _ in late[room:])
         if late[room:]:
-            log.error("audit_records_lost", records=len(late[room:]))
+            log.error("audit_records_lost", extra={"records": len(late[room:])})
 
     async def aclose(self) -> None:
         """Write the remaining records, within a time limit."""
@@ -388,4 +390,4 @@ class AuditWriter:
             await asyncio.wait([writing], timeout=CLOSING_S)
             writing.cancel()
         if left := len(self) + (0 if self._batch is None else len(self._batch.entries)):
-            log.error("audit_records_lost", records=left)
+            log.error("audit_records_lost", extra={"records": left})

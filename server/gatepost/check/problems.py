@@ -32,7 +32,7 @@ from gatepost_authz.client_authentication import reference_of, signing_key
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 from gatepost_authz.tenant import client_tenants
 
-TAKEN = frozenset({"/health", "/readyz", "/openapi.json"})
+TAKEN = frozenset({"/health", "/readyz", "/openapi.json", "/favicon.ico"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -339,6 +339,7 @@ def _numbers(config: Config) -> Iterator[Problem]:
     not_negative = {
         "limits.failures_per_second": most.failures_per_second,
         "limits.requests_per_second": most.requests_per_second,
+        "limits.cached_tokens": most.cached_tokens,
         "limits.unread_bytes": most.unread_bytes,
         "limits.unread_bytes_per_caller": most.unread_bytes_per_caller,
         "limits.read_bytes_per_second": most.read_bytes_per_second,

@@ -33,11 +33,13 @@ from gatepost.policy.approvals.request import (
     DisplayedParty,
     Operator,
     Undecidable,
+    cursor_of,
+    place_at,
 )
-from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.service import PAGE, ApprovalService
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.approvals import ApprovalServices
-from gatepost.runtime.services import keyring_of
+from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.backends import open_records, open_relay
@@ -63,20 +65,31 @@ def approvals() -> None:
 
 @approvals.command("list")
 @click.option("--past", is_flag=True, help="List recent decisions instead.")
+@click.option("--after", metavar="CURSOR", help="Continue a list, as its last line says.")
 @tenant_option
 @config_option
-def list_(past: bool, tenant: str, path: Path) -> None:
-    """List waiting requests, oldest first."""
+def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
+    """List waiting requests, oldest first, 50 at a time."""
+    place = None if after is None else place_at(after)
+    if after is not None and (past or place is None):
+        raise click.UsageError(
+            "--after takes what the last line of a list of waiting requests says."
+        )
 
     async def look(service: ApprovalService) -> list[ApprovalRequest]:
-        return await service.history(tenant, most=PAST) if past else await service.waiting(tenant)
+        if past:
+            return await service.history(tenant, most=PAST)
+        return await service.waiting(tenant, after=place, most=PAGE + 1)
 
-    found = with_approvals(path, tenant, look)
+    listed = with_approvals(path, tenant, look)
+    found = listed[:PAGE]
     if not found:
         click.echo(f"Tenant {tenant} has no {'decided' if past else 'waiting'} requests.")
         return
     rows = [(one.id, one.state, one.tool, who(one.caller), when(one.created_at)) for one in found]
     table(("ID", "STATE", "TOOL", "CALLER", "SINCE"), rows)
+    if len(listed) > PAGE:
+        click.echo(f"\nMore requests wait: add --after {visible(cursor_of(found[-1]))}")
 
 
 @approvals.command()
@@ -102,9 +115,10 @@ def show(request_id: str, tenant: str, path: Path) -> None:
 @approvals.command()
 @click.argument("request_id", metavar="ID")
 @click.option("--digest", help="Digest of the request, as printed by `show`.")
+@click.option("--comment", default="", help="Comment on a call, shown to the agent.")
 @tenant_option
 @config_option
-def approve(request_id: str, digest: str | None, tenant: str, path: Path) -> None:
+def approve(request_id: str, digest: str | None, comment: str, tenant: str, path: Path) -> None:
     """
     Approve the call or script ID.
 
@@ -120,7 +134,9 @@ def approve(request_id: str, digest: str | None, tenant: str, path: Path) -> Non
     request = with_approvals(
         path,
         tenant,
-        lambda service: service.approve(tenant, request_id, Operator(administrator()), seen=digest),
+        lambda service: service.approve(
+            tenant, request_id, Operator(administrator()), seen=digest, reason=comment
+        ),
     )
     if request.state == "waiting":
         click.echo(
@@ -188,6 +204,7 @@ def tell(request: ApprovalRequest) -> None:
         ("definition", facts.definition if facts else ""),
         ("caller", who(request.caller)),
         ("client", request.caller.client_id or ""),
+        ("calls itself", request.caller.client_name),
         ("acting", request.caller.actor or ""),
         ("since", when(request.created_at)),
         ("until", when(request.until)),

@@ -14,6 +14,9 @@ No command creates as many before it starts its work. The server collects more o
 (`gatepost.runtime.garbage_collector`).
 """
 
+TIMINGS = "--timings"
+"""The option of `gatepost serve` that prints what each part of the start cost."""
+
 
 class CommandEntry(NamedTuple):
     """The location of a command, and its line in `gatepost --help`."""
@@ -87,6 +90,14 @@ class LazyGroup(click.Group):
         gc.set_threshold(COLLECT_AFTER, 10, 10)
         command = getattr(importlib.import_module(module), name)
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if TIMINGS in args:
+            # Before the command is imported, because imports are most of a start.
+            ctx.obj = importlib.import_module("gatepost.cli.timings").StartTimings()
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -3,18 +3,23 @@
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gatepost.check.pack_loading import Toolbox
 from gatepost.cli.configuration import config_option, examine, settled, show
+from gatepost.cli.main import TIMINGS
 from gatepost.config.settings import Config
 from gatepost.runtime.server import bind
-from gatepost.runtime.services import keyring_of
+from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.keyring import KeyRingError
-from gatepost.serve import ServerSetup, run
+from gatepost.serve import ServerSetup, nothing, run
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.tools.lifespan import LifespanFailed
+
+if TYPE_CHECKING:
+    from gatepost.cli.timings import StartTimings
 
 
 @click.command()
@@ -25,9 +30,19 @@ from gatepost.tools.lifespan import LifespanFailed
     default=None,
     help="Number of server processes. Default: listen.workers.",
 )
-def serve(path: Path, workers: int | None) -> None:
+@click.option(
+    TIMINGS,
+    is_flag=True,
+    expose_value=False,
+    help="Print what each part of the start cost, once the server is ready.",
+)
+@click.pass_obj
+def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> None:
     """Run the server until SIGTERM or Ctrl+C. Running calls finish first."""
+    done = timings.done if timings is not None else nothing
+    done("imports of the command")
     config, toolbox = settled(path, workers=workers)
+    done("configuration, tools and their checks")
 
     def fresh() -> tuple[Config, Toolbox] | None:
         again, tools, found = examine(path, workers=workers)
@@ -42,11 +57,24 @@ def serve(path: Path, workers: int | None) -> None:
     sock = listening(config.listen.host, config.listen.port, "listen.port")
     address = config.metrics_address
     metrics = listening(address.host, address.port, "listen.metrics") if address else None
+    done("key ring and sockets")
+
+    def announce() -> None:
+        click.echo(f"Gatepost is ready at {config.resource}")
+        if timings is not None:
+            timings.done("ready")
+            click.echo("\n".join(timings.table()))
+
     setup = ServerSetup(
-        config=config, toolbox=toolbox, keyring=keyring, sock=sock, fresh=fresh, metrics=metrics
+        config=config,
+        toolbox=toolbox,
+        keyring=keyring,
+        sock=sock,
+        fresh=fresh,
+        metrics=metrics,
+        part_done=done,
     )
-    code = running(setup, lambda: click.echo(f"Gatepost is ready at {config.resource}"))
-    raise click.exceptions.Exit(code)
+    raise click.exceptions.Exit(running(setup, announce))
 
 
 def running(setup: ServerSetup, announce: Callable[[], object]) -> int:

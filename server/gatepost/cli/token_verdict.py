@@ -12,7 +12,7 @@ from gatepost.cli.stores import moment
 from gatepost.config.references import UnresolvedReference, plain
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.watch import Revocations
-from gatepost.runtime.gate import introspection_secrets, policy_of, verifiers_of
+from gatepost.runtime.gate import introspection_secrets, verifiers_of
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.relay import MemoryRelay
@@ -83,10 +83,11 @@ async def _verified(
             _no_revocations if cutoffs is None else cutoffs.admit
         )
         signed, opaque = verifiers_of(
+            config,
             IssuerRegistry(config.issuers),
             keys,
             VerdictCache(),
-            policy=policy_of(config, admit),
+            admit=admit,
             introspectors=introspectors,
         )
         shown = bearer_token([(b"authorization", b"Bearer " + token.encode())])

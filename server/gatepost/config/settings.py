@@ -224,6 +224,11 @@ class LimitsSettings(SettingsTable, frozen=True, kw_only=True):
     Failed authentications per second and peer address. Beyond it, new tokens from the address are
     refused for a while; tokens that were accepted before still pass; 0 turns this off.
     """
+    cached_tokens: int = 20_000
+    """
+    Accepted tokens that one process remembers, each for a minute at most, so that it need not check
+    them again. Each takes about 2 kB of memory; 0: every request is checked.
+    """
     max_body_bytes: int = 4_000_000
     """Maximum size of a request body, in bytes."""
     max_body_values: int = 40_000

@@ -32,9 +32,9 @@ class UpstreamSettings(SettingsTable, frozen=True, kw_only=True):
     per: Literal["tenant", "person"] = "tenant"
     """Whether each tenant or each caller has a process of its own."""
     memory_bytes: int = 1_000_000_000
-    """Memory that the program can use."""
+    """Memory that each process of the program can use."""
     processes: int = 64
-    """Processes and threads that the program can have."""
+    """Processes that the program can have. The kernel bounds them unless Gatepost runs as root."""
     description: str = ""
     """What the server is for; people see it, agents do not."""
     api_key: str = ""

@@ -1,12 +1,12 @@
 """The client credentials grant (RFC 6749 section 4.4) for requests to one server."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
 
 import msgspec
-import structlog
 from authlib.oauth2.rfc6749.parameters import (  # type: ignore[import-untyped]
     prepare_token_request,
 )
@@ -49,7 +49,7 @@ USUAL_LIFETIME_S = 300.0
 """The lifetime of a token whose issuer does not tell it."""
 LONGEST_S = 86_400.0
 
-log = structlog.get_logger("gatepost.credentials")
+log = logging.getLogger("gatepost.credentials")
 
 
 class CredentialServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,7 +261,7 @@ class ClientCredential:
         if error is None:
             self._held, self._failure = task.result(), None
         elif isinstance(error, CredentialUnavailable):
-            log.warning("credential_unavailable", reason=str(error))
+            log.warning("credential_unavailable", extra={"reason": str(error)})
             self._failure = (self._clock() + PAUSE_S, error)
         else:
             log.error("credential_failed", exc_info=error)

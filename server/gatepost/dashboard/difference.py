@@ -38,9 +38,25 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.gone or self.new or self.too_long)
 
 
-def difference(before: str, after: str, *, context: int = CONTEXT) -> Difference:
+class ComparisonLimit:
+    """Bounds the work of all differences of one page, whose texts strangers may have written."""
+
+    def __init__(self) -> None:
+        self._left = MOST_LINES**2
+
+    def takes(self, lines: int, others: int) -> bool:
+        """Return whether there is room to compare so many lines with so many, and take it."""
+        if lines * others > self._left:
+            return False
+        self._left -= lines * others
+        return True
+
+
+def difference(
+    before: str, after: str, *, context: int = CONTEXT, limit: ComparisonLimit | None = None
+) -> Difference:
     """
-    Return the differences between *before* and *after*. Pure, so it can run in a thread.
+    Return the differences between *before* and *after*; may run in a thread.
 
     Only a line feed ends a line. The program that reads the file may not treat other characters as
     line ends, and a line that looks like two could hide what it does.
@@ -54,6 +70,8 @@ def difference(before: str, after: str, *, context: int = CONTEXT) -> Difference
     tail = _shared(old[head:][::-1], new[head:][::-1])
     changed_old, changed_new = old[head : len(old) - tail], new[head : len(new) - tail]
     if max(len(changed_old), len(changed_new)) > MOST_LINES:
+        return Difference(too_long=True)
+    if limit is not None and not limit.takes(len(changed_old), len(changed_new)):
         return Difference(too_long=True)
     rows = list(_rows(changed_old, changed_new, head))
     return Difference(

@@ -1,13 +1,22 @@
 """The first page: waiting requests, updated live."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from urllib.parse import urlencode
 
 from gatepost.dashboard.live import LiveInbox
 from gatepost.dashboard.navigation import PageLayout
-from gatepost.dashboard.page import PageRequest, PageResponse, ServerSentEvent, stream
+from gatepost.dashboard.page import (
+    DECIDERS,
+    PageRequest,
+    PageResponse,
+    ServerSentEvent,
+    redirect,
+    stream,
+)
 from gatepost.dashboard.request_page import address
-from gatepost.policy.approvals.request import ApprovalRequest
-from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.request import ApprovalRequest, cursor_of, place_at
+from gatepost.policy.approvals.service import PAGE, ApprovalService
 
 
 class InboxPage:
@@ -17,9 +26,18 @@ class InboxPage:
         self._sheet, self._approvals, self._live = sheet, approvals, live
 
     async def show(self, visit: PageRequest) -> PageResponse:
-        """Show the waiting requests."""
-        requests = await self._approvals.waiting(visit.tenant)
-        return self._sheet.page("waiting.html", visit, here="", requests=addressed(requests))
+        """
+        Show a page of the waiting requests; the first one is updated live.
+
+        An operator who decides nothing has another first page.
+        """
+        if not visit.visitor.roles & DECIDERS:
+            return redirect("/operations")
+        after = place_at(visit.query.get("after", ""))
+        found = await self._approvals.waiting(visit.tenant, after=after, most=PAGE + 1)
+        return self._sheet.page(
+            "waiting.html", visit, here="", is_first=after is None, **shown(found)
+        )
 
     async def live(self, visit: PageRequest) -> PageResponse:
         """Stream the list of waiting requests whenever it changes."""
@@ -27,10 +45,12 @@ class InboxPage:
 
     async def _events(self, visit: PageRequest) -> AsyncIterator[ServerSentEvent]:
         async for requests in self._live.watch(visit.tenant):
-            found = None if requests is None else addressed(requests)
-            yield ServerSentEvent("inbox", self._sheet.part("inbox.html", visit, requests=found))
+            found = {"requests": None} if requests is None else shown(requests)
+            yield ServerSentEvent("inbox", self._sheet.part("inbox.html", visit, **found))
 
 
-def addressed(requests: Sequence[ApprovalRequest]) -> list[tuple[ApprovalRequest, str]]:
-    """Return each request with its path below the base."""
-    return [(one, address(one)) for one in requests]
+def shown(found: Sequence[ApprovalRequest]) -> dict[str, Any]:
+    """Return a page of requests, each with its path, and the path of the next page if any."""
+    page = found[:PAGE]
+    later = f"?{urlencode({'after': cursor_of(page[-1])})}" if len(found) > PAGE else ""
+    return {"requests": [(one, address(one)) for one in page], "later": later}

@@ -6,6 +6,7 @@ import jinja2
 import msgspec
 
 from gatepost.dashboard import argument_tree, escaping, formats
+from gatepost.dashboard.page import DECIDERS
 from gatepost.policy.approvals.request import USES
 
 
@@ -24,13 +25,14 @@ class NavigationLink(msgspec.Struct, frozen=True):
 
 
 NAVIGATION = (
-    NavigationLink("", "Waiting"),
-    NavigationLink("/history", "History"),
-    NavigationLink("/grants", "Grants"),
-    NavigationLink("/audit", "Audit trail"),
-    NavigationLink("/tools", "Tools"),
+    NavigationLink("", "Waiting", DECIDERS),
+    NavigationLink("/history", "History", DECIDERS),
+    NavigationLink("/grants", "Grants", DECIDERS),
+    NavigationLink("/audit", "Audit trail", DECIDERS),
+    NavigationLink("/tools", "Tools", DECIDERS),
     NavigationLink("/upstreams", "Upstreams", frozenset({"admin"})),
-    NavigationLink("/usage", "Usage"),
+    NavigationLink("/usage", "Usage", DECIDERS),
+    NavigationLink("/operations", "Operations", frozenset({"operator"})),
 )
 
 

@@ -10,7 +10,7 @@ from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.event_stream import LiveStream
 from gatepost.dashboard.form_data import UnreadableForm, cookie_of, form_of, query_of
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
-from gatepost.dashboard.page import NotShown, PageRequest, PageResponse, PageRoute
+from gatepost.dashboard.page import DECIDERS, NotShown, PageRequest, PageResponse, PageRoute
 from gatepost.dashboard.response import ResponseSender
 from gatepost.dashboard.security_headers import Header
 from gatepost.dashboard.session import DashboardSessions, SignedInSession
@@ -25,7 +25,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
 
-ROLE_NAMES = {"admin": "an administrator", "approver": "an approver"}
+ROLE_NAMES = {"admin": "an administrator", "approver": "an approver", "operator": "an operator"}
 
 
 class PageRefused(Exception):
@@ -276,7 +276,9 @@ class GuardedPage:
 
 def lacking(roles: frozenset[str]) -> str:
     """Return in words that a visitor has none of these roles."""
-    names = [ROLE_NAMES.get(role, role) for role in sorted(roles, reverse=True)]
+    # The first page sends operators on to theirs; nobody is asked to become one for it.
+    named = roles & DECIDERS or roles
+    names = [ROLE_NAMES.get(role, role) for role in sorted(named, reverse=True)]
     return f"neither {' nor '.join(names)}" if len(names) > 1 else f"not {names[0]}"
 
 

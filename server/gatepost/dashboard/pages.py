@@ -13,11 +13,13 @@ from gatepost.dashboard.history import HistoryPage
 from gatepost.dashboard.inbox import InboxPage
 from gatepost.dashboard.live import LiveInbox
 from gatepost.dashboard.navigation import PageLayout
-from gatepost.dashboard.page import PageRoute
+from gatepost.dashboard.operations import operator_routes
+from gatepost.dashboard.page import DECIDERS, PageRoute
 from gatepost.dashboard.request_page import RequestPage
 from gatepost.dashboard.templating import Templates
 from gatepost.dashboard.tools import ToolsPage
 from gatepost.dashboard.usage import UsagePage
+from gatepost.runtime.process_reports import OPERATOR, has_operators
 from gatepost.runtime.services import Services
 
 
@@ -53,7 +55,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
     )
     one = "/approvals/{id}"
     return (
-        PageRoute(path="", get=inbox.show),
+        PageRoute(path="", get=inbox.show, roles=DECIDERS | {OPERATOR}),
         PageRoute(path="/live", get=inbox.live, background=True),
         PageRoute(path=one, get=review.show),
         PageRoute(path=f"{one}/live", get=review.live, background=True),
@@ -69,6 +71,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         PageRoute(path="/tools", get=catalogue.show),
         *(upstream_routes(sheet, services) if config.has_upstreams else ()),
         PageRoute(path="/usage", get=usage.show),
+        *(operator_routes(sheet, services) if has_operators(services.issuers) else ()),
     )
 
 

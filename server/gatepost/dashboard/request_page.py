@@ -20,7 +20,7 @@ from gatepost.dashboard.page import (
 )
 from gatepost.policy.approvals.arguments import decoded
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
-from gatepost.policy.approvals.service import DECIDED, ApprovalService
+from gatepost.policy.approvals.service import DECIDED, PAGE, ApprovalService
 from gatepost.tools.api import Tool
 
 Tools = Callable[[], Mapping[str, Tool]]
@@ -53,15 +53,19 @@ class RequestPage:
         grant_form = grant_form_of(visit.form)
         if grant_form.has_mistakes:
             return await self._page(
-                visit, await self._found(visit), status=422, grant_form=grant_form
+                visit,
+                await self._found(visit),
+                status=422,
+                grant_form=grant_form,
+                comment=_text(visit, "comment"),
             )
         grant = grant_form.granted(self._sheet.clock())
         try:
-            await self._approvals.approve(
-                visit.tenant, _id(visit), visit.visitor, seen=_seen(visit), grant=grant
-            )
+            await self._approve(visit, grant=grant)
         except Undecidable as why:
-            return await self._refused(visit, str(why), grant_form=grant_form)
+            return await self._refused(
+                visit, str(why), grant_form=grant_form, comment=_text(visit, "comment")
+            )
         return _decided(visit)
 
     async def approve_edited(self, visit: PageRequest) -> PageResponse:
@@ -71,20 +75,28 @@ class RequestPage:
             why = self._approvals.objection(request, visit.visitor) or DECIDED
             return await self._page(visit, request, status=409, problem=why)
         filled = argument_form.filled(self._fields(request), visit.form)
+        kept: dict[str, Any] = {"fields": filled.fields, "comment": _text(visit, "comment")}
         if filled.mistakes:
-            return await self._page(visit, request, status=422, fields=filled.fields)
-        edited = filled.encoded(request.arguments)
+            return await self._page(visit, request, status=422, **kept)
         try:
-            await self._approvals.approve(
-                visit.tenant, _id(visit), visit.visitor, seen=_seen(visit), edited=edited
-            )
+            await self._approve(visit, edited=filled.encoded(request.arguments))
         except Undecidable as why:
-            return await self._refused(visit, str(why), fields=filled.fields)
+            return await self._refused(visit, str(why), **kept)
         return _decided(visit)
+
+    async def _approve(self, visit: PageRequest, **terms: Any) -> None:
+        await self._approvals.approve(
+            visit.tenant,
+            _id(visit),
+            visit.visitor,
+            seen=_seen(visit),
+            reason=_text(visit, "comment"),
+            **terms,
+        )
 
     async def reject(self, visit: PageRequest) -> PageResponse:
         """Reject the request with a reason."""
-        reason = visit.form.get("reason", "").replace("\r\n", "\n")
+        reason = _text(visit, "reason")
         try:
             await self._approvals.reject(visit.tenant, _id(visit), visit.visitor, reason)
         except Undecidable as why:
@@ -148,11 +160,14 @@ class RequestPage:
         fields: Sequence[Field] = (),
         grant_form: GrantFormPart | None = None,
         reason: str = "",
+        comment: str = "",
     ) -> PageResponse:
         is_open = request.state == "waiting"
         editing = bool(fields) and is_open
         tool = self._tools().get(request.tool)
+        described = tool if request.facts is None else self._approvals.policies.tool_of(request)
         values: dict[str, object] = {
+            "description": "" if described is None else described.description,
             "request": request,
             "problem": problem,
             "fields": fields,
@@ -161,6 +176,7 @@ class RequestPage:
             "can_edit": _can_edit(request),
             "grant_form": grant_form or GrantFormPart(),
             "reason": reason,
+            "comment": comment,
             "objection": self._approvals.objection(request, visit.visitor) if is_open else None,
             "address": address(request),
             "known": _state(request),
@@ -179,7 +195,8 @@ class RequestPage:
             and self._approvals.objection(request, visit.visitor) is None
         )
         if not is_open:
-            values["others"] = len(await self._approvals.waiting(visit.tenant))
+            found = await self._approvals.waiting(visit.tenant)
+            values["others"] = f"{PAGE} or" if len(found) >= PAGE else len(found)
         here = "" if is_open else "/history"
         return self._sheet.page("request.html", visit, here=here, status=status, **values)
 
@@ -201,6 +218,10 @@ def _id(visit: PageRequest) -> str:
 def _seen(visit: PageRequest) -> str:
     # A form without it does not come from the page, so what the approver saw is unknown.
     return visit.form.get("seen", "") or "nothing"
+
+
+def _text(visit: PageRequest, field: str) -> str:
+    return visit.form.get(field, "").replace("\r\n", "\n")
 
 
 def _decided(visit: PageRequest) -> PageResponse:

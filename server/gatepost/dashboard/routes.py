@@ -1,10 +1,10 @@
 """Build the dashboard: its routes, pages and shared objects."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import msgspec
-import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -40,7 +40,7 @@ from gatepost_authz.fetch import FetchError
 from gatepost_authz.issuers import IssuerRegistry
 
 Parties = Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
-log = structlog.get_logger("gatepost.dashboard")
+log = logging.getLogger("gatepost.dashboard")
 
 
 class DashboardRoutes(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ def _leaving(
             address = await party.sign_out_address(back, hint) if party else ""
         except FetchError as error:
             # The session here has ended in any case.
-            log.warning("dashboard_sign_out_failed", issuer=issuer, reason=str(error))
+            log.warning("dashboard_sign_out_failed", extra={"issuer": issuer, "reason": str(error)})
             address = ""
         return address or f"{spot.base}/signed-out"
 

@@ -2,13 +2,13 @@
 
 import hashlib
 import hmac
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import urlencode
 
 import msgspec
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from gatepost.dashboard.cookie import Cookies
@@ -35,7 +35,7 @@ CODE = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
 """An authorization code (RFC 6749 appendix A.11, without spaces)."""
 ERROR = re.compile(r"[a-z_]{1,64}", re.ASCII)
 
-log = structlog.get_logger("gatepost.dashboard")
+log = logging.getLogger("gatepost.dashboard")
 _decoder = msgspec.msgpack.Decoder(SignInAttempt)
 
 STALE = PageRefused(
@@ -73,7 +73,10 @@ AWAY = PageRefused(
 def misconfigured(party: OpenIdClient, error: str) -> PageRefused:
     """Log that the issuer refused this server, and return the page that says so."""
     setting = OWN_ERRORS[error]
-    log.error("dashboard_sign_in_misconfigured", issuer=party.issuer, reason=error, setting=setting)
+    log.error(
+        "dashboard_sign_in_misconfigured",
+        extra={"issuer": party.issuer, "reason": error, "setting": setting},
+    )
     return PageRefused(
         503,
         "Sign-in is misconfigured",
@@ -188,7 +191,9 @@ async def begin(
     try:
         address = await party.address(attempt, spot.target, callback, gateway.baseline)
     except FetchError as error:
-        log.warning("dashboard_sign_in_failed", issuer=party.issuer, reason=error.reason)
+        log.warning(
+            "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": error.reason}
+        )
         raise AWAY from error
     payload = msgspec.msgpack.encode(attempt)
     sealed = gateway.keyring.seal(PURPOSE, payload, context=spot.target.url.encode())
@@ -222,18 +227,24 @@ async def finish(
             # It counts as a failure: made-up codes must not become requests without end.
             gateway.failed(scope, InvalidToken("refused_client").about(issuer=party.issuer))
             raise misconfigured(party, own) from error
-        log.warning("dashboard_sign_in_failed", issuer=party.issuer, reason=str(error))
+        log.warning(
+            "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": str(error)}
+        )
         if error.status == 400:
             gateway.failed(scope, InvalidToken("bad_code").about(issuer=party.issuer))
             raise UNTRUSTED from error
         raise AWAY from error
     except IssuerUnavailable as error:
         gateway.failed(scope, error)
-        log.warning("dashboard_sign_in_failed", issuer=party.issuer, reason=error.reason)
+        log.warning(
+            "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": error.reason}
+        )
         raise AWAY from error
     except AuthError as refusal:
         gateway.failed(scope, refusal.about(issuer=party.issuer))
-        log.warning("dashboard_sign_in_refused", issuer=party.issuer, reason=refusal.reason)
+        log.warning(
+            "dashboard_sign_in_refused", extra={"issuer": party.issuer, "reason": refusal.reason}
+        )
         raise untrusted(refusal) from refusal
     cookies = await _welcome(gateway, spot, scope, caller, identity)
     await reply.redirect(spot.base + attempt.onward, cookies)
@@ -286,7 +297,7 @@ async def _identified(
         told = query["error"] if ERROR.fullmatch(query["error"]) else "unreadable"
         if told in OWN_ERRORS:
             raise misconfigured(party, told)
-        log.info("dashboard_sign_in_declined", issuer=party.issuer, reason=told)
+        log.info("dashboard_sign_in_declined", extra={"issuer": party.issuer, "reason": told})
         raise DECLINED
     code = query.get("code", "")
     if not CODE.fullmatch(code):
@@ -310,13 +321,18 @@ async def _welcome(
         session = sessions.start(caller)
         value = sessions.sealed(session, target)
     except (LookupError, CookieTooLong) as error:
-        log.warning("dashboard_sign_in_failed", issuer=caller.issuer, reason=type(error).__name__)
+        log.warning(
+            "dashboard_sign_in_failed",
+            extra={"issuer": caller.issuer, "reason": type(error).__name__},
+        )
         raise UNTRUSTED from error
     if not sessions.lives(session):
         # The token is valid, but its owner is revoked or its tenant is suspended.
         cut_off = RevokedToken("cut_off").about(issuer=caller.issuer, tenant=caller.tenant_id)
         gateway.failed(scope, cut_off)
-        log.warning("dashboard_sign_in_refused", issuer=caller.issuer, reason="cut_off")
+        log.warning(
+            "dashboard_sign_in_refused", extra={"issuer": caller.issuer, "reason": "cut_off"}
+        )
         raise UNTRUSTED
     # End the earlier session of this browser (session fixation).
     before = sessions.read(cookie_of(scope["headers"], cookies.name("session", target)), target)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from gatepost.dashboard.difference import Difference, difference
+from gatepost.dashboard.difference import ComparisonLimit, Difference, difference
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import NotShown, PageRequest, PageResponse, PageRoute, redirect
 from gatepost.upstreams.administration import Conflict, NotRegistered, UpstreamAdministration
@@ -135,14 +135,16 @@ class UpstreamsPage:
         self, visit: PageRequest, *, status: int = 200, problem: str = ""
     ) -> PageResponse:
         found = await self._administration.servers(visit.tenant)
-        shown = []
+        shown, limit = [], ComparisonLimit()
         for server in found:
             catalogue = await self._administration.catalogue(server)
             taken = self._upstreams.offers.left_out(visit.tenant, server.id)
             health = self._upstreams.calls.health.numbers(visit.tenant, server.id)
             # Texts of strangers may be long.
             shown.append(
-                await asyncio.to_thread(shown_server, server, catalogue, health, taken=taken)
+                await asyncio.to_thread(
+                    shown_server, server, catalogue, health, limit=limit, taken=taken
+                )
             )
         agents = await self._upstreams.agents.agents(visit.tenant)
         return self._sheet.page(
@@ -163,6 +165,7 @@ def shown_server(
     catalogue: Catalogue | None,
     health: HealthNumbers,
     *,
+    limit: ComparisonLimit,
     taken: Sequence[LeftOut] = (),
 ) -> ShownUpstream:
     """Return what the page shows of a server; *taken* is left out beside what is unusable."""
@@ -177,7 +180,10 @@ def shown_server(
         state="disabled" if server.status == "disabled" else state,
         tools=sum(one.section == "tools" for one in catalogue.definitions),
         changes=tuple(
-            ShownChange(change=one, difference=difference(_text(one.before), _text(one.after)))
+            ShownChange(
+                change=one,
+                difference=difference(_text(one.before), _text(one.after), limit=limit),
+            )
             for one in changes[:MOST_SHOWN]
         ),
         waiting=len(changes),

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from gatepost.cli.token import STATE_FILE, DevState
+from gatepost.config.approvals import ApprovalsSettings
 from gatepost.config.settings import (
     Config,
     KeySettings,
@@ -48,6 +49,8 @@ RING_FILE = "keyring.json"
 SETTINGS_FILE = "dev.toml"
 DRAIN_S = 5
 """How long a stop waits for calls, unless a setting says otherwise."""
+APPROVAL_S = 1_800.0
+"""How long a call waits for approval: a newcomer has to find the page and sign in first."""
 OWN_OF_LISTEN = ("host", "port", "workers", "tls_certificate", "tls_key", "trusted_proxies")
 """The settings of `[listen]` that development does not take up."""
 
@@ -107,6 +110,7 @@ def dev_config(
         upstreams_file=upstreams.file if upstreams.file.path else base.upstreams_file,
         network=replace(base.network, allow_hosts=tuple(hosts)),
         log=replace(base.log, format="console"),
+        approvals=approvals_of(base.approvals),
         stdio=StdioSettings(),
     )
 
@@ -118,6 +122,13 @@ def listen_at(port: int, given: Listen) -> Listen:
     own = {name: getattr(usual, name) for name in OWN_OF_LISTEN}
     drain_s = DRAIN_S if given.drain_s == usual.drain_s else given.drain_s
     return Listen(**kept | own | {"host": HOST, "port": port, "drain_s": drain_s})
+
+
+def approvals_of(given: ApprovalsSettings) -> ApprovalsSettings:
+    """Return the settings of approvals, with more time unless a setting says otherwise."""
+    if given.timeout_s != ApprovalsSettings().timeout_s:
+        return given
+    return msgspec.structs.replace(given, timeout_s=APPROVAL_S)
 
 
 def resource_at(port: int) -> str:

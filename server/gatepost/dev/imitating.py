@@ -93,16 +93,20 @@ def issuer_table(resource: str, state: Path, imitation: Imitation, *, opaque: bo
         audiences=tuple(audiences_of(imitation, api)),
         tenant=TenantRule(claim=own_claim, value="" if claim else MACHINE_TENANT),
         tenants={org_of(imitation, tenant): tenant for tenant in tenants} if named else {},
-        roles={
-            role: RoleRule(claim=imitation.roles_claim, value=role)
-            for role in ("approver", "admin")
-            if imitation.roles_claim
-        },
+        roles=roles_of(imitation),
         introspection=introspection_of(base, state, imitation, opaque=opaque),
         dashboard=msgspec.structs.replace(
             dashboard, scopes=(*dashboard.scopes, *sign_in_scopes(imitation, api))
         ),
     )
+
+
+def roles_of(imitation: Imitation) -> dict[str, RoleRule]:
+    """Return the roles of people; the issuers of a template cannot make anyone an operator."""
+    if not imitation.roles_claim:
+        return {}
+    names = ("approver", "admin") if "{" in imitation.issuer else ("approver", "admin", "operator")
+    return {name: RoleRule(claim=imitation.roles_claim, value=name) for name in names}
 
 
 def sign_in_scopes(imitation: Imitation, api: str) -> tuple[str, ...]:

@@ -1,15 +1,15 @@
 """How long a connection may take: for a request's head, for nothing, for a body nobody reads."""
 
 import asyncio
+import logging
 from typing import Any
 
 import msgspec
-import structlog
 import uvicorn
 
 from gatepost.http.flow_control import UnreadLimits, UnreadResponses
 
-log = structlog.get_logger("gatepost.http")
+log = logging.getLogger("gatepost.http")
 
 # Room above the configured header limit for one credential that the gate refuses itself; what
 # never ends its head is cut off here, before it fills the memory.
@@ -79,7 +79,9 @@ class HeadWatch:
         most = self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE
         if self.received > most:
             # It reaches no check of ours, so no other line tells why the client got no answer.
-            log.warning("request_head_too_large", peer=self._protocol.client, limit=most)
+            log.warning(
+                "request_head_too_large", extra={"peer": self._protocol.client, "limit": most}
+            )
             self._end(TOO_LARGE)
         else:
             self.arm()

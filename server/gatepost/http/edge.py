@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.http.cycle import Cycle, labelled
 from gatepost.http.request import CORRELATION, Check, EdgeRefusal, EdgeRequest, Preflight
-from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.http.scope import FOLDED, REQUEST_ID, RPC
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.access import AccessLog
 from gatepost_authz.middleware import CALLER
@@ -169,6 +169,7 @@ class Edge:
                     scope.get(CALLER),
                     request.peer,
                     request.correlation,
+                    scope.get(RPC),
                 )
             )
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 from gatepost_authz.caller import TenantContext
 
-BEAT_EVERY_S = 20.0
-"""Well below the minute after which proxies give up on a connection that says nothing."""
-BEATS_A_SECOND = 10
+BEAT_EVERY_S = 4.0
+"""Below the five seconds after which HTTP clients such as httpx2 give up on a silent response."""
+BEATS_A_SECOND = 50
 WOKEN_AT_ONCE = 32
 """Streams that speak before other requests get their turn: about a millisecond."""
 

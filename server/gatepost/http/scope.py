@@ -18,3 +18,6 @@ WHOLE_BODY = "gatepost.body"
 
 CALLER = gatepost_authz.middleware.CALLER
 """By Bearer: the caller."""
+
+RPC = "gatepost.rpc"
+"""By the MCP endpoint: method, `name` and `uri` of a JSON-RPC request, as the client sent them."""

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+from importlib import resources
 
 from gatepost.config.settings import Config
 from gatepost_authz.config import Beside, Resource
@@ -25,6 +26,10 @@ POLICY = (
     f"style-src 'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 ).encode()
+
+
+ICON = resources.files("gatepost.http").joinpath("favicon.ico").read_bytes()
+"""What browsers show beside the address of any page here: a PNG of 32 pixels in an ICO file."""
 
 
 def start_page(config: Config) -> bytes:
@@ -54,7 +59,8 @@ def start_page(config: Config) -> bytes:
         "<h2>How to connect</h2>",
         f"<p>Claude Code:</p><pre>claude mcp add --transport http gatepost {url}</pre>",
         "<p>VS Code: run <em>MCP: Add Server</em>, choose <em>HTTP</em>, paste the address.</p>",
-        "<p>MCP Inspector: choose <em>Streamable HTTP</em>, paste the address, connect.</p>",
+        "<p>MCP Inspector: <em>Add Servers</em>, <em>+ Add manually</em>, transport "
+        "<em>streamable-http</em>, paste the address, turn on the switch.</p>",
         "<h2>What else answers here</h2>",
         "<p><code>/health</code> says that the server runs, <code>/readyz</code> what it could "
         "learn of its identity providers. Agents that speak plain REST list tools at "
@@ -78,6 +84,16 @@ def document_headers(body: bytes) -> list[tuple[bytes, bytes]]:
         (b"content-length", str(len(body)).encode("ascii")),
         (b"x-content-type-options", b"nosniff"),
         (b"cache-control", b"public, max-age=300"),
+    ]
+
+
+def icon_headers() -> list[tuple[bytes, bytes]]:
+    """Return the headers of the icon."""
+    return [
+        (b"content-type", b"image/x-icon"),
+        (b"content-length", str(len(ICON)).encode("ascii")),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"public, max-age=86400"),
     ]
 
 

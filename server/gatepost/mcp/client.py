@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError, read_id
@@ -36,9 +36,10 @@ _log = logging.getLogger("gatepost.mcp")
 REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
 MOST_LOG_BYTES = 16_384
+NAME_CHARACTERS = 64
 
-SIGN_EVERY_S = 10.0
-"""How often the client is told that its call still waits."""
+SIGN_EVERY_S = 4.0
+"""How often the client is told that its call still waits; the reason is that of `BEAT_EVERY_S`."""
 HOLD_S = 45.0
 """
 The longest wait if the client has to repeat the call, or if Gatepost cannot send it anything.
@@ -224,6 +225,26 @@ class StreamClient(SilentClient):
             await self.stream.notify("notifications/progress", late)
 
 
+class ClientInfo(msgspec.Struct, frozen=True):
+    """What a client says about itself (`Implementation` of the schema)."""
+
+    name: str
+    title: str = ""
+
+
+def name_of(info: Raw | UnsetType) -> str:
+    """Return the name that a client gives itself; empty if it gives none or a long one."""
+    if info is UNSET:
+        return ""
+    try:
+        said = _decode_info(info)
+    except msgspec.DecodeError:
+        return ""
+    told = (said.title or said.name).strip()
+    # Not cut: half a secret would not be found when the name is redacted.
+    return told if len(told) <= NAME_CHARACTERS else ""
+
+
 def progress_token(meta: Meta) -> Raw | None:
     """Return the request's progress token; None if it has none or an invalid one."""
     if meta.progress_token is UNSET:
@@ -248,6 +269,7 @@ def _shown(value: Any) -> str:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_shown).encode
+_decode_info = msgspec.json.Decoder(ClientInfo).decode
 
 
 async def decided(waiting: Waiting, sign: Sign, *, for_s: float, stopping: asyncio.Event) -> bool:

@@ -7,7 +7,7 @@ from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
 from gatepost.http.body import Gone, UntilDisconnect
-from gatepost.http.scope import REQUEST_ID, WHOLE_BODY
+from gatepost.http.scope import REQUEST_ID, RPC, WHOLE_BODY
 from gatepost.mcp.body import read_body, too_much
 from gatepost.mcp.dispatch import DOUBLED, Dispatch
 from gatepost.mcp.event_stream import EventStream, SseResponse, reads_events
@@ -50,7 +50,7 @@ from gatepost_authz.errors import RevokedToken
 from gatepost_authz.middleware import CALLER, OneStepSend, send_response
 
 JSON_BODY = (b"content-type", b"application/json")
-JSON_ALONE = (JSON_BODY,)
+JSON_ALONE: tuple[tuple[bytes, bytes], ...] = (JSON_BODY,)
 
 
 class EndpointLimits(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ class Endpoint:
                 refusal = None
                 if body is None or len(body) > self._short_bytes:
                     body, refusal = await self._long(exchange, body)
-                answer = await self._answer(exchange, body, refusal)
+                answer = await self._answer(scope, exchange, body, refusal)
         except JsonRpcError as refusal:
             # Refused before a message was understood: no era, no id.
             answer = await self._refused(scope[CALLER], None, refusal)
@@ -145,12 +145,13 @@ class Endpoint:
                 await answer.run(receive, send)
             return
         body = answer.body
-        fields = JSON_ALONE if body and not answer.headers else fields_of(answer)
+        described = JSON_ALONE if body else ()
+        fields = (*answer.headers, *described) if answer.headers else described
         if not isinstance(send, OneStepSend) or not send.send_whole(answer.status, fields, body):
             await send_response(send, answer.status, fields, body)
 
     def _answer(
-        self, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
+        self, scope: Scope, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
     ) -> Awaitable[ExchangeResponse | EventStream | None]:
         if exchange.caller.tenant_id in self._suspended:
             refusal = SUSPENDED
@@ -159,13 +160,14 @@ class Endpoint:
             refusal = DOUBLED
         usual = read_whole(body) if refusal is None and exchange.version == MODERN else None
         if usual is None:
-            return self._in_parts(exchange, body, refusal)
+            return self._in_parts(scope, exchange, body, refusal)
         # DE-01 without asking the table: most requests are this.
         message, identity, params = usual
+        scope[RPC] = message.method, params.name, params.uri
         return self._modern_request(exchange, message, identity, params, None)
 
     def _in_parts(
-        self, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
+        self, scope: Scope, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
     ) -> Awaitable[ExchangeResponse | EventStream | None]:
         """Serve whatever a body may be: a batch, a notification, a response, or no message."""
         if refusal is not None and is_batch(body):
@@ -182,6 +184,7 @@ class Endpoint:
         if message.method is None:
             return self._dispatch.response(exchange, message)
         params, problem = read_params(message.params)
+        scope[RPC] = message.method, params.name, params.uri
         if message.id is None:
             return self._dispatch.notification(exchange, message, params)
         version = None if params.meta is UNSET else params.meta.version
@@ -216,11 +219,6 @@ class Endpoint:
             if body is None:
                 raise refusal from None
             return body, refusal
-
-
-def fields_of(answer: ExchangeResponse) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the header fields of an answer."""
-    return (*answer.headers, JSON_BODY) if answer.body else answer.headers
 
 
 class Stateless:

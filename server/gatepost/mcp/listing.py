@@ -15,6 +15,7 @@ from gatepost.mcp.responses import completed
 from gatepost.mcp.revisions import MODERN
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.api import Offer, Tool
+from gatepost.tools.app_calls import FLAT, UI, UI_RESOURCE
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 from gatepost.tools.registry import Registry
 from gatepost.tools.visible import Visible
@@ -64,10 +65,6 @@ def known(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
     if "arguments" in shown:
         shown["arguments"] = [known(argument, revision) for argument in shown["arguments"]]
     return shown
-
-
-UI, UI_RESOURCE, FLAT = "ui", "resourceUri", "ui/resourceUri"
-"""Where the `_meta` of a tool names its user interface (MCP Apps): two members, or an older one."""
 
 
 def with_both_spellings(meta: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -111,10 +111,11 @@ IDEMPOTENCY_KEY = "io.gatepost/idempotency-key"
 
 
 class Meta(msgspec.Struct, gc=False):
-    """The members of `_meta` that Gatepost reads; the client's own name is not among them."""
+    """The members of `_meta` that Gatepost reads."""
 
     version: str | UnsetType = msgspec.field(name=VERSION, default=UNSET)
     capabilities: dict[str, Raw] | UnsetType = msgspec.field(name=CAPABILITIES, default=UNSET)
+    client_info: Raw | UnsetType = msgspec.field(name=f"{PREFIX}clientInfo", default=UNSET)
     progress_token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
     log_level: str | UnsetType = msgspec.field(name=LOG_LEVEL, default=UNSET)
     idempotency_key: str | UnsetType = msgspec.field(name=IDEMPOTENCY_KEY, default=UNSET)

@@ -1,10 +1,10 @@
 """What may stand around each request of the endpoint: debug log lines and spans."""
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import structlog
 from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.mcp.event_stream import EventStream
@@ -27,7 +27,7 @@ WrapRequest = Callable[[Serve], Serve]
 """Puts something around each request, such as a span."""
 
 
-log = structlog.get_logger("gatepost.mcp")
+log = logging.getLogger("gatepost.mcp")
 
 SHOWN_CHARACTERS = 64
 
@@ -55,11 +55,14 @@ def logged(serve: Serve) -> Serve:
             told["tool" if message.method == "tools/call" else "named"] = params.name[
                 :SHOWN_CHARACTERS
             ]
-        log.debug("request_received", **told)
+        log.debug("request_received", extra=told)
         began = time.perf_counter()
         answer = await serve(exchange, message, identity, params, problem)
         duration_ms = round((time.perf_counter() - began) * 1000, 1)
-        log.debug("response_made", **told, duration_ms=duration_ms, outcome=outcome_of(answer))
+        log.debug(
+            "response_made",
+            extra={**told, "duration_ms": duration_ms, "outcome": outcome_of(answer)},
+        )
         return answer
 
     return serve_and_log

@@ -1,11 +1,11 @@
 """Encode what a method answers, and turn it into the response of one era."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import msgspec
-import structlog
 from msgspec import UNSET
 
 from gatepost.http.body import RequestCancelled, TenantSuspended
@@ -62,7 +62,7 @@ Questions = Callable[[InputNeeded], bytes]
 UNANSWERED = (MissingCapability, ProtocolError, InputNeeded)
 """Exceptions, besides refusals, that end a request without a result."""
 
-log = structlog.get_logger("gatepost.mcp")
+log = logging.getLogger("gatepost.mcp")
 
 UNAVAILABLE = JsonRpcError(
     INTERNAL_ERROR,
@@ -168,7 +168,7 @@ class Replies:
         self, request_id: str, identity: bytes | None, outage: StoreUnavailable
     ) -> ExchangeResponse:
         """Return the answer if a store is unavailable; the client may try again."""
-        log.warning("store_unavailable", request_id=request_id, reason=str(outage))
+        log.warning("store_unavailable", extra={"request_id": request_id, "reason": str(outage)})
         return self.refused(identity, UNAVAILABLE)
 
     def _unanswered(

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.mcp import client
-from gatepost.mcp.client import StreamClient, log_level, progress_token
+from gatepost.mcp.client import StreamClient, log_level, name_of, progress_token
 from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.request import NO_META, Params
@@ -134,6 +134,11 @@ class RoundTripClient(StreamClient):
         self._round, self._given = state.round, {**new, **state.given}
         self._visits, self._kept = state.visits, state.kept
         self._visited = {state.asked[key]: responses.get(key) for key in shown}
+
+    @property
+    def client_name(self) -> str:
+        """The name in this request."""
+        return "" if self._params.meta is UNSET else name_of(self._params.meta.client_info)
 
     @property
     def capabilities(self) -> Capabilities:

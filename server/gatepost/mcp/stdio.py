@@ -7,10 +7,10 @@ All methods, eras and features are those of the endpoint and work as they do ove
 
 import asyncio
 import itertools
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 
-import structlog
 from msgspec import UNSET
 from starlette.types import Message as Event
 from starlette.types import Scope
@@ -97,7 +97,7 @@ class Frames:
         await self._take(data)
 
 
-log = structlog.get_logger("gatepost.stdio")
+log = logging.getLogger("gatepost.stdio")
 
 INITIALIZED = "notifications/initialized"
 MOST_AT_ONCE = 100

@@ -1,14 +1,13 @@
 """The log event of each call at `log.level = "debug"`, for every protocol."""
 
+import logging
 import time
 from typing import Any
-
-import structlog
 
 from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
 from gatepost.tools.stage import Next, Stage
 
-log = structlog.get_logger("gatepost.calls")
+log = logging.getLogger("gatepost.calls")
 
 
 class DebugStage(Stage):
@@ -30,11 +29,13 @@ class DebugStage(Stage):
         finally:
             log.debug(
                 "call_completed",
-                kind=call.kind,
-                offer=offer.name,
-                tenant=call.caller.tenant_id,
-                request_id=call.request_id,
-                correlation=call.correlation,
-                duration_ms=round((time.perf_counter() - began) * 1000, 1),
-                outcome=ended,
+                extra={
+                    "kind": call.kind,
+                    "offer": offer.name,
+                    "tenant": call.caller.tenant_id,
+                    "request_id": call.request_id,
+                    "correlation": call.correlation,
+                    "duration_ms": round((time.perf_counter() - began) * 1000, 1),
+                    "outcome": ended,
+                },
             )

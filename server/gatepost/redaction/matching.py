@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -135,19 +136,25 @@ def ends_of(leaf: bytes | None, edge: int, separator: bytes) -> bytes | None:
     return leaf[:edge] + separator + leaf[len(leaf) - edge :]
 
 
+@cache
+def compiled(form: bytes) -> re.Pattern[bytes]:
+    """Return the pattern of a token's form."""
+    # At the first hit of its prefix: all of them take 15 ms, and most processes need none.
+    return re.compile(form)
+
+
 class Shape:
     """A token of a well-known form, found by its prefix; *form* may have a group for it."""
 
     doubt, effort = 1, 1
-    __slots__ = ("_match", "name", "window")
+    __slots__ = ("_form", "name", "window")
 
-    def __init__(self, name: str, window: bytes, form: re.Pattern[bytes]) -> None:
-        self.name, self.window = name, window
-        self._match = form.match
+    def __init__(self, name: str, window: bytes, form: bytes) -> None:
+        self.name, self.window, self._form = name, window, form
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
-        found = self._match(text, position)
+        found = compiled(self._form).match(text, position)
         if found is None:
             return None
         start, end = found.span(found.lastindex or 0)
@@ -179,14 +186,11 @@ class Enclosed:
     """A token of that form in base64, *lead* bytes into a group of three."""
 
     doubt, effort = 20, 1
-    __slots__ = ("_lead", "_match", "_most", "name", "window")
+    __slots__ = ("_form", "_lead", "_most", "name", "window")
 
-    def __init__(
-        self, name: str, opening: bytes, lead: int, form: re.Pattern[bytes], *, long: bool
-    ) -> None:
-        self.name = name
+    def __init__(self, name: str, opening: bytes, lead: int, form: bytes, *, long: bool) -> None:
+        self.name, self._form = name, form
         self._lead, self._most = lead, MOST_DIGITS if long else USUAL_DIGITS
-        self._match = form.match
         self.window = base64_core(opening, lead)[0]
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:
@@ -201,7 +205,7 @@ class Enclosed:
             plain = base64.b64decode(digits + b"=" * (-len(digits) % 4))
         except binascii.Error:
             return None
-        found = self._match(plain, self._lead)
+        found = compiled(self._form).match(plain, self._lead)
         if found is None:
             return None
         first, last = found.span(found.lastindex or 0)
@@ -322,8 +326,8 @@ _HEADERS = (b"eyJhbGciOi", b"eyJ0eXAiOi", b"eyJraWQiOi")
 def shapes() -> Iterator[SecretMatch]:
     """Return the patterns of all token forms, plain and in base64."""
     for name, openings, form in SHAPES:
-        pattern = re.compile(_FREE + rb"(?:" + form + rb")")
-        inner = re.compile(rb"(?:" + form + rb")")
+        inner = rb"(?:" + form + rb")"
+        pattern = _FREE + inner
         for opening in openings:
             if name == "BASIC_CREDENTIALS":
                 yield BasicCredentials(name, opening, pattern)

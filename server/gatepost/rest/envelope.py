@@ -1,11 +1,11 @@
 """Read and check the headers of a request and the body with its arguments."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-import structlog
 from starlette.types import Scope
 
 from gatepost.http.edge import peer_of
@@ -29,7 +29,7 @@ from gatepost.tools.json_shape import (
 )
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.rest")
+log = logging.getLogger("gatepost.rest")
 
 TENANT_HEADER = b"x-octopus-tenant-id"
 JSON = b"application/json"
@@ -71,9 +71,7 @@ def read_envelope(scope: Scope, caller: TenantContext) -> RestRequest:
         shown = claimed[:SHOWN_CHARACTERS].decode("ascii", "backslashreplace")
         log.warning(
             "tenant_header_differs",
-            request_id=request_id,
-            tenant=caller.tenant_id,
-            claimed=shown,
+            extra={"request_id": request_id, "tenant": caller.tenant_id, "claimed": shown},
         )
         call = Call(
             caller=caller, name="", arguments=b"", request_id=request_id, peer=peer_of(scope)

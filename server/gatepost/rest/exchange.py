@@ -1,10 +1,10 @@
 """What all REST routes share: reading a request, its limits, and sending the answer."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Set
 
 import msgspec
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from gatepost.http.body import (
@@ -27,7 +27,7 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, RevokedToken
 from gatepost_authz.middleware import ResourceLookup, caller_of
 
-log = structlog.get_logger("gatepost.rest")
+log = logging.getLogger("gatepost.rest")
 
 OWN = frozenset({b"content-type", b"content-length"})
 NO_CONTENT = 204
@@ -81,7 +81,10 @@ class RestExchange:
                 status, body, tuple(pair for pair in headers if pair[0] not in OWN)
             )
         except StoreUnavailable as outage:
-            log.warning("store_unavailable", request_id=scope.get(REQUEST_ID), reason=str(outage))
+            log.warning(
+                "store_unavailable",
+                extra={"request_id": scope.get(REQUEST_ID), "reason": str(outage)},
+            )
             reply = responses.refused(responses.store_unavailable())
         except (Gone, RequestCancelled):
             return  # nobody is there to hear it

@@ -1,8 +1,8 @@
 """The routes of the REST tool protocol, and the spans of their calls."""
 
+import logging
 from collections.abc import Awaitable, Callable, Set
 
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from gatepost.http.body import (
@@ -35,7 +35,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.middleware import ResourceLookup, caller_of
 
-log = structlog.get_logger("gatepost.rest")
+log = logging.getLogger("gatepost.rest")
 
 SHOWN_CHARACTERS = 64
 TOO_LONG = "The call was carried out. Its answer is longer than what can be shown."

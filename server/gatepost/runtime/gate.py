@@ -28,16 +28,19 @@ def policy_of(config: Config, admit: Callable[[TenantContext], None]) -> Policy:
     )
 
 
-def verifiers_of(
+def verifiers_of(  # noqa: PLR0913  # the composition root hands over each part by name
+    config: Config,
     issuers: IssuerRegistry,
     keys: IssuerKeySets,
     decisions: VerdictCache,
     *,
-    policy: Policy,
+    admit: Callable[[TenantContext], None],
     introspectors: Callable[[], Introspectors],
     clock: Callable[[], float] = time.time,
 ) -> tuple[JwtVerifier, IntrospectionVerifier | None]:
     """Return the verifier of signed tokens, and that of opaque tokens or None."""
+    policy, capacity = policy_of(config, admit), config.limits.cached_tokens
+    decisions.restart(capacity)
     if not any(asks(trusted) for trusted in issuers.issuers):
         return JwtVerifier(issuers, keys, decisions, policy=policy, clock=clock), None
     asked = introspectors()
@@ -45,7 +48,7 @@ def verifiers_of(
     signed = JwtVerifier(
         issuers, keys, decisions, policy=policy, confirmation=confirmation, clock=clock
     )
-    return signed, IntrospectionVerifier(issuers, asked, policy=policy)
+    return signed, IntrospectionVerifier(issuers, asked, policy=policy, capacity=capacity)
 
 
 def introspection_secrets(config: Config) -> dict[str, str]:

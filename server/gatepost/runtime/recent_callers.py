@@ -8,13 +8,13 @@ entry of the tenant, as long as it may be: so many callers, for so many days.
 
 import asyncio
 import contextlib
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
-import structlog
 
 from gatepost.background import during
 from gatepost.storage.entries import Entries, Entry
@@ -45,7 +45,7 @@ DICE = random.SystemRandom()
 Key = tuple[str, str, str, str, str]
 """Tenant, issuer, kind and subject, and the client."""
 
-log = structlog.get_logger("gatepost.callers")
+log = logging.getLogger("gatepost.callers")
 
 
 class RecentCaller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,6 +188,16 @@ class RecentCallers:
         callers = [context(tenant, one) for one in found]
         return [caller for caller in callers if not self._is_out(caller)][:most]
 
+    async def everywhere(self, most: int) -> list[tuple[str, RecentCaller]]:
+        """Return the recent callers of all tenants with their tenant, latest first."""
+        await self.write()
+        found: list[tuple[str, RecentCaller]] = []
+        for tenant in (await self._records.tenants(SUBJECT))[:MOST_TENANTS]:
+            entry = await self._records.of(tenant).entries(SUBJECT).get(KEY)
+            theirs = merged(_read(entry), (), self._clock())[:most]
+            found += [(tenant, one) for one in theirs if not self._is_out(context(tenant, one))]
+        return sorted(found, key=lambda one: -one[1].seen_at)[:most]
+
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
         """Write noted callers during a block, and the rest at its end."""
@@ -213,7 +223,7 @@ class RecentCallers:
             try:
                 await self.write()
             except StoreUnavailable as outage:
-                log.warning("callers_not_written", reason=str(outage))
+                log.warning("callers_not_written", extra={"reason": str(outage)})
                 self._woken.set()
                 await asyncio.sleep(OUTAGE_S)
 

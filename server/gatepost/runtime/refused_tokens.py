@@ -1,13 +1,13 @@
 """Report refused tokens to the log, the metrics and the dashboard."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 
-import structlog
 from starlette.types import Scope
 
 from gatepost.audit.writer import AuditWriter
@@ -23,7 +23,7 @@ WINDOW_S = 60.0
 MOST_PER_PEER, MOST_EVENTS = 5, 100
 """Number of logged refusals per window: of one peer, and in total."""
 
-log = structlog.get_logger("gatepost.gate")
+log = logging.getLogger("gatepost.gate")
 
 
 class RefusedTokens:
@@ -82,11 +82,13 @@ class RefusedTokens:
         }
         log.info(
             "token_refused",
-            reason=error.reason,
-            **{name: value for name, value in said.items() if value},
-            at=at,
-            peer=peer,
-            request_id=scope.get(REQUEST_ID),
+            extra={
+                "reason": error.reason,
+                **{name: value for name, value in said.items() if value},
+                "at": at,
+                "peer": peer,
+                "request_id": scope.get(REQUEST_ID),
+            },
         )
         if error.tenant is not None:
             # In a context of its own, like the timer below.
@@ -129,4 +131,4 @@ class RefusedTokens:
             reasons = dict(self._left_out)
             self._left_out.clear()
             count = sum(reasons.values())
-            log.warning("token_refusals_left_out", count=count, reasons=reasons)
+            log.warning("token_refusals_left_out", extra={"count": count, "reasons": reasons})

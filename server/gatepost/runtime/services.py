@@ -31,7 +31,7 @@ from gatepost.runtime import stores
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionMetrics
 from gatepost.runtime.exporter import exporter_of
-from gatepost.runtime.gate import introspection_secrets, policy_of, verifiers_of
+from gatepost.runtime.gate import introspection_secrets, verifiers_of
 from gatepost.runtime.metrics_sampler import sampler_of, sampling_metrics
 from gatepost.runtime.pack_lifespans import PackLifespans, lifespans_of
 from gatepost.runtime.recent_callers import RecentCallers
@@ -201,17 +201,17 @@ class Services:
     def _verifier_for(self, config: Config, issuers: IssuerRegistry) -> TokenVerifier:
         """Return the token verifier."""
         signed, opaque = verifiers_of(
+            config,
             issuers,
             self.keys,
             self.decisions,
-            policy=policy_of(config, self._admit),
+            admit=self._admit,
             introspectors=lambda: self._introspectors_for(config),
             clock=self._clock,
         )
-        if opaque is None:
-            return signed
-        self._opaque = opaque
-        return Verifiers([signed, opaque])
+        if opaque is not None:
+            self._opaque = opaque
+        return signed if opaque is None else Verifiers([signed, opaque])
 
     def _admit(self, caller: TenantContext) -> None:
         """Admit a caller or raise; the hook of `Policy`."""
@@ -392,9 +392,3 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
         await closing.enter_async_context(services.approvals.expiring())
         await closing.enter_async_context(services.upstreams.running())
         yield services
-
-
-def keyring_of(config: Config) -> KeyRing:
-    """Return the configured key ring, or a temporary one; raises KeyRingError."""
-    keys = config.keys
-    return KeyRing.load(keys.ring, group_read=keys.group_read) if keys.ring else KeyRing.ephemeral()

@@ -1,17 +1,17 @@
-"""Open, sweep and watch the configured stores."""
+"""Open, sweep and watch the configured stores, and load the key ring."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal
 
-import structlog
-
 from gatepost.background import during
 from gatepost.config.references import plain
-from gatepost.config.settings import StorageSettings
+from gatepost.config.settings import Config, StorageSettings
+from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records, open_relay
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
@@ -25,9 +25,15 @@ PROBE_S = 2.0
 FRESH_S = 1.0
 """How long the result of a probe is cached: public probes must not load the stores."""
 
-log = structlog.get_logger("gatepost.storage")
+log = logging.getLogger("gatepost.storage")
 
 State = Literal["ok", "unavailable"]
+
+
+def keyring_of(config: Config) -> KeyRing:
+    """Return the configured key ring, or a temporary one; raises KeyRingError."""
+    keys = config.keys
+    return KeyRing.load(keys.ring, group_read=keys.group_read) if keys.ring else KeyRing.ephemeral()
 
 
 async def opened(settings: StorageSettings) -> tuple[Records, Relay]:
@@ -52,7 +58,7 @@ async def prepare(settings: StorageSettings) -> None:
         try:
             await relay.ping()
         except StoreUnavailable as outage:
-            log.warning("relay_unavailable", reason=str(outage))
+            log.warning("relay_unavailable", extra={"reason": str(outage)})
 
 
 @asynccontextmanager
@@ -69,9 +75,9 @@ async def _sweep_always(records: Records, every_s: float) -> None:
         try:
             gone = await records.sweep(time.time())
         except StoreUnavailable as outage:
-            log.warning("sweep_failed", reason=str(outage))
+            log.warning("sweep_failed", extra={"reason": str(outage)})
         else:
-            log.debug("swept", records=gone)
+            log.debug("swept", extra={"records": gone})
 
 
 class Watch:

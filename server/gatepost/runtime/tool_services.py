@@ -1,11 +1,11 @@
 """The tool services of calls: settings, durable entries, HTTP, secrets, nested calls."""
 
 import difflib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-import structlog
 
 from gatepost.config.packs import Packs, by_type
 from gatepost.outbound.client import OutboundClient
@@ -27,7 +27,7 @@ T = TypeVar("T")
 MOST_DEPTH = 4
 """Maximum nesting of calls, so that a tool that calls itself ends."""
 
-log = structlog.get_logger("gatepost.secrets")
+log = logging.getLogger("gatepost.secrets")
 
 
 class ToolCredentials(Protocol):
@@ -93,9 +93,9 @@ class TenantToolServices:
         place = None if to is None else self._place(to, name, field)
         told = {"tenant": tenant, "secret": name, "host": place, "request_id": ctx.request_id}
         if reason := withheld(held, tenant, name, place, fixed=fixed):
-            log.warning("secret_withheld", **told)
+            log.warning("secret_withheld", extra=told)
             raise ToolFailure("denied", reason, field=field)
-        log.info("secret_used", **told)
+        log.info("secret_used", extra=told)
         return held.value
 
     async def signed_headers(

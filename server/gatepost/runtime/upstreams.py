@@ -1,11 +1,10 @@
 """The objects that manage and serve upstreams in one process, and reload them."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
-
-import structlog
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.settings import Config
@@ -49,7 +48,7 @@ from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.secrets")
+log = logging.getLogger("gatepost.secrets")
 
 
 class UpstreamParts(Protocol):
@@ -146,6 +145,7 @@ class UpstreamServices:
             self.keyring,
             called=self.refresher.called,
             owner_of=self._owner_of,
+            is_served=self._is_served,
         )
 
     def _administration(self, audit: ManagementAudit) -> UpstreamAdministration:
@@ -179,11 +179,11 @@ class UpstreamServices:
                 await credential.refused(refused)
             headers = await credential.headers(ctx.caller.principal_key)
         except CredentialDenied as denied:
-            log.warning("credential_withheld", **told)
+            log.warning("credential_withheld", extra=told)
             raise ToolFailure("denied", str(denied)) from None
         except CredentialUnavailable as problem:
             raise ToolFailure("upstream_unavailable", str(problem)) from None
-        log.info("credential_used", **told)
+        log.info("credential_used", extra=told)
         return headers
 
     @asynccontextmanager
@@ -209,6 +209,14 @@ class UpstreamServices:
         except (Unknown, StoreUnavailable):
             return None
         return "" if offer.origin is None else offer.origin.server_id
+
+    async def _is_served(self, server: UpstreamServer) -> bool:
+        """Return whether a server is still registered under its URL, and not disabled."""
+        try:
+            found = await self.store.server(server.tenant, server.id)
+        except StoreUnavailable:
+            return True  # as far as this process knows; a task asks again with its next poll
+        return found is not None and (found.status, found.url) == ("active", server.url)
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

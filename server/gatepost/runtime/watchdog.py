@@ -1,6 +1,7 @@
 """Log the tool that blocks the event loop, while it does."""
 
 import asyncio
+import logging
 import sys
 import threading
 import time
@@ -8,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from types import FrameType
-
-import structlog
 
 from gatepost.policy.idempotency.execution import IdempotentExecution
 from gatepost.tools.api import Call
@@ -19,7 +18,7 @@ EVERY_S = 0.25
 BLOCKED_S = 1.0
 """After this time without a turn, the event loop counts as blocked."""
 
-log = structlog.get_logger("gatepost.watchdog")
+log = logging.getLogger("gatepost.watchdog")
 
 _RUN = Runner._proceed.__code__
 _RUN_ONCE = IdempotentExecution._do.__code__
@@ -67,8 +66,10 @@ class Watchdog:
                 told_at = turned_at  # once per blockage
                 log.warning(
                     "loop_blocked",
-                    for_s=round(blocked_s, 1),
-                    **describe(sys._current_frames().get(self._thread_id)),
+                    extra={
+                        "for_s": round(blocked_s, 1),
+                        **describe(sys._current_frames().get(self._thread_id)),
+                    },
                 )
 
 

@@ -45,13 +45,30 @@ NOT_STARTED = 126
 NEW_NETWORK = 0x40000000
 NO_NEW_PRIVS, DEATH_SIGNAL, SIGKILL, SIGPIPE = 38, 1, 9, 13
 SECCOMP, FILTER, AF_UNIX = 22, 2, 1
-SOCKET_CALLS = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""By machine: how the kernel names its calls, and the number of socket(2)."""
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""By machine: how the kernel names its calls (seccomp(2))."""
+CALLS = {
+    "socket": {"x86_64": 41, "aarch64": 198},
+    "prlimit64": {"x86_64": 302, "aarch64": 261},
+    "setrlimit": {"x86_64": 160, "aarch64": 164},
+    "setpriority": {"x86_64": 141, "aarch64": 140},
+    "ioprio_set": {"x86_64": 251, "aarch64": 30},
+    "sched_setparam": {"x86_64": 142, "aarch64": 118},
+    "sched_setscheduler": {"x86_64": 144, "aarch64": 119},
+    "sched_setaffinity": {"x86_64": 203, "aarch64": 122},
+    "sched_setattr": {"x86_64": 314, "aarch64": 274},
+}
 SETUP_OF_URING, OTHER_CALLS = 425, 0x40000000
 """io_uring makes sockets too, and x86-64 has a second number for each call (x32)."""
 LOAD, EQUALS, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-CALL, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
-ALLOWED, REFUSED, MISSING = 0x7FFF0000, 0x00050000 | errno.EACCES, 0x00050000 | errno.ENOSYS
+CALL, ARCHITECTURE, ARGUMENTS = 0, 4, 16
+ALLOWED, MISSING = 0x7FFF0000, 0x00050000 | errno.ENOSYS
+DENIED, FORBIDDEN = 0x00050000 | errno.EACCES, 0x00050000 | errno.EPERM
+MARK_LIMIT = 10
+"""
+RLIMIT_LOCKS, which limits nothing since Linux 2.4.25. Children inherit its value, and the filter
+refuses to change it: so it shows which program a process belongs to.
+"""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -133,45 +150,93 @@ def never_more() -> None:
             raise OSError(ctypes.get_errno(), "no_new_privs")
 
 
+def end_first() -> None:
+    """
+    Have the kernel end this program before the server if the machine has no memory left.
+
+    Memory that processes share counts against no limit of a process.
+    """
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+            score.write("1000")
+    except OSError:
+        return  # not Linux, or not shown
+
+
 def leave_network() -> None:
     """Move into a network without interfaces, if the server has the right to do so."""
     if sys.platform == "linux":
         _libc().unshare(NEW_NETWORK)
 
 
-def refuse_sockets() -> None:
+def filter_calls(*, offline: bool) -> None:
     """
-    Refuse sockets of every network, so that only those between processes of this machine are left.
+    Refuse calls that change other processes, and with *offline* sockets of every network.
 
-    Landlock knows TCP alone, and leaving the network takes rights that a server should not have. A
-    kernel or a machine that cannot do this leaves what there is (seccomp(2)).
+    The programs of a server run as its user, who may limit and slow down all its processes, the
+    server too; Landlock knows TCP alone, and leaving the network takes rights that a server should
+    not have. A kernel or a machine that cannot do this leaves what there is (seccomp(2)).
     """
-    if sys.platform != "linux" or (known := SOCKET_CALLS.get(os.uname().machine)) is None:
+    machine = os.uname().machine
+    if sys.platform != "linux" or machine not in ARCHITECTURES:
         return
-    architecture, socket_call = known
-    steps = (
+    steps = [
         (LOAD, 0, 0, ARCHITECTURE),
-        (EQUALS, 1, 0, architecture),
+        (EQUALS, 1, 0, ARCHITECTURES[machine]),
         (RETURN, 0, 0, MISSING),
         (LOAD, 0, 0, CALL),
-        (AT_LEAST, 1, 0, OTHER_CALLS),
-        (EQUALS, 0, 1, SETUP_OF_URING),
+        (AT_LEAST, 0, 1, OTHER_CALLS),
         (RETURN, 0, 0, MISSING),
-        (EQUALS, 1, 0, socket_call),
-        (RETURN, 0, 0, ALLOWED),
-        (LOAD, 0, 0, FIRST_ARGUMENT),
-        (EQUALS, 0, 1, AF_UNIX),
-        (RETURN, 0, 0, ALLOWED),
-        (RETURN, 0, 0, REFUSED),
-    )
+    ]
+    # Argument 0 is which process or group; of those with two, 0 is whether it is a whole user.
+    steps += _only(machine, "prlimit64", FORBIDDEN, argument=0, allowed=(0,))
+    for name in ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"):
+        steps += _only(machine, name, FORBIDDEN, argument=0, allowed=(0,))
+    for name, itself in (("setpriority", (0, 1)), ("ioprio_set", (1, 2))):
+        steps += _only(machine, name, FORBIDDEN, argument=0, allowed=itself)
+        steps += _only(machine, name, FORBIDDEN, argument=1, allowed=(0,))
+    steps += _none(machine, "prlimit64", FORBIDDEN, argument=1, refused=MARK_LIMIT)
+    steps += _none(machine, "setrlimit", FORBIDDEN, argument=0, refused=MARK_LIMIT)
+    if offline:
+        steps += [(EQUALS, 0, 1, SETUP_OF_URING), (RETURN, 0, 0, MISSING)]
+        steps += _only(machine, "socket", DENIED, argument=0, allowed=(AF_UNIX,))
+    steps.append((RETURN, 0, 0, ALLOWED))
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = struct.pack("@HP", len(steps), ctypes.addressof(code))
     _libc().prctl(SECCOMP, FILTER, ctypes.c_char_p(program), 0, 0)
 
 
+def _only(
+    machine: str, name: str, refusal: int, *, argument: int, allowed: tuple[int, ...]
+) -> list[tuple[int, int, int, int]]:
+    """Return the steps that refuse a call unless an argument has one of the allowed values."""
+    tests = [(EQUALS, len(allowed) - at, 0, value) for at, value in enumerate(allowed)]
+    inner = [(LOAD, 0, 0, ARGUMENTS + 8 * argument), *tests, (RETURN, 0, 0, refusal)]
+    return _if(machine, name, inner)
+
+
+def _none(
+    machine: str, name: str, refusal: int, *, argument: int, refused: int
+) -> list[tuple[int, int, int, int]]:
+    """Return the steps that refuse a call if an argument has a value."""
+    inner = [
+        (LOAD, 0, 0, ARGUMENTS + 8 * argument),
+        (EQUALS, 0, 1, refused),
+        (RETURN, 0, 0, refusal),
+    ]
+    return _if(machine, name, inner)
+
+
+def _if(
+    machine: str, name: str, inner: list[tuple[int, int, int, int]]
+) -> list[tuple[int, int, int, int]]:
+    """Return steps that count for one call alone, and leave its number in the register."""
+    return [(EQUALS, 0, len(inner) + 1, CALLS[name][machine]), *inner, (LOAD, 0, 0, CALL)]
+
+
 def _limit(limits: Mapping[str, int]) -> None:
     for name, most in {"CORE": 0, **limits}.items():
-        kind = getattr(resource, f"RLIMIT_{name}")
+        kind = MARK_LIMIT if name == "LOCKS" else getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
         try:
@@ -213,9 +278,9 @@ def main(words: Sequence[str]) -> None:
     _libc().signal(SIGPIPE, None)
     if "offline" in told:
         leave_network()
+    end_first()
     never_more()
-    if "offline" in told:
-        refuse_sockets()
+    filter_calls(offline="offline" in told)
     if "confine" in told:
         paths = {
             RUNS: told.get("runs", ()),

@@ -13,8 +13,10 @@ import msgspec
 
 from gatepost.sandbox.child import GRACE_S, Confined, signalled, spawned
 
-MARK = "GATEPOST_PROCESS_MARK"
-"""An environment variable that all processes of one program inherit, by which they are found."""
+MARK_BITS = 62
+"""The size of the mark that all processes of one program inherit (`launch.MARK_LIMIT`)."""
+LOOK_S = 1.0
+"""How long output may be silent before it is asked whether the program still runs."""
 CHUNK = 65_536
 ROUNDS = 5
 """How many times processes are looked for that were started while others were killed."""
@@ -29,11 +31,11 @@ class ConfinedService:
     """
     A running program with its standard streams, its own process group and its own folder.
 
-    A program may start processes that leave its group. They are found by an environment variable
+    A program may start processes that leave its group. They are found by a mark that they inherit
     and killed too, as long as the system shows it (Linux).
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, mark: str, folder: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, mark: int, folder: str) -> None:
         self._process, self._mark, self._folder = process, mark, folder
         self._write_lock = asyncio.Lock()
 
@@ -45,11 +47,11 @@ class ConfinedService:
         `root` and `folder` of *program* are replaced. Raises OSError.
         """
         folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="gatepost-")
-        mark = secrets.token_hex(16)
-        own = {"HOME": folder, "TMPDIR": folder, MARK: mark}
+        mark = secrets.randbits(MARK_BITS)
         own_program = msgspec.structs.replace(
             program,
-            env={**program.env, **own},
+            env={**program.env, "HOME": folder, "TMPDIR": folder},
+            limits={**program.limits, "LOCKS": mark},
             root=folder,
             folder=(),
             writes=(*program.writes, folder),
@@ -82,9 +84,16 @@ class ConfinedService:
             raise ServiceEnded from None
 
     async def read(self) -> bytes:
-        """Return a part of its standard output; nothing once it has closed it."""
+        """Return a part of its standard output; nothing once it has closed it or has ended."""
         assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        return await self._process.stdout.read(CHUNK)
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    return await self._process.stdout.read(CHUNK)
+            except TimeoutError:
+                # Another process that it started may hold the pipe open.
+                if self._process.returncode is not None:
+                    return b""
 
     async def read_errors(self) -> bytes:
         """Return a part of its standard error; nothing once it has closed it."""
@@ -121,19 +130,17 @@ class ConfinedService:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _marked(mark: str) -> Iterator[int]:
-    """Yield the processes with a mark in their environment."""
-    wanted = f"{MARK}={mark}".encode()
+def _marked(mark: int) -> Iterator[int]:
+    """Yield the processes that have a mark among their limits (`launch.MARK_LIMIT`)."""
+    wanted = str(mark).encode()
     try:
         names = os.listdir("/proc")
     except OSError:
         return  # not Linux
-    for name in names:
-        if not name.isdigit():
-            continue
+    for name in filter(str.isdigit, names):
         try:
-            with open(f"/proc/{name}/environ", "rb") as environment:
-                if wanted in environment.read().split(b"\0"):
+            with open(f"/proc/{name}/limits", "rb") as limits:
+                if wanted in limits.read().split():
                     yield int(name)
         except OSError:
-            continue  # it is gone, or of another user
+            continue  # it is gone

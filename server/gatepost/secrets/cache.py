@@ -1,6 +1,7 @@
 """Caches the secrets of tenants for tools and for redaction."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -9,7 +10,6 @@ from itertools import count
 from types import MappingProxyType
 
 import msgspec
-import structlog
 
 from gatepost.background import during
 from gatepost.secrets.hosts import BoundSecret
@@ -32,7 +32,7 @@ OWN = "GATEPOST"
 """The name under which Gatepost's own secrets are redacted."""
 DICE = random.SystemRandom()
 
-log = structlog.get_logger("gatepost.secrets")
+log = logging.getLogger("gatepost.secrets")
 
 
 class TenantSecrets(msgspec.Struct, frozen=True):
@@ -117,7 +117,10 @@ class SecretCache:
             try:
                 held = await self._vault.get(tenant, name)
             except SecretUnreadable as failure:
-                log.error("secret_unreadable", tenant=tenant, secret=name, reason=failure.reason)
+                log.error(
+                    "secret_unreadable",
+                    extra={"tenant": tenant, "secret": name, "reason": failure.reason},
+                )
                 raise
             hidden = held is not None and not held.username
             self._put(cached, name, held.value if held is not None and hidden else None)
@@ -183,7 +186,7 @@ class SecretCache:
             try:
                 await self.look()
             except StoreUnavailable as outage:
-                log.debug("secrets_not_looked_at", reason=str(outage))
+                log.debug("secrets_not_looked_at", extra={"reason": str(outage)})
 
     def _cache_of(self, tenant: str) -> "_TenantCache":
         cached = self._tenants.get(tenant)

@@ -77,7 +77,7 @@ class SecretStore:
         entries = self._records.of(tenant).entries(SUBJECT)
         while True:
             entry = await entries.get(name)
-            if entry is None and len(await entries.all()) >= MOST_SECRETS:
+            if entry is None and await entries.count() >= MOST_SECRETS:
                 raise SecretRefused(f"there are {MOST_SECRETS} secrets, which is all there may be")
             bound = self._hosts(tenant, entry) if hosts is None else hosts
             sealed = self._sealed(tenant, name, BoundSecret(value, bound, username))

@@ -76,8 +76,14 @@ class ApprovalStore(Protocol):
         stored in the same transaction.
         """
 
-    async def waiting(self, most: int) -> list[ApprovalRecord]:
-        """Return requests in the state `waiting`, the oldest first."""
+    async def waiting(
+        self, most: int, after: tuple[float, str] | None = None
+    ) -> list[ApprovalRecord]:
+        """
+        Return requests in the state `waiting`, the oldest first.
+
+        *after* is `created_at` and id of the last request of the previous page.
+        """
 
     async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
         """

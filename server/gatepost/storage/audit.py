@@ -228,7 +228,14 @@ class TenantTrail(Protocol):
         """Return the matching records of all chains by position, the newest first."""
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
-        """Count the records of all chains since a time, slice by slice."""
+        """
+        Count the calls, refusals and refused tokens of all chains since a time, slice by slice.
+
+        Reads hourly sums, which are kept for a month: both numbers are of full hours.
+        """
+
+    async def forget_counts(self) -> None:
+        """Remove all sums that `count` reads, durably; the records stay."""
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Return its checkpoints, in order."""
@@ -238,9 +245,11 @@ class TenantTrail(Protocol):
 
     async def prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
-    ) -> None:
+    ) -> bool:
         """
         Remove the records of each writer up to a number, and checkpoints before a number.
+
+        Return False, and change nothing, if another process has removed as many or more.
 
         The drafts are added, all or nothing, durably. *through* and *drafts* have the numbers and
         the drafts by writer; `CHECKPOINTS` is among them, without drafts, and a checkpoint of its

@@ -18,7 +18,8 @@ from gatepost.storage.audit import (
     FIRST_WRITER,
     AuditQuery,
     AuditRow,
-    Count,
+    ChainHead,
+    ChainKey,
     Segment,
     Sort,
 )
@@ -26,6 +27,8 @@ from gatepost.storage.errors import StoreUnavailable
 
 MOST_BYTES = 262_144
 """The most bytes of a segment, so that a few of them fit into memory."""
+
+HOUR_MS = 3_600_000
 
 _BEGIN, _HASH = '{"record":', ',"hash":"'
 _BETWEEN = f",{_BEGIN}"
@@ -68,9 +71,6 @@ class _Caller(msgspec.Struct):
     subject: str
 
 
-Counts = Counter[tuple[int, str, str, str, str]]
-"""The number of records of each time slice, kind, tool, outcome and limit."""
-
 _encode = msgspec.json.encode
 _elements = msgspec.json.Decoder(list[_Element]).decode
 _element = msgspec.json.Decoder(_Element).decode
@@ -95,11 +95,16 @@ def segments(
     times: Sequence[int],
     sorts: Sequence[Sort],
 ) -> list[Segment]:
-    """Join elements, with their times and sorts, to as few segments as possible."""
+    """
+    Join elements, with their times and sorts, to as few segments as possible.
+
+    The records of a segment ended within one hour, by which they are counted.
+    """
     cuts, size = [0], 0
     for at, one in enumerate(elements):
         size += len(one)
-        if size > MOST_BYTES and at > cuts[-1]:
+        other_hour = times[at] // HOUR_MS != times[at - 1] // HOUR_MS
+        if (size > MOST_BYTES or other_hour) and at > cuts[-1]:
             cuts.append(at)
             size = len(one)
     return [
@@ -205,6 +210,31 @@ def erased(segment: Segment, numbers: Set[int]) -> Segment:
     return msgspec.structs.replace(segment, records=records.decode())
 
 
+def end_of(chain: ChainKey, head: ChainHead | None, newest: Segment) -> ChainHead:
+    """
+    Return the end of a chain whose newest segment stands after its head, without a proof.
+
+    The hash is zero if the segment cannot be read.
+    """
+    try:
+        digest = rows_of(newest)[-1].hash
+    except (Damaged, IndexError):
+        digest = bytes(32)
+    numbers: tuple[object, ...] = (newest.first, newest.last)
+    number = max(one for one in numbers if isinstance(one, int))
+    return ChainHead(*chain, number, digest, 0 if head is None else head.pruned, "")
+
+
+def sound(found: Iterable[Segment]) -> list[Segment]:
+    """Return these segments; raises Damaged if a column of one has a value of another type."""
+    segments = list(found)
+    for one in segments:
+        numbers: tuple[object, ...] = (one.first, one.last, one.since, one.until)
+        if not all(isinstance(number, int) for number in numbers):
+            raise Damaged(one.first)
+    return segments
+
+
 def remainder(segment: Segment, through: int) -> list[Segment]:
     """Return what remains of a segment without the records up to a number."""
     if segment.first > through:
@@ -261,39 +291,23 @@ def quoted(text: str) -> str:
     return _encode(text.encode("utf-8", "backslashreplace").decode())[1:-1].decode()
 
 
-def summed(found: Iterable[Segment], since: int, slice_ms: int) -> Counts:
-    """Count the records since a time by slice and sort."""
-    counts: Counts = Counter()
-    for one in found:
-        at = one.since - one.since % slice_ms
-        if one.since >= since and at == one.until - one.until % slice_ms:
-            counts.update(repeated(one.first, one.counts, at, 1))
-            continue
-        for row in rows_of(one):
-            if row.at >= since:
-                at = row.at - row.at % slice_ms
-                counts[at, row.kind, row.tool, row.outcome, row.limit] += row.times
-    return counts
+def counted(segment: Segment) -> list[tuple[tuple[str, str, str, str], int]]:
+    """
+    Return the number of records of each kind, tool, outcome and limit of a segment.
 
-
-def repeated(first: int, counts: str, at: int, times: int) -> Counts:
-    """Return the counts of *times* segments with the same column `counts` in one slice."""
-    found: Counts = Counter()
+    Refusals by a limit count as many calls as they stand for. Raises Damaged.
+    """
+    found = []
     try:
-        said = _counts(counts)
+        said = _counts(segment.counts)
     except _UNREADABLE:
-        raise Damaged(first) from None
+        raise Damaged(segment.first) from None
     for one in said:
         match one:
             case (str(kind), str(tool), str(outcome), int(number)):
-                found[at, kind, tool, outcome, ""] += number * times
+                found.append(((kind, tool, outcome, ""), number))
             case (str(kind), str(tool), str(outcome), str(limit), int(number)):
-                found[at, kind, tool, outcome, limit] += number * times
+                found.append(((kind, tool, outcome, limit), number))
             case _:
-                raise Damaged(first)
+                raise Damaged(segment.first)
     return found
-
-
-def listed(found: Counts) -> list[Count]:
-    """Return the counts as a sorted list."""
-    return [Count(*key[:4], found[key], key[4]) for key in sorted(found)]

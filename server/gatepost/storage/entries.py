@@ -54,6 +54,9 @@ class Entries(Protocol):
     async def all(self) -> list[Entry]:
         """Return all entries of the subject, sorted by key."""
 
+    async def count(self) -> int:
+        """Return how many entries the subject has."""
+
     async def put(
         self,
         key: str,

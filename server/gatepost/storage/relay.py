@@ -7,6 +7,7 @@ tests in `tests/storage`.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
@@ -15,7 +16,6 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import msgspec
-import structlog
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import SLOT_WAIT_S, Buckets, ConcurrencySlot, Denial, Spending
@@ -112,7 +112,7 @@ class Relay(Protocol):
         """Close all connections; subscriptions end."""
 
 
-log = structlog.get_logger("gatepost.storage")
+log = logging.getLogger("gatepost.storage")
 
 
 class WakeUps:

@@ -4,9 +4,9 @@ import asyncio
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 import msgspec
@@ -25,16 +25,25 @@ class Caller(Protocol):
     def tenant_id(self) -> str: ...
 
 
-Row = tuple[float, str, str, int, float, str, Caller | None, str, bytes | None]
+Rpc = tuple[str, str | UnsetType, str | UnsetType]
+"""A JSON-RPC request: its method, and its parameters `name` and `uri`."""
+
+NO_RPC = UNSET, UNSET, UNSET
+
+Row = tuple[float, str, str, int, float, str, Caller | None, str, bytes | None, Rpc | None]
 """
-Wall-clock seconds, method, path, status (0: no answer), seconds, request id, caller, peer, and the
-id that the client gave to what the request is part of.
+Wall-clock seconds, method, path, status (0: no answer), seconds, request id, caller, peer, the id
+that the client gave to what the request is part of, and its JSON-RPC request.
 """
 
 Clean = Callable[[str | None, str], str]
 """Redacts a text with the secrets of this tenant."""
 
 CORRELATION_BYTES = 128
+RPC_CHARACTERS, MOST_CHARACTERS = 128, 1000
+"""How much of a method or name a line shows, and how long one may be to be shown at all."""
+BY_URI = "resources/"
+"""The methods that name what they are about by its URI; all others have a `name`."""
 
 BAD_REQUEST = 400
 GATHERED_S = 0.02
@@ -63,6 +72,8 @@ class AccessLine(msgspec.Struct, frozen=True, gc=False):
     level: str = "info"
     event: str = "request"
     correlation: str | UnsetType = UNSET
+    rpc_method: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
 
 
 def as_json(rows: Iterable[Row]) -> bytes:
@@ -70,11 +81,12 @@ def as_json(rows: Iterable[Row]) -> bytes:
     lines = []
     since = until = 0.0
     clock = ""
-    for at, method, path, status, duration, request_id, caller, peer, correlation in rows:
+    for at, method, path, status, duration, request_id, caller, peer, correlation, rpc in rows:
         if not since <= at < until:
             # Writing the time costs more than the rest of a line, and many share a millisecond.
             since = int(at * 1000) / 1000
             until, clock = since + 0.001, timestamp(at)
+        rpc_method, name, uri = NO_RPC if rpc is None else rpc
         lines.append(
             AccessLine(
                 clock,
@@ -86,6 +98,8 @@ def as_json(rows: Iterable[Row]) -> bytes:
                 None if caller is None else caller.tenant_id,
                 peer,
                 correlation=UNSET if correlation is None else readable(correlation),
+                rpc_method=rpc_method,
+                name=name if uri is UNSET else uri,
             )
         )
     encoded = _ENCODER.encode_lines(lines)
@@ -100,11 +114,11 @@ def as_text(rows: Iterable[Row]) -> bytes:
 
 
 def shown(row: Row) -> bytes:
-    at, method, path, status, duration, request_id, caller, peer, correlation = row
+    at, method, path, status, duration, request_id, caller, peer, correlation, rpc = row
     clock = time.strftime("%H:%M:%S", time.localtime(at))
     tenant = caller.tenant_id if caller is not None else "-"
     line = (
-        f"{clock} {method:<7} {printable(path)} {status} {duration * 1000:.1f} ms"
+        f"{clock} {method:<7} {printable(path)}{rpc_text(rpc)} {status} {duration * 1000:.1f} ms"
         f" tenant={tenant} peer={peer} request_id={request_id}"
     )
     if correlation is not None:
@@ -112,16 +126,64 @@ def shown(row: Row) -> bytes:
     return line.encode("utf-8", "backslashreplace")
 
 
-def without(row: Row, clean: Clean) -> Row:
+def rpc_text(rpc: Rpc | None) -> str:
+    """Return the method and the name of a JSON-RPC request, for people."""
+    if rpc is None:
+        return ""
+    method, name, uri = rpc
+    told = name if uri is UNSET else uri
+    return f" {printable(method)}" + ("" if told is UNSET else f" {printable(told)}")
+
+
+def is_own(row: Row, names: Set[str]) -> bool:
+    """
+    Return whether nothing in the row is a client's own text; *names* are those of the server.
+
+    A path that was served is one of the server's.
+    """
+    rpc = row[9]
+    return (
+        0 < row[3] < BAD_REQUEST
+        and row[8] is None
+        and (
+            rpc is None
+            or (rpc[0] in names and (rpc[1] is UNSET or rpc[1] in names) and rpc[2] is UNSET)
+        )
+    )
+
+
+def without(row: Row, clean: Clean, names: Set[str] = frozenset()) -> Row:
     """Return the row with the secrets of its caller's tenant redacted."""
-    at, method, path, status, duration, request_id, caller, peer, correlation = row
+    at, method, path, status, duration, request_id, caller, peer, correlation, rpc = row
     tenant = None if caller is None else caller.tenant_id
     if correlation is not None:
         # Before it is cut: half a secret would not be found.
         said = clean(tenant, correlation.decode("ascii", "backslashreplace"))
         correlation = said.encode("ascii", "backslashreplace")
     method, path = clean(tenant, method), clean(tenant, path)
-    return at, method, path, status, duration, request_id, caller, peer, correlation
+    if rpc is not None:
+        rpc = _without(rpc, partial(clean, tenant), names)
+    return at, method, path, status, duration, request_id, caller, peer, correlation, rpc
+
+
+def _without(rpc: Rpc, clean: Callable[[str], str], names: Set[str]) -> Rpc:
+    """
+    Return what a line may show of a JSON-RPC request.
+
+    A URI that the server does not list may hold arguments, as that of a template does.
+    """
+    method, name, uri = rpc
+    named: tuple[str | UnsetType, str | UnsetType] = UNSET, UNSET
+    if method.startswith(BY_URI):
+        named = UNSET, uri if uri in names else UNSET
+    elif name is not UNSET:
+        named = _short(name, clean), UNSET
+    return _short(method, clean), *named
+
+
+def _short(text: str, clean: Callable[[str], str]) -> str:
+    # Redacted before it is cut: half a secret would not be found.
+    return clean(text)[:RPC_CHARACTERS] if len(text) <= MOST_CHARACTERS else "(too long)"
 
 
 def _plain(tenant: str | None, text: str) -> str:
@@ -163,9 +225,14 @@ class AccessLog:
         self.dropped = 0
         """The number of dropped lines since the start."""
         self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[object] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="access-log")
         self._closed = False
+        self._names: Set[str] = frozenset()
+
+    def apply(self, names: Set[str]) -> None:
+        """Show these methods, names and URIs of JSON-RPC requests as they are, from now on."""
+        self._names = names
 
     def append(self, row: Row) -> None:
         """Add the row; it is counted and written within a fraction of a second."""
@@ -179,7 +246,7 @@ class AccessLog:
         if self._closed:
             # A request that a stop has abandoned ends after it, and the thread is gone by then.
             if batch := self._batch():
-                self._deliver(batch)
+                self._write(batch)
             return
         if self._writing is not None and not self._writing.done():
             if (excess := len(self._unwritten) - MOST_WAITING) > 0:
@@ -190,34 +257,27 @@ class AccessLog:
             return
         if batch := self._batch():
             loop = asyncio.get_running_loop()
-            self._writing = loop.run_in_executor(self._thread, self._deliver, batch)
+            self._writing = loop.run_in_executor(self._thread, self._write, batch)
 
     def _take_up(self) -> None:
         rows, self._rows = self._rows, []
         if self._counts is not None:
             self._counts(rows)
         if self._enabled:
-            self._unwritten += rows
+            # Refused requests come in large numbers, mostly to the same few paths.
+            clean, names = cache(self._clean), self._names
+            self._unwritten += [
+                row if is_own(row, names) else without(row, clean, names) for row in rows
+            ]
 
     def _batch(self) -> bytes:
         rows, self._unwritten = self._unwritten, []
-        # Refused requests come in large numbers, mostly to the same few paths.
-        clean = cache(self._clean)
-        # A path that was served is one of ours; whatever else stands in a line a client has chosen.
-        lines = self._encode(
-            [
-                row if 0 < row[3] < BAD_REQUEST and row[8] is None else without(row, clean)
-                for row in rows
-            ]
-        )
+        lines = self._encode(rows)
         if self._dropped:
             dropped = {"event": "access_lines_dropped", "count": self._dropped}
             lines += _ENCODER.encode_lines([dropped])
             self._dropped = 0
         return lines
-
-    def _deliver(self, batch: bytes) -> None:
-        self._write(batch)
 
     async def aclose(self) -> None:
         """Write the remaining lines."""
@@ -228,7 +288,7 @@ class AccessLog:
             await self._writing
         self._take_up()
         if batch := self._batch():
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._deliver, batch)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._write, batch)
         self._thread.shutdown()
         self._closed = True
 

@@ -4,8 +4,7 @@ import asyncio
 import platform
 import time
 from collections.abc import Callable, Iterator
-from itertools import accumulate, product
-from operator import add
+from itertools import accumulate
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -21,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.telemetry.access import GATHERED_S
 from gatepost.telemetry.metric_families import BUILD, FAMILIES, MetricFamily
-from gatepost.telemetry.shared_memory import OFFSETS, SharedMetrics, values_of
+from gatepost.telemetry.shared_memory import SharedMetrics, totals_of
 
 FRESH_S = 0.2
 """The time in seconds for which a response is reused, which bounds the cost of frequent scrapes."""
@@ -37,7 +36,6 @@ FORMATS: dict[str, tuple[str, Callable[[CollectorRegistry], bytes]]] = {
     PLAIN: (CONTENT_TYPE_PLAIN_0_0_4, generate_latest),
 }
 
-COMBINED: dict[str, Callable[[int, int], int]] = {"sum": add, "max": max, "min": min}
 NANOSECOND = 1e-9
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -139,19 +137,3 @@ def metric_of(family: MetricFamily, metrics: SharedMetrics) -> Metric:
     for values, (amount,) in totals:
         metric.add_metric(values, amount * unit)
     return metric
-
-
-def totals_of(family: MetricFamily, metrics: SharedMetrics) -> dict[tuple[str, ...], list[int]]:
-    """Return the integers of a family over all processes, for each used combination of labels."""
-    combine = COMBINED[family.aggregation]
-    totals: dict[tuple[str, ...], list[int]] = {}
-    for slot in metrics.used_slots():
-        start = OFFSETS[family.name]
-        for values in product(*(values_of(slot, label) for label in family.labels)):
-            counted = slot[start : start + family.width].tolist()
-            start += family.width
-            # Of a gauge 0 is a value; a counter with labels appears once it has counted.
-            if any(counted) or not family.labels or family.kind == "gauge":
-                before = totals.get(values)
-                totals[values] = counted if before is None else [*map(combine, before, counted)]
-    return totals

@@ -10,7 +10,6 @@ from functools import lru_cache
 from types import TracebackType
 
 import msgspec
-import structlog
 
 from gatepost.config.telemetry import LogFormat, LogLevel
 from gatepost.redaction.redactor import cleaned_for_log
@@ -146,12 +145,6 @@ def configure(*, level: LogLevel, form: LogFormat) -> None:
     root.setLevel("INFO" if level == "debug" else level.upper())
     for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
-    structlog.configure(
-        processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
-    )
     # The HTTP client logs every request line, which may carry what belongs to others; Alembic tells
     # a new file's owner of its plugins.
     for name in ("httpx2", "httpcore2", "httpx", "httpcore", "alembic"):

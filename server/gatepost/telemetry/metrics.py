@@ -73,6 +73,10 @@ class Meter:
         """Return a meter that shares its metrics with no other process."""
         return cls(SharedMetrics().slot(0))
 
+    def used_slots(self) -> list[Slot]:
+        """Return the slot of this process alone."""
+        return [self._slot]
+
     def start(self, *, now: float) -> None:
         """Start counting in this slot: counters continue, gauges start again."""
         for family in FAMILIES:

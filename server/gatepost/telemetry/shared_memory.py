@@ -1,7 +1,10 @@
 """Keeps the metrics of all processes in shared memory, so that any process can report all."""
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import product
+from operator import add
+from typing import Protocol
 
 from gatepost.telemetry.metric_families import (
     FAMILIES,
@@ -9,6 +12,7 @@ from gatepost.telemetry.metric_families import (
     UNKNOWN,
     ConfiguredLabel,
     Label,
+    MetricFamily,
 )
 
 INTEGER_BYTES = 8
@@ -36,10 +40,19 @@ def _lay_out() -> int:
 
 SLOT_SIZE = _lay_out()
 
+COMBINED: dict[str, Callable[[int, int], int]] = {"sum": add, "max": max, "min": min}
+
 Slot = memoryview
 """
 The metrics of one process: unsigned 64-bit integers, each of which is written and read atomically.
 """
+
+
+class UsedSlots(Protocol):
+    """The metrics of one process or of several."""
+
+    def used_slots(self) -> list[Slot]:
+        """Return the slots of the processes."""
 
 
 class SharedMetrics:
@@ -108,3 +121,19 @@ class LabelNames:
 def values_of(slot: Slot, label: Label) -> list[str]:
     """Return the values of a label that a process can have counted, in order."""
     return LabelNames(slot, label).read() if isinstance(label, ConfiguredLabel) else [*label.values]
+
+
+def totals_of(family: MetricFamily, metrics: UsedSlots) -> dict[tuple[str, ...], list[int]]:
+    """Return the integers of a family over all processes, for each used combination of labels."""
+    combine = COMBINED[family.aggregation]
+    totals: dict[tuple[str, ...], list[int]] = {}
+    for slot in metrics.used_slots():
+        start = OFFSETS[family.name]
+        for values in product(*(values_of(slot, label) for label in family.labels)):
+            counted = slot[start : start + family.width].tolist()
+            start += family.width
+            # Of a gauge 0 is a value; a counter with labels appears once it has counted.
+            if any(counted) or not family.labels or family.kind == "gauge":
+                before = totals.get(values)
+                totals[values] = counted if before is None else [*map(combine, before, counted)]
+    return totals

@@ -36,6 +36,7 @@ from gatepost.tools.failure import Failure as Failure
 from gatepost.tools.failure import FailureKind as FailureKind
 from gatepost.tools.failure import ToolFailure as ToolFailure
 from gatepost.tools.header_arguments import Routed
+from gatepost.tools.origin import Origin as Origin
 from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
 from gatepost.tools.secret import SecretPath
 from gatepost_authz.caller import TenantContext
@@ -300,18 +301,6 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TaskSupport = Literal["forbidden", "optional", "required"]
-
-
-class Origin(msgspec.Struct, frozen=True):
-    """Where an offer comes from that another MCP server defines."""
-
-    server_id: str
-    server: str
-    """The server's name."""
-    key: str
-    """The offer's own name or URI there."""
-    digest: str
-    """The digest of its definition; approvals and records name it."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,16 +1,20 @@
 """
-Find the tool that the page of an MCP App calls.
+Keep the tools of MCP Apps and their pages together.
 
-The page knows only its server's own name for the tool, and a host passes that name on.
+A page knows only its server's own name for a tool, and a host passes that name on.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
 
 from gatepost.tools.api import Tool
 from gatepost.tools.offers import ResourceOffer, Template
 from gatepost.tools.tenant_offers import OwnedOffer
 
 APP_SCHEME = "ui://"
+UI, UI_RESOURCE, FLAT = "ui", "resourceUri", "ui/resourceUri"
+"""Where the `_meta` of a tool names its page: two members, or an older one."""
 
 
 def app_tools(entries: Iterable[OwnedOffer]) -> Mapping[str, Sequence[OwnedOffer]]:
@@ -29,3 +33,35 @@ def app_tools(entries: Iterable[OwnedOffer]) -> Mapping[str, Sequence[OwnedOffer
         if isinstance(entry.offer, Tool) and origin is not None and origin.server_id in with_pages:
             found.setdefault(origin.key, []).append(entry)
     return found
+
+
+def with_own_pages(
+    entries: Iterable[OwnedOffer], owners_of: Callable[[str], Iterable[str]]
+) -> tuple[OwnedOffer, ...]:
+    """
+    Return entries whose tools name no page that another server answers.
+
+    *owners_of* returns the ids of the servers of which one answers when a URI is read; a page of
+    another server would be shown as that of this tool, and call its tools.
+    """
+
+    def kept(entry: OwnedOffer) -> OwnedOffer:
+        tool = entry.offer
+        if not isinstance(tool, Tool) or tool.origin is None:
+            return entry
+        named = [uri for uri in _pages(tool.meta) if {*owners_of(uri)} - {tool.origin.server_id}]
+        if not named:
+            return entry
+        meta = {name: value for name, value in tool.meta.items() if name != FLAT}
+        if isinstance(nested := meta.get(UI), Mapping):
+            meta[UI] = {name: value for name, value in nested.items() if name != UI_RESOURCE}
+        shown = msgspec.structs.replace(tool, meta=meta)
+        return msgspec.structs.replace(entry, offer=shown, owner=shown)
+
+    return tuple(kept(one) for one in entries)
+
+
+def _pages(meta: Mapping[str, object]) -> list[str]:
+    nested = meta.get(UI)
+    named = (meta.get(FLAT), nested.get(UI_RESOURCE) if isinstance(nested, Mapping) else None)
+    return [uri for uri in named if isinstance(uri, str)]

@@ -150,6 +150,10 @@ class Client(Protocol):
     """The client of one call, created by the protocol that received the call."""
 
     @property
+    def client_name(self) -> str:
+        """The name that the client gives itself, which may be any text; empty if it gives none."""
+
+    @property
     def capabilities(self) -> Capabilities:
         """The capabilities that the client declared."""
 
@@ -208,6 +212,11 @@ class Client(Protocol):
 
 class SilentClient:
     """The client of a protocol that has no messages and no requests to the client."""
+
+    @property
+    def client_name(self) -> str:
+        """No name."""
+        return ""
 
     @property
     def capabilities(self) -> Capabilities:

@@ -6,20 +6,19 @@ Why this is not `asyncio.timeout` stands in docs/decisions.
 
 import asyncio
 import contextlib
+import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextvars import Context, copy_context
 from typing import Any, ClassVar, Generic, TypeVar
 
-import structlog
-
 from gatepost.redaction.redactor import HERE
 from gatepost.tools.redacted_call import RedactedCall
 
 T = TypeVar("T")
 
-log = structlog.get_logger("gatepost.runner")
+log = logging.getLogger("gatepost.runner")
 
 PLAIN = asyncio.Future
 """What hears of a cancellation at once."""
@@ -320,7 +319,10 @@ class ToolDeadline(Interruptible[T]):
         here = HERE.get()
         if isinstance(here, RedactedCall):
             name, request_id = here.call.name, here.call.request_id
-            log.warning("tool_abandoned", tool=name, request_id=request_id, after_s=self.abandon_s)
+            log.warning(
+                "tool_abandoned",
+                extra={"tool": name, "request_id": request_id, "after_s": self.abandon_s},
+            )
 
     def _abandon(self, stop: Stop) -> None:
         is_ours = stop.settle()

@@ -1,15 +1,14 @@
 """What a pack starts before the server serves, and stops after the last call."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, TypeVar
 
-import structlog
-
 T = TypeVar("T")
 
-log = structlog.get_logger("gatepost.packs")
+log = logging.getLogger("gatepost.packs")
 
 START_S = 60.0
 STOP_S = 10.0
@@ -78,7 +77,7 @@ class Lifespan(Generic[T]):
         await asyncio.wait({task}, timeout=STOP_S)
         self._started = None
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-            log.error("lifespan_failed", owner=self.owner, exc_info=error)
+            log.error("lifespan_failed", extra={"owner": self.owner}, exc_info=error)
 
     def enter(self) -> T:
         """Return the value for a call, which has to `leave`."""

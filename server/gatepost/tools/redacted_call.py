@@ -182,6 +182,11 @@ class RedactedCall(msgspec.Struct):
         return ProtocolError(error.code, message, data)
 
     @property
+    def client_name(self) -> str:
+        """The name that the client gives itself."""
+        return self.call.client.client_name
+
+    @property
     def capabilities(self) -> Capabilities:
         """The capabilities that the client declared."""
         return self.call.client.capabilities

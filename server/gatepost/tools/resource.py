@@ -1,13 +1,13 @@
 """Turn a function into a resource, or into the resources of a URI template."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
-import structlog
 from pydantic_core import to_json
 
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
@@ -29,7 +29,7 @@ from gatepost.tools.results import labelled
 from gatepost.tools.schema import texts_of
 from gatepost.tools.uri_template import UriTemplate, is_uri
 
-log = structlog.get_logger("gatepost.documents")
+log = logging.getLogger("gatepost.documents")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -215,7 +215,7 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
             if number % ENTRIES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
         if left_out:
-            log.debug("entries_left_out", template=owner.key, count=left_out)
+            log.debug("entries_left_out", extra={"template": owner.key, "count": left_out})
         return Outcome(tuple(blocks))
 
     return Lister(

@@ -1,6 +1,7 @@
 """The steps of a call, the same for every protocol that brings one."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -8,7 +9,6 @@ from itertools import takewhile
 from time import perf_counter
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 
 from gatepost.redaction.redactor import HERE
@@ -44,7 +44,7 @@ from gatepost.tools.truncation import fit, fitting_bytes, tellable
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
 
-log = structlog.get_logger("gatepost.runner")
+log = logging.getLogger("gatepost.runner")
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
@@ -345,9 +345,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
         return Outcome(failure=Failure("timeout", message))
     log.error(
         f"{call.kind}_failed",
-        request_id=call.request_id,
-        offer=call.name,
-        correlation=call.correlation,
+        extra={"request_id": call.request_id, "offer": call.name, "correlation": call.correlation},
         exc_info=error,
     )
     message = f"The {WORDS[call.kind]} failed unexpectedly. Reference: {call.request_id}"

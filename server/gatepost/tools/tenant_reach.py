@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gatepost.tools.api import WORDS, Kind, Offer, Tool
-from gatepost.tools.app_calls import app_tools
+from gatepost.tools.app_calls import app_tools, with_own_pages
 from gatepost.tools.offers import ResourceOffer, Template
 from gatepost.tools.server_instructions import told
 from gatepost.tools.tenant_offers import Agent, OwnedOffer, TenantOffers, by_weight
@@ -45,6 +45,18 @@ class OfferIndex:
         return any(one.template.match(uri) is not None for _, one in self.templates)
 
 
+def owners(uri: str, *indexes: OfferIndex) -> list[str]:
+    """Return the ids of the servers that may answer a URI; empty for the configuration."""
+    for index in indexes:
+        named = index.by_key["document"].get(uri)
+        found = [named] if named is not None else []
+        if named is None:
+            found = [one for one, offer in index.templates if offer.template.match(uri)]
+        if found:
+            return [one.offer.origin.server_id if one.offer.origin else "" for one in found]
+    return []
+
+
 class TenantReach:
     """
     Decides what each caller of a tenant reaches, for one snapshot of the tenant's offers.
@@ -64,12 +76,14 @@ class TenantReach:
         obtainable: frozenset[str] | None,
     ) -> None:
         self._enabled, self._search, self._obtainable = enabled, search, obtainable
-        self._own = OfferIndex(
+        own = OfferIndex(
             one
             for one in beside.entries
             if not enabled.takes(one.owner)
             and not (isinstance(one.offer, Tool) and one.offer.name in search)
         )
+        entries = with_own_pages(own.entries, lambda uri: owners(uri, enabled, own))
+        self._own = own if entries == own.entries else OfferIndex(entries)
         self._apps = app_tools(self._own.entries)
         self._agents, self._ttl_ms = beside.agents, beside.ttl_ms
         self._instructions = beside.instructions

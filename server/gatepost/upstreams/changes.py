@@ -1,9 +1,8 @@
 """Count the changes of registrations and catalogues, so that all replicas reload them."""
 
+import logging
 import time
 from collections.abc import Callable
-
-import structlog
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
@@ -15,7 +14,7 @@ NO_TENANT = ""
 """Has the counter of all tenants; no tenant has this id."""
 TOPIC = "mcp_changes"
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 
 class ChangeCounter:

@@ -15,7 +15,8 @@ PATTERN = re.compile(r"!?[A-Za-z0-9_.*/-]{1,200}", re.ASCII)
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", re.ASCII)
 
 OURS = frozenset(
-    {"accept", "accept-encoding", "connection", "cookie", "expect", "host", "idempotency-key"}
+    {"accept", "accept-encoding", "connection", "cookie", "expect", "forwarded", "host"}
+    | {"idempotency-key"}
     | {
         "keep-alive",
         "last-event-id",
@@ -94,7 +95,9 @@ def checked_header(name: str) -> str:
         raise InvalidField(
             "headers", "The header Authorization cannot be set here: set `api_key` instead."
         )
-    if lower in OURS or lower.startswith(OUR_PREFIXES):
+    # Servers with CGI or WSGI behind them read an underscore as a hyphen.
+    read = lower.replace("_", "-")
+    if read in OURS or read.startswith(OUR_PREFIXES):
         raise InvalidField(
             "headers", f"The header {name} cannot be set, because Gatepost sets it. Leave it out."
         )

@@ -1,5 +1,6 @@
 """Turn an upstream's catalogue into offers, with the scopes and effects of its registration."""
 
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -131,11 +132,20 @@ def makes_tasks(capabilities: Mapping[str, Any]) -> bool:
     return isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions
 
 
+def place_of(server: UpstreamServer) -> str:
+    """Return a digest of a registration and of where its server is: its URL, or its program."""
+    program = server.program
+    command = None if program is None else (program.command, program.args)
+    named = msgspec.json.encode((server.id, server.url, command))
+    return hashlib.sha256(named).hexdigest()[:16]
+
+
 class _ServerOfferBuilder:
     def __init__(self, server: UpstreamServer, catalogue: Catalogue, calls: OfferCalls) -> None:
         self._server, self._calls = server, calls
         self._capabilities = catalogue.capabilities
         self._completes = "completions" in catalogue.capabilities
+        self._place = place_of(server)
         self._pack = tool_prefix(server.name).removesuffix(UPSTREAM_SEPARATOR)
 
     def offer(self, definition: Definition) -> Offer:
@@ -157,7 +167,9 @@ class _ServerOfferBuilder:
             "scopes": scopes_of(server, definition.key),
             "timeout_s": server.timeout_s + GRACE_S,
             "pack": self._pack,
-            "origin": Origin(server.id, server.name, definition.key, definition.digest),
+            "origin": Origin(
+                server.id, server.name, definition.key, definition.digest, self._place
+            ),
             "meta": value.get("_meta", {}),
         }
 

@@ -1,12 +1,11 @@
 """Refresh catalogues in the background: when they are new, stale, busy or told to have changed."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
-
-import structlog
 
 from gatepost.background import during, reason_of
 from gatepost.storage.errors import StoreUnavailable
@@ -45,7 +44,7 @@ OTHERS_S = 15.0
 """When to look again at a catalogue that another replica fetches."""
 DICE = random.SystemRandom()
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 
 class CatalogueRefresher(Wanted):
@@ -172,7 +171,7 @@ class CatalogueRefresher(Wanted):
             try:
                 await self.look()
             except StoreUnavailable as outage:
-                log.debug("catalogues_not_planned", reason=str(outage))
+                log.debug("catalogues_not_planned", extra={"reason": str(outage)})
             try:
                 async with asyncio.timeout(TICK_S * DICE.uniform(0.8, 1.2)):
                     await self._wake.wait()
@@ -248,7 +247,9 @@ class CatalogueRefresher(Wanted):
         if not task.cancelled() and task.exception() is not None:
             # Without a pause, an error that nothing foresaw would come again each second.
             self._pause(planned)
-            log.error("catalogue_refresh_failed", server=planned.server.name, **reason_of(task))
+            log.error(
+                "catalogue_refresh_failed", extra={"server": planned.server.name, **reason_of(task)}
+            )
 
     def _pause(self, planned: Planned) -> None:
         planned.attempts += 1

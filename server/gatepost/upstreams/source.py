@@ -1,13 +1,13 @@
 """Keep the offers of the tenants that this process serves, as snapshots of the store."""
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
-import structlog
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Offer
@@ -38,7 +38,7 @@ Principal = tuple[str, ...]
 Built = tuple[UpstreamServer, Catalogue, ServerOffers]
 Key = TypeVar("Key", str, tuple[str, Principal])
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 
 class Wanted:

@@ -140,7 +140,7 @@ class UpstreamStore:
         _check_no_program(server)
         now, tenant = self._clock(), server.tenant
         entries = self._entries(tenant, SERVERS)
-        if len(await entries.all()) >= MOST_SERVERS:
+        if await entries.count() >= MOST_SERVERS:
             raise too_many("servers", MOST_SERVERS)
         made = msgspec.structs.replace(
             _with(msgspec.structs.replace(server, api_key_set=False, header_names=()), secrets),
@@ -158,7 +158,7 @@ class UpstreamStore:
             await self.sealed.delete(tenant, made.id, names_of(made))
             await self._entries(tenant, SERVER_NAMES).delete(made.name)
             raise
-        if len(await entries.all()) > MOST_SERVERS:
+        if await entries.count() > MOST_SERVERS:
             # Several were added at once. Each that finds too many goes, so that never more stay.
             await self.delete(tenant, made.id)
             raise too_many("servers", MOST_SERVERS)
@@ -238,14 +238,14 @@ class UpstreamStore:
         """
         now, tenant = self._clock(), agent.tenant
         entries = self._entries(tenant, AGENTS)
-        if len(await entries.all()) >= MOST_AGENTS:
+        if await entries.count() >= MOST_AGENTS:
             raise too_many("agents", MOST_AGENTS)
         made = msgspec.structs.replace(
             agent, id=str(uuid.uuid4()), source="api", created_at=now, updated_at=now, revision=1
         )
         await self._take_clients(made, ())
         await entries.put(made.id, _encode(made), now=now, revision=0)
-        if len(await entries.all()) > MOST_AGENTS:
+        if await entries.count() > MOST_AGENTS:
             await self.delete_agent(tenant, made.id)
             raise too_many("agents", MOST_AGENTS)
         await self.counter.changed(tenant)

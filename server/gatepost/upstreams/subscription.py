@@ -1,12 +1,11 @@
 """Follow the notifications of an upstream: one replica for all, held by a lease."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
-
-import structlog
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import LeaseLost, Leases
@@ -33,7 +32,7 @@ Updated = Callable[[str, str], Awaitable[None]]
 """Tells the clients of a tenant that a resource has new content."""
 Relisted = Callable[[UpstreamServer], None]
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 
 class Unfollowed(Protocol):
@@ -89,7 +88,10 @@ class UpstreamSubscription:
                 relisted(server)
                 await self._collect(server, stream, relisted)
         except (ConnectionFailure, TimeoutError) as failure:
-            log.debug("upstream_not_followed", server=server.name, error=type(failure).__name__)
+            log.debug(
+                "upstream_not_followed",
+                extra={"server": server.name, "error": type(failure).__name__},
+            )
         unfollowed(server, is_polled=True)
         is_lasting = is_open and self._clock() - started_at > LEASE_S
         return AGAIN_S if is_lasting else WITHOUT_STREAM_S
@@ -133,7 +135,7 @@ class UpstreamSubscription:
                     if is_of(catalogue, uri):
                         await self._updated(server.tenant, uri)
             except StoreUnavailable:
-                log.debug("resource_updates_not_told", server=server.name)
+                log.debug("resource_updates_not_told", extra={"server": server.name})
 
 
 def is_of(catalogue: Catalogue, uri: str) -> bool:

@@ -1,12 +1,12 @@
 """Fetch the catalogue of a server once, review it, and store it."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
-import structlog
 
 from gatepost.tools.context import Listed as ListName
 from gatepost.upstreams.assembly import Listed, assembled
@@ -35,7 +35,7 @@ LISTS_OF: dict[Section, ListName] = {
 }
 """The list of ours in which the definitions of a section stand."""
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 
 class CatalogueUpdate:
@@ -108,7 +108,8 @@ class CatalogueUpdate:
     ) -> None:
         before = await self._store.catalogues.get(server.tenant, server.id, principal)
         log.warning(
-            "upstream_not_listed", tenant=server.tenant, server=server.name, reason=failure.reason
+            "upstream_not_listed",
+            extra={"tenant": server.tenant, "server": server.name, "reason": failure.reason},
         )
         if before is None:
             before = Catalogue(server_id=server.id, fetched_at=0.0)
@@ -129,10 +130,12 @@ class CatalogueUpdate:
         if before is not None and changed:
             log.info(
                 "upstream_list_changed",
-                tenant=server.tenant,
-                server=server.name,
-                lists=sorted(changed),
-                waiting=len(after.changes),
+                extra={
+                    "tenant": server.tenant,
+                    "server": server.name,
+                    "lists": sorted(changed),
+                    "waiting": len(after.changes),
+                },
             )
         if changed:
             await self._announce(server.tenant, frozenset(changed))

@@ -1,10 +1,9 @@
 """Watch the change counter, and tell who keeps something of a tenant that it is outdated."""
 
+import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-
-import structlog
 
 from gatepost.background import during
 from gatepost.storage.errors import StoreUnavailable
@@ -13,7 +12,7 @@ from gatepost.upstreams.changes import ChangeCounter
 POLL_S = 1.0
 DICE = random.SystemRandom()
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 
 class ChangeWatch:
@@ -66,4 +65,4 @@ class ChangeWatch:
                 try:
                     await self.look()
                 except StoreUnavailable as outage:
-                    log.debug("upstream_changes_not_read", reason=str(outage))
+                    log.debug("upstream_changes_not_read", extra={"reason": str(outage)})

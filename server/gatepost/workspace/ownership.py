@@ -1,10 +1,9 @@
 """Recognises tenants' folders that Gatepost made."""
 
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-
-import structlog
 
 from gatepost.permissions import ForeignOwner, close_to_others
 from gatepost.tools.api import ToolFailure
@@ -20,7 +19,7 @@ NOWHERE = -1
 NO_WORKSPACES = "This server stores no files, because it has no folder for them (workspace.root)."
 REFUSED = "The workspace cannot be used: its folder was not made for it. The operator can see why."
 
-log = structlog.get_logger("gatepost.workspace")
+log = logging.getLogger("gatepost.workspace")
 
 
 class Owned:
@@ -49,7 +48,8 @@ class Owned:
             if not self._told:
                 self._told = True
                 log.error(
-                    "workspace_refused", tenant=self._tenant, reason=f"its folder: {error.strerror}"
+                    "workspace_refused",
+                    extra={"tenant": self._tenant, "reason": f"its folder: {error.strerror}"},
                 )
             raise ToolFailure("upstream_unavailable", REFUSED, retry_after=60) from None
 

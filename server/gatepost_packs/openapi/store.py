@@ -81,7 +81,7 @@ async def keep(ctx: CallContext, record: ApiRecord, data: bytes) -> ApiRecord:
     for _ in range(TRIES):
         before = await records.get(record.name)
         most = ctx.settings(OpenapiSettings).apis_per_tenant
-        if before is None and len(await records.all()) >= most:
+        if before is None and await records.count() >= most:
             break
         revision = before.revision if before is not None else 0
         encoded = msgspec.msgpack.encode(record)

@@ -151,3 +151,24 @@ def test_an_answer_is_not_for_another_definition(unpinned: Scene) -> None:
     assert again["isError"] is True
     assert "good was changed while the call waited" in str(again)
     assert runs(unpinned) == before
+
+
+@pytest.mark.parametrize("how", ["moved", "registered anew"])
+def test_an_approval_is_for_the_server_that_it_was_given_for(guarded: Scene, how: str) -> None:
+    """Another server with the same name and definition would get the approved arguments."""
+    _, user, identity = guarded.moved_in("crm")
+    other = guarded.town.house("other")
+    guarded.offered(user, "mcp_crm__act")
+    assert user.call("mcp_crm__act", {"a": 1}).error == PENDING
+    decided(guarded)
+    path, place = f"/v1/mcp-servers/{identity}", {"url": guarded.url("other")}
+    if how == "moved":
+        assert user.ask("PATCH", path, place).status == 200
+    else:
+        assert user.ask("DELETE", path).status == 204
+        identity = user.register("crm", **place)
+    assert user.refresh(identity).status == 200
+    guarded.offered(user, "mcp_crm__act")
+
+    assert user.call("mcp_crm__act", {"a": 1}).error == PENDING
+    assert other.of("tools/call") == []

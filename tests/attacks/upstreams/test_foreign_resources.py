@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, scene_of
+from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, scene_of, tool
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import DESCRIPTION, Posted, ScriptedServer, result
 
@@ -74,3 +74,34 @@ def test_a_link_never_leads_to_another_server(scene: Scene) -> None:
     assert "error" in str(user.rpc("resources/read", {"uri": "x://unlisted"}))
     assert len(good.of("resources/read")) == 1
     assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+def test_a_tool_shows_no_page_of_another_server(scene: Scene) -> None:
+    """A server that lists the page of another one first would be shown as that one."""
+    page, own = "ui://bank/pay.html", "ui://bank/own.html"
+    names = ("squatter", "bank")
+    user = scene.of("acme", *names)
+    squatter, bank = (scene.town.house(name) for name in names)
+    documents(squatter, page)
+    documents(bank, page, own)
+    metas = {
+        "pay": {"ui": {"resourceUri": page, "visibility": ["model"]}},
+        "pay_too": {"ui/resourceUri": page},
+        "look": {"ui": {"resourceUri": own}},
+    }
+    tools = [tool(name, _meta=meta) for name, meta in metas.items()]
+    bank.answers["tools/list"] = result({"tools": tools})
+    identities = []
+    for name in names:
+        identities.append(user.register(name, scene.url(name)))
+        assert user.refresh(identities[-1]).status == 200
+    scene.offered(user, "mcp_bank__pay")
+    assert f"of {id(squatter)}" in read(user, page)
+
+    listed = {one["name"]: one for one in user.rpc("tools/list", {})["result"]["tools"]}
+
+    assert listed["mcp_bank__pay"]["_meta"] == {"ui": {"visibility": ["model"]}}
+    assert page not in str(listed["mcp_bank__pay_too"])
+    assert listed["mcp_bank__look"]["_meta"]["ui"]["resourceUri"] == own
+    for identity in identities:
+        assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204

@@ -11,7 +11,6 @@ import pytest
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.calls.parked import ParkingLimits
 from gatepost.upstreams.server import UpstreamServer
-from gatepost.upstreams.store import MOST_AGENTS, MOST_SERVERS
 from tests.attacks.upstreams.conftest import (
     AGENTS,
     SERVERS,
@@ -38,6 +37,7 @@ from tests.upstreams.transport.conftest import (
 
 AT_ONCE = 200
 THREADS = 40
+QUOTA = 20
 FREE = 5
 """What the quota leaves before the attack."""
 
@@ -58,15 +58,21 @@ def at_once(person: Person, path: str, bodies: list[Any]) -> list[Heard]:
         return list(threads.map(lambda body: person.ask("POST", path, body), bodies))
 
 
-def test_servers_and_agents_of_one_tenant(scene: Scene) -> None:
-    """Not one more than the quota stays; each of the others is refused with its reason."""
+def test_servers_and_agents_of_one_tenant(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Not one more than the quota stays; each of the others is refused with its reason.
+
+    The quotas are smaller than in production, so that the attack begins sooner.
+    """
     store = scene.gate.services.upstreams.services.store
+    for quota in ("MOST_SERVERS", "MOST_AGENTS"):
+        monkeypatch.setattr(f"gatepost.upstreams.store.{quota}", QUOTA)
 
     async def fill() -> None:
-        for number in range(MOST_SERVERS - FREE):
+        for number in range(QUOTA - FREE):
             server = UpstreamServer(id="", tenant="acme", name=f"s{number}", status="disabled")
             await store.create(server)
-        for number in range(MOST_AGENTS - FREE):
+        for number in range(QUOTA - FREE):
             await store.create_agent(AgentRegistration(id="", tenant="acme", name=f"a{number}"))
 
     run(scene, fill())
@@ -76,13 +82,13 @@ def test_servers_and_agents_of_one_tenant(scene: Scene) -> None:
         {"name": f"more{number}", "url": url, "status": "disabled"} for number in range(AT_ONCE)
     ]
     agents = [{"name": f"more{number}"} for number in range(AT_ONCE)]
-    for path, bodies, most in ((SERVERS, servers, MOST_SERVERS), (AGENTS, agents, MOST_AGENTS)):
+    for path, bodies in ((SERVERS, servers), (AGENTS, agents)):
         heard = at_once(admin, path, bodies)
         assert {one.status for one in heard} <= {201, 409}
         refused = [one for one in heard if one.status == 409]
         assert all("there cannot be more" in one.json["message"] for one in refused)
         kept = [one for one in admin.ask("GET", path).json["data"] if one["source"] == "api"]
-        assert len(kept) <= most
+        assert len(kept) <= QUOTA
         assert len(refused) >= AT_ONCE - FREE
         # What was refused can be added again once there is room.
         assert admin.ask("DELETE", f"{path}/{kept[0]['id']}").status == 204

@@ -62,6 +62,7 @@ HEADERS: dict[str, Any] = {
             *("Upgrade", "Expect", "Proxy-Authorization", "Proxy-Anything", "Mcp-Session-Id"),
             *("mcp-method", "MCP-Param-X", "Traceparent", "Tracestate", "X-Forwarded-For"),
             *("Accept", "Accept-Encoding", "User-Agent", "Last-Event-ID", "Idempotency-Key"),
+            *("Forwarded", "X_Forwarded_For", "Mcp_Session_Id", "Transfer_Encoding"),
         )
     },
 }

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatepost_packs.git.policy import decide
@@ -33,7 +33,6 @@ def known(option: str, command: str) -> bool:
     )
 
 
-@settings(max_examples=80)
 @given(
     st.sampled_from(sorted(RULES)),
     st.lists(

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatepost.tools.raw_schema import validator_of
@@ -73,7 +73,6 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(1, 400))
-@settings(max_examples=40)
 @example([[]], 2)
 @example([[None]], 4)
 @example({"a": [None, None]}, 9)
@@ -87,7 +86,6 @@ def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) 
 
 
 @given(st.binary(max_size=60), st.sampled_from(["", "application/json", "text/plain"]))
-@settings(max_examples=30)
 def test_any_body_can_be_shown(data: bytes, content_type: str) -> None:
     """As JSON, whatever bytes they are."""
     json.dumps(shown_body(data, content_type, truncated=False, most=40).body)
@@ -182,7 +180,6 @@ def test_a_schema_is_said_in_the_words_of_2020_12(
 
 
 @given(VALUES)
-@settings(max_examples=40)
 def test_any_schema_becomes_one_that_validators_take(written: Any) -> None:
     """However it was written."""
     schema = Simplified("3.0", plain=True).schema({"properties": {"x": written}})
@@ -214,7 +211,6 @@ def test_the_answer_of_the_best_status_counts() -> None:
 
 
 @given(st.text(min_size=1, max_size=20))
-@settings(max_examples=60)
 def test_no_value_leads_out_of_its_place(value: str) -> None:
     """Whatever it holds, the path has as many steps as its template."""
     try:

@@ -11,11 +11,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from structlog.testing import capture_logs
 
 from gatepost import CallContext, Pack
 from tests.packs.conftest import PackServer, open_server
 from tests.support.issuers import AsgiServer
+from tests.support.measuring import capture_logs
 from tests.support.server import check_problems
 
 CLIENT_SECRET = "the-client-secret-of-this-test"

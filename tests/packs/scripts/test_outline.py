@@ -1,7 +1,7 @@
 """A script is described without running it, whatever is in it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.scripts.outline import MOST_DESCRIPTION, outline_of
@@ -60,7 +60,6 @@ def test_its_first_words_describe_it(text: str, description: str) -> None:
     assert outline_of(text).description == description
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="def ab(),:=[]{}'\"\\#\n\t0\0ä", max_size=200))
 def test_no_text_breaks_it(text: str) -> None:
     """Nor makes it say more than there is room for."""

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.vault.front_matter import MOST_BYTES, FrontMatterError, merged, split
@@ -174,7 +174,6 @@ VALUES = st.recursive(
 
 
 @pytest.mark.requirement("P5")
-@settings(max_examples=60, deadline=None)
 @given(
     before=st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
     changes=st.dictionaries(st.text(max_size=8), VALUES, max_size=4),

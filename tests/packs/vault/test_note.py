@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.vault.names import beside, chosen, key_of, keys_of
@@ -189,7 +189,6 @@ def test_no_text_takes_long(piece: str) -> None:
 
 
 @pytest.mark.requirement("P5")
-@settings(max_examples=80, deadline=None)
 @given(st.text(alphabet="#[]()|`~!>- \t\n\\:ab/*\u2028é", max_size=200))
 def test_any_text_is_a_note(text: str) -> None:
     """Nothing raises, and its text is all there."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.web.content import decoded
@@ -106,7 +106,6 @@ def test_links_do_not_multiply_a_page() -> None:
 
 
 @pytest.mark.requirement("P9")
-@settings(max_examples=40)
 @given(
     st.lists(
         st.one_of(
@@ -130,7 +129,6 @@ def test_no_page_breaks_its_reader(source: str) -> None:
 
 
 @pytest.mark.requirement("P9")
-@settings(max_examples=60)
 @given(st.binary(max_size=200), st.text(max_size=30))
 def test_no_bytes_break_their_decoding(body: bytes, content_type: str) -> None:
     """Whatever they say that they are."""

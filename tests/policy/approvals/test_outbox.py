@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost import ToolFailure, background
 from gatepost.policy.approvals.notifications import ApprovalChange
@@ -21,6 +20,7 @@ from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
 from tests.policy.conftest import ACME, BOB, ApprovalDeployment, run_until
 from tests.storage.conftest import database_url, outbox_message, records
 from tests.support.endpoint import Clock, a_caller
+from tests.support.measuring import capture_logs
 
 __all__ = ["database_url", "records"]
 

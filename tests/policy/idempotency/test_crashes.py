@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.policy.idempotency import execution
 from gatepost.storage.errors import StoreUnavailable
@@ -18,6 +17,7 @@ from tests.policy.conftest import (
     run_until,
     text_or_failure,
 )
+from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("O12")
 

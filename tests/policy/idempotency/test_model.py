@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.policy.idempotency import execution
@@ -24,6 +23,7 @@ from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.policy.conftest import ASKED, run_ready
 from tests.support.endpoint import Clock, a_caller
+from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("O12")
 
@@ -260,7 +260,6 @@ async def live(events: list[tuple[Any, ...]]) -> None:
     world.check()
 
 
-@settings(max_examples=75)
 @given(st.lists(EVENTS, min_size=8, max_size=30))
 def test_one_effect_per_key_whatever_happens(events: list[tuple[Any, ...]]) -> None:
     """At most one kept run at a time; every answer is that run's, or says why there is none."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost import Outcome, ToolFailure
 from gatepost.policy.idempotency.record import KEPT_BYTES, digest_of
@@ -21,6 +20,7 @@ from tests.policy.conftest import (
     text_or_failure,
 )
 from tests.support.cases import each
+from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("O12")
 

@@ -1,21 +1,17 @@
 """A server in this process, on the event loop of production, whose objects a test can count."""
 
 import gc
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 import uvloop
 
 from bench.servers import soak_tools
 from bench.traffic import Traffic
 from gatepost.mcp import client as mcp_client
 from tests.support.server import Server, issuer_settings, running_server
-
-
-def _silent(logger: object, method: str, event: object) -> str:
-    raise structlog.DropEvent
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +21,8 @@ def server(idp: object, working_directory: Path) -> Iterator[Server]:
         # asyncio's own loop keeps a cancelled timer until the time that it was set for.
         patch.setattr(Server, "run", lambda self: uvloop.run(self._serve()))
         patch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
-        # A console's traceback shows every value of every frame, which takes seconds.
-        structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), processors=[_silent])
+        # A record that the test's log keeps has a traceback, whose frames keep what a test counts.
+        patch.setattr(logging.root.manager, "disable", logging.CRITICAL)
         with running_server(
             idp,  # type: ignore[arg-type]
             [issuer_settings(idp)],  # type: ignore[arg-type]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from gatepost.runtime.services import Services
 from gatepost.upstreams.names import offered_name
 from tests.support.client import MODERN
 from tests.support.issuers import Idp
+from tests.support.measuring import capture_logs
 from tests.support.node import FOLDER, NODE, install
 from tests.support.server import Server, issuer_settings, running_server
 from tests.upstreams.bridge.conftest import Caller, calling

@@ -198,7 +198,7 @@ class OnceSent(RuleBasedStateMachine):
         self.before = [*steps]
 
 
-OnceSent.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+OnceSent.TestCase.settings = settings(stateful_step_count=30)
 TestOnceSent = OnceSent.TestCase
 
 

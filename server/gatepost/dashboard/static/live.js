@@ -27,11 +27,33 @@
     return `${Math.floor(whole / 86400)} days ago`;
   };
 
+  /* The page has times in UTC; people read the time of their own clock. */
+  const local = new Intl.DateTimeFormat("en-GB", {
+    day: "numeric", month: "short", year: "numeric",
+    hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short",
+  });
+  const localize = () => {
+    for (const element of document.querySelectorAll("time:not([data-local])")) {
+      const { at, since, until } = element.dataset;
+      const seconds = at ?? since ?? until;
+      if (!seconds) continue;
+      const text = local.format(Number(seconds) * 1000);
+      element.dataset.local = "";
+      if (at) {
+        element.title = element.textContent;
+        tell(element, text);
+      } else {
+        element.title = until ? `until ${text}` : text;
+      }
+    }
+  };
+
   const tell = (element, text) => {
     if (element.textContent !== text) element.textContent = text;
   };
 
   const tick = () => {
+    localize();
     const now = (Date.now() + skew) / 1000;
     for (const element of document.querySelectorAll("time[data-until]")) {
       const left = Number(element.dataset.until) - now;

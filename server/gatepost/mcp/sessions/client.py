@@ -173,6 +173,11 @@ class SessionClient(StreamClient):
         self._allowed_s = allowed_s
         self._pages: list[Mapping[str, Any]] = []
 
+    @property
+    def client_name(self) -> str:
+        """The name that the client gave itself at the handshake."""
+        return self._request_messages.channel.session.client
+
     @cached_property
     def capabilities(self) -> Capabilities:
         """The capabilities that the client declared at the handshake."""

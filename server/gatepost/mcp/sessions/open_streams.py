@@ -11,7 +11,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Subscription
 from gatepost_authz.caller import TenantContext
 
-LOOK_EVERY = 3
+LOOK_EVERY = 15
 """Beats between two checks of whether a stream is still wanted; the message may be lost."""
 
 # 429, because clients take other statuses for a failed login or an ended session.

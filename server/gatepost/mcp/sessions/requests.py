@@ -1,9 +1,9 @@
 """Serve the legacy era: the handshake, then the requests and notifications of its session."""
 
 import contextlib
+import logging
 
 import msgspec
-import structlog
 from msgspec import UNSET
 
 from gatepost.mcp.client import progress_token
@@ -33,7 +33,7 @@ from gatepost.mcp.sessions.session import McpSessions
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.session")
+log = logging.getLogger("gatepost.session")
 
 SESSION_HEADER = b"mcp-session-id"
 LAST_EVENT_HEADER = b"last-event-id"
@@ -210,7 +210,9 @@ class SessionEndpoint:
             identity = None if params.request_id is UNSET else read_id(params.request_id)
             if identity is not None:
                 reason = _reason(message.params)
-                log.debug("request_cancelled", reason=reason, request_id=exchange.request_id)
+                log.debug(
+                    "request_cancelled", extra={"reason": reason, "request_id": exchange.request_id}
+                )
                 await self._cancel(channel, identity)
         return ACCEPTED
 

@@ -23,8 +23,10 @@ from gatepost_authz.caller import TenantContext
 
 MOST_EVENTS = 500
 MOST_BYTES = 1_000_000
-# Three times the interval of beats: the streams of a process that dies are gone in a minute.
+# Three times the interval of marks: the streams of a process that dies are gone in a minute.
 RUNNING_S = 60.0
+MARK_EVERY = 5
+"""Beats between two marks, each of which the relay stores and which count as events."""
 OVER_S = 120.0
 """How long after its end a stream can still be replayed."""
 
@@ -192,6 +194,7 @@ class Resumable(SseResponse):
 
     watches = False
     _let_go = False
+    _beats = 0
 
     def __init__(
         self,
@@ -308,7 +311,9 @@ class Resumable(SseResponse):
     async def _beat(self) -> None:
         async with self._turn:
             if not self._ended:
-                await self._journal.write(MARK)
+                self._beats += 1
+                if self._beats % MARK_EVERY == 0:
+                    await self._journal.write(MARK)
                 await self._put(SIGN_OF_LIFE, more=True)
 
     async def _hang_up(self) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
+from gatepost.mcp.client import name_of
 from gatepost.mcp.request import decode_as
 from gatepost.mcp.revisions import NEWEST_HANDSHAKE, counter_offer
 from gatepost.tools.client import Capabilities
@@ -42,6 +43,8 @@ class McpSession(msgspec.Struct, frozen=True, array_like=True):
     nonce: bytes
     owner: bytes
     """Digest of the caller that owns the session."""
+    client: str = ""
+    """The name that the client gave itself."""
 
     @property
     def key(self) -> bytes:
@@ -68,6 +71,7 @@ class Initialize(msgspec.Struct):
 
     version: str = msgspec.field(name="protocolVersion")
     capabilities: dict[str, Any] | UnsetType = UNSET
+    client_info: Raw | UnsetType = msgspec.field(name="clientInfo", default=UNSET)
 
 
 class McpSessions:
@@ -91,6 +95,7 @@ class McpSessions:
             issued_at=int(self._clock()),
             nonce=secrets.token_bytes(12),
             owner=_owner(caller),
+            client=name_of(asked.client_info),
         )
         return session, self._signer.sign(PURPOSE, msgspec.msgpack.encode(session))
 

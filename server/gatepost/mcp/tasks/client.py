@@ -62,6 +62,7 @@ class TaskClient:
     def __init__(
         self, client: Client, capabilities: Capabilities | None = None, *, kept: bytes = b""
     ) -> None:
+        self.client_name = client.client_name
         self.capabilities = client.capabilities if capabilities is None else capabilities
         self.state = kept
         """With what another run continues the call; empty while it would start again."""

@@ -27,7 +27,6 @@ from gatepost.storage.entries import Entries
 from gatepost.storage.records import TenantRecords
 
 PAGE = 200
-MOST_WAITING = 100_000
 NOBODY = DisplayedParty(subject="", name="erased")
 ERASED = ScriptApprover(subject="", name="erased")
 
@@ -78,9 +77,12 @@ def _with(
 
 
 async def _all(approvals: ApprovalStore) -> AsyncIterator[ApprovalRecord]:
-    for record in await approvals.waiting(MOST_WAITING):
-        yield record
     place: tuple[float, str] | None = None
+    while page := await approvals.waiting(PAGE, place):
+        for record in page:
+            yield record
+        place = page[-1].created_at, page[-1].id
+    place = None
     while page := await approvals.past(place, PAGE):
         for record in page:
             yield record

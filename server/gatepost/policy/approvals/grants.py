@@ -49,7 +49,7 @@ class GrantFields(msgspec.Struct, frozen=True):
     by: tuple[tuple[str, ...], ...] = ()
     """The requirements that the approver of the grant met, as in a request."""
     definition: str = ""
-    """The digest of the tool's definition at its upstream, as in a request."""
+    """The digest of the tool's definition and its upstream's place, as in a request."""
 
 
 _decode = msgspec.msgpack.Decoder(GrantFields).decode

@@ -1,10 +1,10 @@
 """Announce each change of an approval: to the audit log, listeners and waiting calls."""
 
+import logging
 from collections.abc import Callable
 from typing import Literal, Protocol
 
 import msgspec
-import structlog
 
 from gatepost.audit.record import RecordedPerson
 from gatepost.audit.writer import AuditWriter
@@ -20,7 +20,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.relay import Relay
 
-log = structlog.get_logger("gatepost.approvals")
+log = logging.getLogger("gatepost.approvals")
 
 TOPIC = "approvals"
 """The topic at a tenant's relay; the message is the id of the changed request or grant."""
@@ -128,7 +128,8 @@ class ApprovalNotifier:
 
     async def _announce(self, change: ApprovalChange, *, is_recorded: bool) -> None:
         log.info(
-            f"approval_{change.what}", tenant=change.tenant, approval=change.id, tool=change.tool
+            f"approval_{change.what}",
+            extra={"tenant": change.tenant, "approval": change.id, "tool": change.tool},
         )
         try:
             if not is_recorded and self._audit is not None:

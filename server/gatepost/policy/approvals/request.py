@@ -4,6 +4,7 @@ they still count once a party is revoked.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -61,6 +62,8 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     """The acting party, as the token says (``act``, RFC 8693 section 4.1)."""
     issued_at: int | None = None
     """When that token was issued; None if it did not say, or in records of older versions."""
+    client_name: str = ""
+    """The name that the client gives itself, without secrets; it proves nothing."""
 
     @property
     def shown(self) -> str:
@@ -90,11 +93,15 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     reading_form: bool
     """Whether some of its calls only read."""
     definition: str = ""
-    """The digest of the definition at the upstream; empty for a tool of this server."""
+    """The digest of the definition, and the upstream's place (`definition_of`)."""
     upstream: str = ""
     """The name of the upstream."""
     upstream_tool: str = ""
     """The tool's own name there."""
+
+
+WaitingSince = tuple[float, str]
+"""The `created_at` and the id of a request, by which those that wait are ordered."""
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,6 +339,26 @@ def token_claims(party: DisplayedParty, tenant: str, at: float) -> TenantContext
         resource="",
         expires_at=0,
     )
+
+
+def place_of(request: ApprovalRequest) -> WaitingSince:
+    """Return where a request is among those that wait."""
+    return request.created_at, request.id
+
+
+def cursor_of(request: ApprovalRequest) -> str:
+    """Return the place of a request as text, which `place_at` reads."""
+    return f"{request.created_at!r}~{request.id}"
+
+
+def place_at(cursor: str) -> WaitingSince | None:
+    """Return the place that a cursor names, or None if it is no cursor."""
+    at, _, request_id = cursor.partition("~")
+    try:
+        found = float(at)
+    except ValueError:
+        return None
+    return (found, request_id) if math.isfinite(found) and request_id else None
 
 
 def caller_is_revoked(request: ApprovalRequest, is_revoked: IsRevoked) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.arguments import ArgumentSealer, shown_arguments
@@ -148,7 +149,7 @@ class RequestStore:
             state="waiting",
             tool=tool.name,
             title=tool.title or "",
-            caller=party,
+            caller=replace(party, client_name=self._client_name(call)),
             arguments=shown_arguments(self._redaction, caller.tenant_id, tool, call.arguments),
             created_at=now,
             until=now + need.timeout_s,
@@ -163,6 +164,9 @@ class RequestStore:
             destructive=tool.effects.destructive,
         )
         return StoredRequest(request, policy, digest, need.timeout_s, caller_variables(caller))
+
+    def _client_name(self, call: Call) -> str:
+        return self._redaction.clean(call.caller.tenant_id, call.client.client_name)
 
     def _new(self, call: Call, binding: bytes, details: StoredRequest) -> StoredApproval:
         caller, request = call.caller, details.request

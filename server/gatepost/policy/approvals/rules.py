@@ -179,8 +179,12 @@ def facts_of(tool: Tool) -> ToolFacts:
 
 
 def definition_of(tool: Tool) -> str:
-    """Return the digest of the tool's definition at its upstream; empty if it has none."""
-    return "" if tool.origin is None else tool.origin.digest
+    """
+    Return the digest of the tool's definition at its upstream, and the upstream's place.
+
+    It is empty for a tool of this server.
+    """
+    return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.place}"
 
 
 def policy_of(

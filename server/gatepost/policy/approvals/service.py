@@ -1,6 +1,7 @@
 """The service for approval requests: what people see, decide, grant and revoke."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -8,7 +9,6 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 
 from gatepost.background import during
@@ -29,9 +29,11 @@ from gatepost.policy.approvals.request import (
     SealedArguments,
     StoredApproval,
     Undecidable,
+    WaitingSince,
     approval_of,
     none_revoked,
     party_of,
+    place_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.rules import Plan, objection, variables_of
@@ -52,9 +54,9 @@ DICE = random.SystemRandom()
 
 DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 UNKNOWN = "There is no such request (any more)."
-CHANGED = "The definition of this tool has changed. The call has to be made again."
+CHANGED = "The definition of this tool has changed, or its server. The call has to be made again."
 
-log = structlog.get_logger("gatepost.approvals")
+log = logging.getLogger("gatepost.approvals")
 
 
 class ApprovalService:
@@ -105,13 +107,28 @@ class ApprovalService:
         self.policies = ToolPolicies(settings, plan, tools, beside)
         self.requests.apply(settings, self.policies)
 
-    async def waiting(self, tenant: str) -> list[ApprovalRequest]:
-        """Return calls and scripts that wait for approval, the oldest first."""
-        records = await self._of(tenant).waiting(self.settings.max_waiting_per_tenant)
-        current = [await self.requests.current(approval_of(one)) for one in records]
-        found = [one.request for one in current if one and one.request.state == "waiting"]
-        found += await self.scripts.waiting(tenant)
-        return sorted(found, key=lambda one: (one.created_at, one.id))
+    async def waiting(
+        self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE
+    ) -> list[ApprovalRequest]:
+        """
+        Return calls and scripts that wait for approval, the oldest first, page by page.
+
+        *after* is the place of the last request of the previous page.
+        """
+        found = [
+            one for one in await self.scripts.waiting(tenant) if not after or place_of(one) > after
+        ]
+        place, left = after, most
+        while left:
+            records = await self._of(tenant).waiting(left, place)
+            current = [await self.requests.current(approval_of(one)) for one in records]
+            some = [one.request for one in current if one and one.request.state == "waiting"]
+            if len(records) == left:
+                place, left = (records[-1].created_at, records[-1].id), left - len(some)
+            else:
+                left = 0
+            found += some
+        return sorted(found, key=place_of)[:most]
 
     async def history(
         self, tenant: str, *, before: ApprovalRequest | None = None, most: int = PAGE
@@ -253,7 +270,7 @@ class ApprovalService:
                 if run % TIDY_EVERY == 0:
                     await self.scripts.tidy()
             except StoreUnavailable as outage:
-                log.debug("approvals_not_expired", reason=str(outage))
+                log.debug("approvals_not_expired", extra={"reason": str(outage)})
 
     async def _decide_script(
         self,

@@ -1,11 +1,11 @@
 """The stage that runs a call only after it has been approved, and the waiting until then."""
 
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
 from msgspec.structs import replace
 
 from gatepost.policy.approvals.arguments import check_readable
@@ -41,7 +41,7 @@ from gatepost.tools.runner import EXPIRED, GRACE_S
 from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.approvals")
+log = logging.getLogger("gatepost.approvals")
 
 Denied = Callable[[TenantContext], Awaitable[None]]
 
@@ -72,6 +72,7 @@ NOBODY_CAME = (
 WITHDRAWN = "The request for a person's approval was withdrawn, so the call was not run."
 CUT = "This caller may not call any more."
 RUNS_ALREADY = "This approved call is running already. Call again to get its outcome."
+COMMENT = "The person who approved this call wrote: {comment}"
 EDITED = "A person approved this call with other arguments. It was run with: {arguments}"
 
 
@@ -215,9 +216,8 @@ class ApprovalStage(Stage):
                 await self._requests.close(approval)
             except StoreUnavailable:
                 # The call has run, and the idempotency record prevents a second run.
-                log.warning("approval_not_closed", approval=request.id)
-        outcome = _reworded(outcome)
-        return outcome if request.edited is None else _with_note(outcome, request.edited)
+                log.warning("approval_not_closed", extra={"approval": request.id})
+        return _with_notes(_reworded(outcome), request)
 
     def _approved_arguments(self, approval: StoredApproval, call: Call) -> bytes:
         """
@@ -350,9 +350,14 @@ def _reworded(outcome: Outcome) -> Outcome:
     return replace(outcome, failure=replace(failure, message=words))
 
 
-def _with_note(outcome: Outcome, edited: bytes) -> Outcome:
-    """Return the outcome with a note of the arguments that were run."""
-    note = EDITED.format(arguments=edited.decode())
+def _with_notes(outcome: Outcome, request: ApprovalRequest) -> Outcome:
+    """Return the outcome with the arguments that were run and the comments of the approvers."""
+    notes = [COMMENT.format(comment=one.reason) for one in request.decisions if one.reason]
+    if request.edited is not None:
+        notes.insert(0, EDITED.format(arguments=request.edited.decode()))
+    if not notes:
+        return outcome
+    note = "\n".join(notes)
     if outcome.failure is not None:
         failure: Failure = replace(outcome.failure, message=f"{outcome.failure.message} ({note})")
         return replace(outcome, failure=failure)

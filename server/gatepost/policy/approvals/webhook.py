@@ -5,6 +5,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import random
 import secrets
 import time
@@ -14,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-import structlog
 
 from gatepost.background import during, reason_of
 from gatepost.config.approvals import LONGEST_S
@@ -183,7 +183,7 @@ GONE = "410"
 LEFT = "the last attempt did not return"
 DICE = random.SystemRandom()
 
-log = structlog.get_logger("gatepost.approvals")
+log = logging.getLogger("gatepost.approvals")
 
 
 class OutboxSender:
@@ -268,7 +268,7 @@ class OutboxSender:
                 self._is_out = False
             except StoreUnavailable as outage:
                 if not self._is_out:
-                    log.warning("webhook_held_up", reason=str(outage))
+                    log.warning("webhook_held_up", extra={"reason": str(outage)})
                 self._is_out = True
 
     def _sent(self, task: asyncio.Task[None]) -> None:
@@ -276,7 +276,7 @@ class OutboxSender:
         self._wake.set()
         if not task.cancelled() and task.exception() is not None:
             # It counts as an attempt; the next one follows when the lease is over.
-            log.error("webhook_not_tried", **reason_of(task))
+            log.error("webhook_not_tried", extra=reason_of(task))
 
     async def _keep(self, change: ApprovalChange) -> None:
         message = self._webhook.message(change)
@@ -287,13 +287,13 @@ class OutboxSender:
         except StoreUnavailable as outage:
             # The decision stands without its message.
             self.done["dropped"] += 1
-            log.warning("webhook_dropped", tenant=change.tenant, reason=str(outage))
+            log.warning("webhook_dropped", extra={"tenant": change.tenant, "reason": str(outage)})
 
     async def _shed(self) -> None:
         for tenant in tuple(self._grown):
             for dropped in await self._records.of(tenant).outbox.shed(MOST_UNSENT):
                 self.done["dropped"] += 1
-                log.warning("webhook_dropped", tenant=tenant, webhook_id=dropped)
+                log.warning("webhook_dropped", extra={"tenant": tenant, "webhook_id": dropped})
             self._grown.discard(tenant)
 
     async def _deliver(self, tenant: str, taken: OutboxMessage) -> None:
@@ -308,7 +308,10 @@ class OutboxSender:
             elif await outbox.remove(taken):
                 self.done["taken" if why is None else "given_up"] += 1
                 if why is not None:
-                    log.warning("webhook_given_up", tenant=tenant, webhook_id=taken.id, reason=why)
+                    log.warning(
+                        "webhook_given_up",
+                        extra={"tenant": tenant, "webhook_id": taken.id, "reason": why},
+                    )
         except StoreUnavailable as outage:
             # It will be sent again; the receiver recognizes the duplicate by its id.
-            log.warning("webhook_not_noted", webhook_id=taken.id, reason=str(outage))
+            log.warning("webhook_not_noted", extra={"webhook_id": taken.id, "reason": str(outage)})

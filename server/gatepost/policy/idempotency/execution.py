@@ -1,13 +1,13 @@
 """The calls with idempotency keys in one process: run each once, or wait for another process."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import msgspec
-import structlog
 
 from gatepost.policy.idempotency.record import (
     NO_ROOM,
@@ -33,7 +33,7 @@ from gatepost.tools.redacted_call import remark
 from gatepost.tools.runner import GRACE_S
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.once")
+log = logging.getLogger("gatepost.once")
 
 STILL_RUNNING = "The first call with this idempotency key is still running."
 COME_BACK_S = 5.0
@@ -253,7 +253,7 @@ class IdempotentExecution:
                 # and may run the same call.
                 self.stop()
         except StoreUnavailable:
-            log.warning("lease_not_renewed", request_id=self._work.call.request_id)
+            log.warning("lease_not_renewed", extra={"request_id": self._work.call.request_id})
 
     async def _finish(self, ending: CallOutcome, kept: bytes) -> None:
         expires_at = self._clock() + self._template.kept_s
@@ -266,7 +266,9 @@ class IdempotentExecution:
             except QuotaExceeded as full:
                 # Store at least that the call was carried out, so that a retry does not run it
                 # again. There is room, because the record of the key reserved as much.
-                log.warning("outcome_not_kept", tenant=self.caller.tenant_id, limit=full.limit)
+                log.warning(
+                    "outcome_not_kept", extra={"tenant": self.caller.tenant_id, "limit": full.limit}
+                )
                 await self._store.finish(template.key, template.holder, NO_ROOM, expires_at)
 
         await self._keep_trying(finish, ending)
@@ -284,7 +286,7 @@ class IdempotentExecution:
             except StoreUnavailable:
                 # The call has run; a 503 now would not undo it.
                 self._resolve(ending)
-                log.warning("ending_not_kept", request_id=self._work.call.request_id)
+                log.warning("ending_not_kept", extra={"request_id": self._work.call.request_id})
             if pause_s is not None:
                 await asyncio.sleep(pause_s)
         self._resolve(ending)

@@ -1,6 +1,7 @@
 """Apply rate limits, concurrency limits and holds of callers to a call before its tool runs."""
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -8,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import structlog
 
 from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.call_limits import CallLimits, Key, Owed
@@ -23,7 +23,7 @@ from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.limits")
+log = logging.getLogger("gatepost.limits")
 
 EXCEEDED = "Rate limit exceeded. Please try again later."
 HELD = (
@@ -160,7 +160,7 @@ class LimitStage(Stage):
             owed.give_back()
             if not self._alone:  # logged once per outage, not for each call
                 self._alone = True
-                log.warning("limits_counted_here", reason=str(outage))
+                log.warning("limits_counted_here", extra={"reason": str(outage)})
             now = self.monotonic()
             if not call_limits.take(now):
                 return refusal_by(*call_limits.shortage(now))

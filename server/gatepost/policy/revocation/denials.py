@@ -1,9 +1,8 @@
 """Hold callers whose calls are denied repeatedly, so that they do not wear approvers out."""
 
+import logging
 import time
 from collections.abc import Callable
-
-import structlog
 
 from gatepost.audit.record import person_of
 from gatepost.audit.writer import AuditWriter
@@ -16,7 +15,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.approvals")
+log = logging.getLogger("gatepost.approvals")
 
 BY = "approvals"
 """The author of these holds."""
@@ -58,7 +57,9 @@ class DenialCounter:
                     return
             await self._hold(caller)
         except StoreUnavailable as outage:
-            log.warning("denial_not_counted", tenant=caller.tenant_id, reason=str(outage))
+            log.warning(
+                "denial_not_counted", extra={"tenant": caller.tenant_id, "reason": str(outage)}
+            )
 
     async def _hold(self, caller: TenantContext) -> None:
         for_s = self._settings.hold_s
@@ -73,6 +74,8 @@ class DenialCounter:
         # An expired hold of the caller may still be stored under this id.
         await self._records.revocations.delete(cut.tenant, cut.id)
         await self._records.revocations.put(cut)
-        log.warning("caller_held", tenant=caller.tenant_id, hold=cut.id, for_s=for_s)
+        log.warning(
+            "caller_held", extra={"tenant": caller.tenant_id, "hold": cut.id, "for_s": for_s}
+        )
         await self._cutoffs.look()
         await tell(self._relay)

@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Set
 from contextlib import asynccontextmanager
-
-import structlog
 
 from gatepost.background import during
 from gatepost.policy.revocation.orders import hold_id, suspension
@@ -30,7 +29,7 @@ FRESH_S = 30.0
 FOLLOW_AGAIN_S = 5.0
 DICE = random.SystemRandom()
 
-log = structlog.get_logger("gatepost.cutoffs")
+log = logging.getLogger("gatepost.cutoffs")
 
 FRESHLY_S = 3600.0
 """A starting process ignores older revocations: other processes have acted on them."""
@@ -231,7 +230,7 @@ class Revocations:
             await self.look()
         except StoreUnavailable as outage:
             if not self._is_out_of_reach:
-                log.warning("cutoffs_not_looked_at", reason=str(outage))
+                log.warning("cutoffs_not_looked_at", extra={"reason": str(outage)})
             self._is_out_of_reach = True
             return
         if self._is_out_of_reach:

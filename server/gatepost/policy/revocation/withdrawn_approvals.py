@@ -1,10 +1,9 @@
 """Withdraw the approval requests and grants of revoked callers."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain, repeat
-
-import structlog
 
 from gatepost.policy.approvals import script_reviews
 from gatepost.policy.approvals.service import ApprovalService
@@ -15,7 +14,7 @@ from gatepost.storage.revocations import RevocationRecord
 PAUSES_S = (1.0, 5.0, 30.0, 120.0)
 """Pauses between retries during an outage of the database; the last one repeats."""
 
-log = structlog.get_logger("gatepost.cutoffs")
+log = logging.getLogger("gatepost.cutoffs")
 
 
 class WithdrawnApprovals:
@@ -57,7 +56,7 @@ class WithdrawnApprovals:
                 await withdraw(self._records, self._approvals, cuts)
                 return
             except StoreUnavailable as outage:
-                log.warning("approvals_not_withdrawn", reason=str(outage))
+                log.warning("approvals_not_withdrawn", extra={"reason": str(outage)})
             await self._pause(pause_s)
 
 

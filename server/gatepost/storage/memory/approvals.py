@@ -47,9 +47,12 @@ class MemoryApprovals:
             await self._outbox.add(message)
         return True
 
-    async def waiting(self, most: int) -> list[ApprovalRecord]:
+    async def waiting(
+        self, most: int, after: tuple[float, str] | None = None
+    ) -> list[ApprovalRecord]:
         """Return requests in the state `waiting`, the oldest first."""
-        return sorted(self._waiting(), key=lambda one: (one.created_at, one.id))[:most]
+        found = sorted(self._waiting(), key=lambda one: (one.created_at, one.id))
+        return [one for one in found if after is None or (one.created_at, one.id) > after][:most]
 
     async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
         """Return requests in other states, the last changed first."""

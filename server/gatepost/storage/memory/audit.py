@@ -1,6 +1,6 @@
 """The record of what happened, in this process's memory."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gatepost.storage.audit import (
@@ -21,11 +21,10 @@ from gatepost.storage.audit_segments import (
     answers,
     behind,
     erased,
-    listed,
     newest,
     remainder,
-    summed,
 )
+from gatepost.storage.audit_sums import KEPT_MS, Sums, sliced, sums_of
 
 MOST = 20_000
 """Records of one chain that are remembered: a server on a laptop may run for weeks."""
@@ -75,6 +74,7 @@ class MemoryTrail:
         self.tenant = tenant
         self.chains: dict[int, MemoryChain] = {}
         self.signed: dict[int, Checkpoint] = {}
+        self.sums: Sums = Counter()
 
     def chain(self, writer: int) -> MemoryChain:
         """Return the records of one writer."""
@@ -106,9 +106,21 @@ class MemoryTrail:
         return newest(rows, question.limit)
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
-        """Count the records of all chains since a time, slice by slice."""
-        wanted = [one for one in self._segments() if one.until >= since]
-        return listed(summed(wanted, since, slice_ms))
+        """Count the calls, refusals and refused tokens since a time, slice by slice."""
+        return sliced({key: self.sums[key] for key in self.sums if key[0] >= since}, slice_ms)
+
+    async def forget_counts(self) -> None:
+        """Remove all sums that `count` reads; the records stay."""
+        self.sums.clear()
+
+    def add(self, made: Sequence[Segment]) -> None:
+        """Add records to the sums, and remove those that are too old."""
+        sums = sums_of(made)
+        if new := sums.keys() - self.sums.keys():
+            begin = max(key[0] for key in new) - KEPT_MS
+            for key in [key for key in self.sums if key[0] < begin]:
+                del self.sums[key]
+        self.sums.update(sums)
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Return its checkpoints, in order."""
@@ -127,9 +139,11 @@ class MemoryTrail:
 
     async def prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
-    ) -> None:
+    ) -> bool:
         """Remove the records of each writer up to a number, and checkpoints before a number."""
-        base = through[CHECKPOINTS]
+        base, known = through[CHECKPOINTS], self.chain(CHECKPOINTS).end
+        if known is not None and known.pruned >= base:
+            return False
         if base not in self.signed:
             raise LookupError(base)
         for writer in through.keys() - {CHECKPOINTS}:
@@ -141,6 +155,7 @@ class MemoryTrail:
         for writer, added in drafts.items():
             chain = self.chain(writer)
             chain.take(*link(chain.key, chain.end, added))
+        return True
 
     def _segments(self) -> Iterator[Segment]:
         for chain in self.chains.values():
@@ -161,6 +176,7 @@ class MemoryAuditStore:
         self._trails |= {key[0]: self._trail_of(key[0]) for key in batch}
         for key, (segments, head) in made.items():
             chains[key].take(segments, head)
+            self._trail_of(key[0]).add(segments)
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Add a checkpoint of each tenant for which *sign* returns one, all or none, durably."""

@@ -255,6 +255,10 @@ class MemoryEntries:
         """Return all entries of the subject, sorted by key."""
         return sorted(self.held.values(), key=lambda entry: entry.key)
 
+    async def count(self) -> int:
+        """Return how many entries the subject has."""
+        return len(self.held)
+
     async def put(
         self,
         key: str,

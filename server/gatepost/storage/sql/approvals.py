@@ -32,6 +32,13 @@ _WAITING = (
     .order_by(APPROVAL_REQUESTS.c.created_at, APPROVAL_REQUESTS.c.id)
     .limit(bindparam("most", type_=Integer))
 )
+_WAITING_AFTER = _WAITING.where(
+    or_(
+        APPROVAL_REQUESTS.c.created_at > bindparam("its_time", type_=Double),
+        (APPROVAL_REQUESTS.c.created_at == bindparam("its_time", type_=Double))
+        & (APPROVAL_REQUESTS.c.id > bindparam("its_id")),
+    )
+)
 _PAST = (
     select(*_FIELDS)
     .where(_OF, APPROVAL_REQUESTS.c.state != "waiting")
@@ -114,9 +121,14 @@ class SqlApprovals:
         values["revision"] = record.revision + 1
         return await self._change(_REPLACE, {**values, **which}, message) == 1
 
-    async def waiting(self, most: int) -> list[ApprovalRecord]:
+    async def waiting(
+        self, most: int, after: tuple[float, str] | None = None
+    ) -> list[ApprovalRecord]:
         """Return requests in the state `waiting`, the oldest first."""
-        return await self._rows(_WAITING, most=most)
+        if after is None:
+            return await self._rows(_WAITING, most=most)
+        at, approval_id = after
+        return await self._rows(_WAITING_AFTER, most=most, its_time=at, its_id=approval_id)
 
     async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
         """Return requests in other states, the last changed first."""

@@ -1,7 +1,6 @@
 """The audit store in SQL: a tenant's trail, searched, counted and pruned, and all heads."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,6 @@ from sqlalchemy import (
     case,
     delete,
     func,
-    not_,
     or_,
     select,
     tuple_,
@@ -34,15 +32,13 @@ from gatepost.storage.audit import (
     Sign,
 )
 from gatepost.storage.audit_segments import (
-    Counts,
     answers,
-    listed,
     newest,
     quoted,
     remainder,
-    repeated,
-    summed,
+    sound,
 )
+from gatepost.storage.sql import audit_sums
 from gatepost.storage.sql.audit_chain import FIELDS, PAGE, SqlChain, as_segments
 from gatepost.storage.sql.audit_heads import (
     END,
@@ -115,7 +111,6 @@ _FORGET = delete(AUDIT_CHECKPOINTS).where(
     _CHECKPOINTS.tenant == bindparam("its_tenant"), _CHECKPOINTS.number < bindparam("through")
 )
 _NEWEST = (_SEGMENTS.until, _SEGMENTS.writer, _SEGMENTS.first)
-_IN_CHAINS = (_SEGMENTS.writer, _SEGMENTS.first)
 
 
 class SqlTrail:
@@ -163,22 +158,11 @@ class SqlTrail:
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """Implement `TenantTrail`."""
-        at = _SEGMENTS.since - _SEGMENTS.since % slice_ms
-        within = and_(_SEGMENTS.since >= since, at == _SEGMENTS.until - _SEGMENTS.until % slice_ms)
-        wanted = (_SEGMENTS.tenant == self._tenant, _SEGMENTS.until >= since)
-        said = (func.min(_SEGMENTS.first).label("first"), func.count().label("times"))
-        alike = select(*said, at.label("at"), _SEGMENTS.counts).where(*wanted, within)
-        alike = alike.group_by(at, _SEGMENTS.counts)
-        counts: Counts = Counter()
-        for row in await self._database.rows(alike, {}):
-            counts.update(repeated(**row._mapping))
-        others = select(*FIELDS).where(*wanted, not_(within)).order_by(*_IN_CHAINS)
-        page = await self._page(others.limit(PAGE))
-        while page:
-            counts.update(await asyncio.to_thread(summed, page, since, slice_ms))
-            last = page[-1].writer, page[-1].first
-            page = await self._page(others.where(tuple_(*_IN_CHAINS) > last).limit(PAGE))
-        return listed(counts)
+        return await audit_sums.counted(self._database, self._tenant, since, slice_ms)
+
+    async def forget_counts(self) -> None:
+        """Implement `TenantTrail`."""
+        await audit_sums.forget(self._database, self._tenant)
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Implement `TenantTrail`."""
@@ -191,33 +175,37 @@ class SqlTrail:
 
     async def prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
-    ) -> None:
+    ) -> bool:
         """Implement `TenantTrail`."""
-        await self._database.apart(self._prune(through, drafts, link))
+        return await self._database.apart(self._prune(through, drafts, link))
 
     async def _prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
-    ) -> None:
+    ) -> bool:
         tenant = self._tenant
         async with self._database.transaction() as connection:
             heads = await locked(connection, [(tenant, writer) for writer in sorted(drafts)])
+            signed = heads[tenant, CHECKPOINTS]
+            if signed is not None and signed.pruned >= through[CHECKPOINTS]:
+                return False
             base = {"its_tenant": tenant, "through": through[CHECKPOINTS]}
             which = _CHECKPOINTS.tenant == tenant, _CHECKPOINTS.number == through[CHECKPOINTS]
             if (await connection.execute(select(*_SIGNED).where(*which))).first() is None:
                 raise LookupError(through[CHECKPOINTS])
             for writer in through.keys() - {CHECKPOINTS}:
                 values = {**base, "its_writer": writer, "through": through[writer]}
-                cut = as_segments(await connection.execute(_CUT, values))
+                cut = sound(as_segments(await connection.execute(_CUT, values)))
                 await connection.execute(_PRUNE, values)
                 left = [rest for one in cut for rest in remainder(one, through[writer])]
                 await put(connection, tenant, left)
             await connection.execute(_FORGET, base)
             batch = {(tenant, writer): drafts[writer] for writer in drafts}
             await add(connection, batch, heads, link)
+        return True
 
     async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
         values = {"its_tenant": self._tenant, **which}
-        return as_segments(await self._database.rows(statement, values))
+        return sound(as_segments(await self._database.rows(statement, values)))
 
 
 def _narrowed(question: AuditQuery) -> Iterator[ColumnElement[bool]]:

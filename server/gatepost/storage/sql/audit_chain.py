@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, func, select, update
 
 from gatepost.storage.audit import AuditDraft, AuditRow, Link, Segment
-from gatepost.storage.audit_segments import behind, erased
+from gatepost.storage.audit_segments import behind, erased, sound
 from gatepost.storage.sql.audit_heads import add, locked
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SEGMENTS
@@ -61,7 +61,7 @@ class SqlChain:
         while (most := min(limit - len(rows), PAGE)) > 0:
             page = await self._page(_BEHIND, after=after, most=most)
             # Not in the loop's thread: a page may be megabytes.
-            rows += await asyncio.to_thread(behind, page, after)
+            rows += await asyncio.to_thread(behind, sound(page), after)
             if len(page) < most:
                 break
             after = page[-1].last
@@ -84,7 +84,7 @@ class SqlChain:
             wanted, after = frozenset(numbers), min(numbers, default=0) - 1
             while after < max(wanted, default=after):
                 which = {**self._which, "after": after, "most": PAGE}
-                page = as_segments(await connection.execute(_BEHIND, which))
+                page = sound(as_segments(await connection.execute(_BEHIND, which)))
                 left = await asyncio.to_thread(lambda: [erased(one, wanted) for one in page])  # noqa: B023  # at once
                 changes = [
                     {**self._which, "its_first": one.first, "left": one.records}

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row, bindparam, func, insert, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -18,11 +17,14 @@ from gatepost.storage.audit import (
     Segment,
     Sign,
 )
+from gatepost.storage.audit_segments import end_of
 from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.engine import AsyncConnection
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
     AUDIT_SEGMENTS,
+    NO_TEXT,
     insert_into,
 )
 
@@ -66,6 +68,24 @@ def _sign(dialect: str) -> Any:
     return put.on_conflict_do_update(index_elements=places, set_=changes)
 
 
+_SEGMENTS = AUDIT_SEGMENTS.c
+_NEWEST_RECORDS = (
+    select(_SEGMENTS.last, _SEGMENTS.first)
+    .where(
+        _SEGMENTS.tenant == bindparam("its_tenant"),
+        _SEGMENTS.writer == bindparam("its_writer"),
+        # SQLite keeps anything in any column, and sorts texts after numbers.
+        _SEGMENTS.first < bindparam("too_high"),
+    )
+    .order_by(_SEGMENTS.first.desc())
+    .limit(1)
+)
+_SEGMENT = select(*(_SEGMENTS[name] for name in Segment.__struct_fields__)).where(
+    _SEGMENTS.tenant == bindparam("its_tenant"),
+    _SEGMENTS.writer == bindparam("its_writer"),
+    _SEGMENTS.first == bindparam("its_first"),
+)
+
 TOO_HIGH = 1 << 62
 """No chain reaches this number, and a few numbers later a database cannot hold the next one."""
 
@@ -102,7 +122,7 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))
         latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
-        newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
+        newest = {row[0]: stored_checkpoint(row[1:]) for row in latest}
         made = {
             tenant: signed
             for tenant in heads
@@ -119,10 +139,11 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
 
 
 def by_tenant(rows: Iterable[Row[Any]]) -> dict[str, list[ChainHead]]:
-    """Return heads by tenant, in their order."""
+    """Return heads by tenant, in their order; those of a value that is no text are left out."""
     found: dict[str, list[ChainHead]] = {}
     for row in rows:
-        found.setdefault(row.tenant, []).append(stored_head(row))
+        if row.tenant != NO_TEXT:
+            found.setdefault(row.tenant, []).append(stored_head(row))
     return found
 
 
@@ -153,6 +174,31 @@ async def _ends(
     return {head.key: head for head in heads}
 
 
+async def shown(
+    connection: AsyncConnection, chain: ChainKey, head: ChainHead | None
+) -> ChainHead | None:
+    """
+    Return the end of a chain that records are added after.
+
+    It is the head unless records stand after that one, because it was set back. Records that are
+    added after such a head would get the numbers of those that are there.
+    """
+    which: dict[str, Any] = {"its_tenant": chain[0], "its_writer": chain[1]}
+    found = await connection.execute(_NEWEST_RECORDS, {**which, "too_high": TOO_HIGH})
+    newest = found.first()
+    if newest is None or not is_beyond(newest, head):
+        return head
+    found = await connection.execute(_SEGMENT, {**which, "its_first": newest.first})
+    values: Sequence[Any] = found.one()
+    return end_of(chain, head, Segment(*values))
+
+
+def is_beyond(newest: Sequence[Any], head: ChainHead | None) -> bool:
+    """Return whether a segment with this ``last`` and ``first`` stands after the head."""
+    number = 0 if head is None else head.number
+    return any(isinstance(one, int) and number < one < TOO_HIGH for one in newest)
+
+
 def among(chains: Sequence[ChainKey]) -> Any:
     """Return the condition that a head is that of one of these chains."""
     return tuple_(*_KEY, types=[column.type for column in _KEY]).in_(chains)
@@ -164,10 +210,11 @@ async def add(
     heads: Mapping[ChainKey, ChainHead | None],
     link: Link,
 ) -> None:
-    """Add drafts after the heads."""
+    """Add drafts after the heads, or after the records behind them."""
     after: list[ChainHead] = []
     for chain, drafts in batch.items():
-        made, head = link(chain, heads[chain], drafts)
+        found = heads[chain] if not drafts else await shown(connection, chain, heads[chain])
+        made, head = link(chain, found, drafts)
         await put(connection, chain[0], made)
         after.append(head)
     if after:

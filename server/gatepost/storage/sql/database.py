@@ -2,17 +2,17 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-import structlog
 from sqlalchemy import URL, Connection, CursorResult, Executable, Row
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql.engine import AsyncConnection, AsyncEngine
 
 ANSWER_S = 6.0
 """The deadline of a statement, including the wait for a connection."""
@@ -30,7 +30,7 @@ LATE = "the database does not answer in time"
 # Whoever writes in SQLite takes the lock at once: one who has read first is refused it.
 _BEGIN = {"sqlite": ("BEGIN IMMEDIATE",), "postgresql": ("BEGIN",)}
 
-log = structlog.get_logger("gatepost.storage")
+log = logging.getLogger("gatepost.storage")
 
 Values = Mapping[str, Any]
 Change = tuple[Executable, Values]
@@ -136,7 +136,7 @@ class Database:
             await asyncio.wait(self._running, timeout=OVER_S)
         if self._running:
             # Somebody is in there whom nothing stops. The process ends without it.
-            log.warning("database_not_closed", reason=LATE)
+            log.warning("database_not_closed", extra={"reason": LATE})
             return
         patience = CLOSE_S
         while True:
@@ -183,7 +183,7 @@ class Database:
 
 def engine_of(url: URL, *, connections: int, **options: Any) -> AsyncEngine:
     """Return an engine in autocommit mode whose errors and logs contain no values."""
-    return create_async_engine(
+    return AsyncEngine(
         url,
         isolation_level="AUTOCOMMIT",
         skip_autocommit_rollback=True,

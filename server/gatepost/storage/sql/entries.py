@@ -4,7 +4,7 @@ import time
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Integer, bindparam, null, select, update
+from sqlalchemy import Integer, bindparam, func, null, select, update
 
 from gatepost.storage.entries import Entry, fits
 from gatepost.storage.sql.database import Database
@@ -20,6 +20,7 @@ _ALL = select(*_FIELDS).where(
     ENTRIES.c.subject == bindparam("its_subject"),
     ENTRIES.c.value.is_not(None),
 )
+_COUNT = select(func.count()).select_from(_ALL.subquery())
 _TENANTS = (
     select(ENTRIES.c.tenant)
     .where(ENTRIES.c.subject == bindparam("its_subject"), ENTRIES.c.value.is_not(None))
@@ -74,6 +75,12 @@ class SqlEntries:
         found = await self._database.rows(_ALL, which)
         # Not the database's order, which is its locale's.
         return sorted((Entry(**row._mapping) for row in found), key=lambda entry: entry.key)
+
+    async def count(self) -> int:
+        """Return how many entries the subject has."""
+        which = {"its_tenant": self._tenant, "its_subject": self._subject}
+        found = await self._database.rows(_COUNT, which)
+        return int(found[0][0])
 
     async def put(
         self,

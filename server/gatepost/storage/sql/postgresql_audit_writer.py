@@ -2,39 +2,43 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from msgspec.structs import astuple
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
-from gatepost.storage.sql.audit_heads import END, among, locked
+from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
+from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, escaped
+from gatepost.storage.sql.engine import AsyncConnection
+from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
 
 MOST_ATTEMPTS = 5
 """How often a batch is written again because another process has added to one of its chains."""
 
-_TYPES = {"BIGINT": "bigint", "BLOB": "bytea", "TEXT": "text"}
+_TYPES = {"BIGINT": "bigint", "BLOB": "bytea", "DOUBLE": "float8", "TEXT": "text"}
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _END = [column.name for column in AUDIT_HEADS.columns]
 _MOVED = _END[2:]
 _WAS = [f"was_{name}" for name in _MOVED]
 
 
-def _arrays() -> tuple[str, str]:
-    """Return the parameters for heads and for segments: an array for each column."""
+def _arrays() -> list[str]:
+    """Return the parameters for heads, segments and sums: an array for each column."""
     ends = [*AUDIT_HEADS.columns, *[*AUDIT_HEADS.columns][2:]]
-    types = [_TYPES[str(column.type)] for column in (*ends, *AUDIT_SEGMENTS.columns)]
-    places = [f"${at}::{name}[]" for at, name in enumerate(types, 1)]
-    return ", ".join(places[: len(ends)]), ", ".join(places[len(ends) :])
+    made, at = list[str](), count(1)
+    for columns in (ends, [*AUDIT_SEGMENTS.columns], [*AUDIT_SUMS.columns]):
+        types = [_TYPES[str(column.type)] for column in columns]
+        made.append(", ".join(f"${next(at)}::{name}[]" for name in types))
+    return made
 
 
-_HEADS, _SEGMENTS = _arrays()
+_HEADS, _SEGMENTS, _SUMS = _arrays()
 # A head is moved only if all of its columns are as they were. Any other one is added: that fails
 # where there is one already, and where there should be one, which then gets no number. So a batch
 # is written whole, or not at all, with IntegrityError.
@@ -60,12 +64,26 @@ begun AS (
     SELECT tenant, writer, CASE WHEN was_number IS NULL THEN number END, {", ".join(_MOVED[1:])}
     FROM ends WHERE (tenant, writer) NOT IN (SELECT tenant, writer FROM moved)
     ORDER BY tenant, writer RETURNING writer
+),
+summed AS (
+    INSERT INTO audit_sums ({", ".join(COLUMNS)})
+    SELECT sums.* FROM (SELECT count(*) FROM held) AS counted, unnest({_SUMS}) AS sums
+    {ADDED}
 )
 INSERT INTO audit_segments ({", ".join(_SEGMENT)})
 SELECT made.* FROM durable, (SELECT count(*) FROM begun) AS counted,
     unnest({_SEGMENTS}) AS made
 """  # noqa: S608  # our names
 _NONE = (None,) * len(_MOVED)
+_NEWEST = f"""
+SELECT chain.place, newest.last, newest.first
+FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS chain (tenant, writer, place),
+    LATERAL (
+        SELECT last, first FROM audit_segments AS one
+        WHERE one.tenant = chain.tenant AND one.writer = chain.writer AND first < {TOO_HIGH}
+        ORDER BY first DESC LIMIT 1
+    ) AS newest
+"""  # noqa: S608  # our number
 
 
 class PostgresAuditStore(SqlAuditStore):
@@ -83,11 +101,14 @@ class PostgresAuditStore(SqlAuditStore):
 
     async def _write(self, batch: Batch, link: Link) -> None:
         known = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
+        ends = dict(known)
         try:
             async with self._database.engine.connect() as connection:
                 if unknown := [chain for chain in batch if chain not in known]:
-                    known |= await _read(connection, unknown)
-                made = await _add(connection, batch, known, link)
+                    read = await _read(connection, unknown)
+                    known |= read
+                    ends |= await _shown(connection, read)
+                made = await _add(connection, batch, known, ends, link)
         except IntegrityError:
             made = await self._write_in_turn(batch, link)
         self._heads |= made
@@ -99,7 +120,8 @@ class PostgresAuditStore(SqlAuditStore):
             with contextlib.suppress(IntegrityError):
                 async with self._database.transaction() as connection:
                     heads = await locked(connection, sorted(batch))
-                    return await _add(connection, batch, heads, link)
+                    ends = await _shown(connection, heads)
+                    return await _add(connection, batch, heads, ends, link)
         raise StoreUnavailable("other processes write to the same chains of audit records")
 
 
@@ -112,17 +134,34 @@ async def _read(
     return found | {head.key: head for head in heads}
 
 
+async def _shown(
+    connection: AsyncConnection, heads: Mapping[ChainKey, ChainHead | None]
+) -> dict[ChainKey, ChainHead | None]:
+    """Return the ends of the chains with these heads, as `audit_heads.shown`, in one statement."""
+    keys = list(heads)
+    names, writers = [escaped(tenant) for tenant, _ in keys], [writer for _, writer in keys]
+    newest = await connection.exec_driver_sql(_NEWEST, (names, writers))
+    found = {keys[row[0] - 1]: row[1:] for row in newest}
+    beyond = [chain for chain, numbers in found.items() if is_beyond(numbers, heads[chain])]
+    return {**heads, **{chain: await shown(connection, chain, heads[chain]) for chain in beyond}}
+
+
 async def _add(
     connection: AsyncConnection,
     batch: Batch,
     known: Mapping[ChainKey, ChainHead | None],
+    ends: Mapping[ChainKey, ChainHead | None],
     link: Link,
 ) -> dict[ChainKey, ChainHead]:
-    """Add a batch and return its heads; raises IntegrityError unless all heads are as *known*."""
+    """
+    Add a batch after these ends and return its heads.
+
+    Raises IntegrityError unless all heads are as *known*.
+    """
     made: dict[ChainKey, ChainHead] = {}
     segments: list[tuple[str, Segment]] = []
     for chain, drafts in batch.items():
-        added, made[chain] = link(chain, known[chain], drafts)
+        added, made[chain] = link(chain, ends[chain], drafts)
         segments += [(chain[0], one) for one in added]
     await connection.exec_driver_sql(_WRITE, _parameters(known, made, segments))
     return made
@@ -131,15 +170,21 @@ async def _add(
 def _parameters(
     known: Mapping[ChainKey, ChainHead | None],
     made: Mapping[ChainKey, ChainHead],
-    segments: Iterable[tuple[str, Segment]],
+    segments: Sequence[tuple[str, Segment]],
 ) -> tuple[list[Any], ...]:
-    """Return an array for each column of the heads and of the segments."""
+    """Return an array for each column of the heads, the segments and the sums."""
     ends = [
         (escaped(chain[0]), *_columns(made[chain])[1:], *_columns(known[chain])[2:])
         for chain in made
     ]
     added = [(escaped(tenant), *astuple(one)) for tenant, one in segments]
-    return (*map(list, zip(*ends, strict=True)), *map(list, zip(*added, strict=True)))
+    sums = rows_of(segments)
+    return (*_by_column(ends, 0), *_by_column(added, 0), *_by_column(sums, len(COLUMNS)))
+
+
+def _by_column(rows: Iterable[tuple[Any, ...]], empty: int) -> list[list[Any]]:
+    """Return the values of each column; of no rows as many empty columns as *empty*."""
+    return [list(one) for one in zip(*rows, strict=True)] or [[] for _ in range(empty)]
 
 
 def _columns(head: ChainHead | None) -> tuple[Any, ...]:

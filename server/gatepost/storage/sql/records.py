@@ -2,9 +2,9 @@
 
 import contextlib
 import importlib
+import logging
 from typing import Any
 
-import structlog
 from sqlalchemy import (
     ColumnElement,
     Delete,
@@ -36,7 +36,7 @@ from gatepost.storage.sql.tasks import SqlTasks, abandoned
 from gatepost.storage.sql.tenant_data import SqlTenantData
 from gatepost.storage.stored_bytes import StoredUsage
 
-log = structlog.get_logger("gatepost.database")
+log = logging.getLogger("gatepost.database")
 
 BATCH = 500
 """Rows that go with one statement of a sweep, so that it never holds others up for long."""
@@ -207,7 +207,7 @@ async def opened(url: str) -> SqlRecords:
         if url.startswith(sqlite.SCHEME):
             move = await schema.make(database)
             if move.before != move.after:
-                log.info("database_migrated", before=move.before, after=move.after)
+                log.info("database_migrated", extra={"before": move.before, "after": move.after})
         else:
             await schema.check(database)
         undo.pop_all()

@@ -20,10 +20,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
-from gatepost.storage.audit import Batch, ChainHead, ChainKey, Checkpoint, Link, Sign
+from gatepost.storage.audit import Batch, ChainHead, ChainKey, Checkpoint, Link, Segment, Sign
+from gatepost.storage.audit_segments import end_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
-from gatepost.storage.sql.audit_heads import stored_checkpoint, stored_head
+from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint, stored_head
+from gatepost.storage.sql.audit_sums import sqlite_sum
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
 from gatepost.storage.sql.sqlite import check_file, connect
 from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
@@ -48,6 +50,14 @@ _ADD = (
     f"VALUES ({', '.join('?' * len(_SEGMENT))})"
 )
 _HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? AND writer = ?"  # noqa: S608  # our names
+_RECORDS = (
+    "SELECT last, first FROM audit_segments WHERE tenant = ? AND writer = ? AND first < ? "
+    "ORDER BY first DESC LIMIT 1"
+)
+_RECORD = (
+    f"SELECT {', '.join(_SEGMENT)} FROM audit_segments "  # noqa: S608  # our names
+    "WHERE tenant = ? AND writer = ? AND first = ?"
+)
 _ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
 _NEWEST = (
     f"SELECT {', '.join(_CHECKPOINT)} FROM audit_checkpoints "  # noqa: S608  # our names
@@ -62,8 +72,8 @@ _CHECK = (
     f"VALUES ({', '.join('?' * len(_CHECKPOINT))})"
 )
 
-# An insert into this view moves a head and adds a segment, in one statement, which is one
-# transaction. It fails if any column of the head is not as this process left it.
+# An insert into this view moves a head, adds a segment and counts it, in one statement, which is
+# one transaction. It fails if any column of the head is not as this process left it.
 _COLUMNS = [*_SEGMENT, *_MOVED, *_WAS]
 _VIEW = (
     f"CREATE TEMP VIEW audit_growth ({', '.join(_COLUMNS)}) "
@@ -77,8 +87,10 @@ CREATE TEMP TRIGGER audit_grows INSTEAD OF INSERT ON audit_growth BEGIN
     SELECT RAISE(ABORT, 'another end') WHERE changes() = 0;
     INSERT INTO audit_segments ({", ".join(_SEGMENT)})
         VALUES ({", ".join(f"NEW.{name}" for name in _SEGMENT)});
+    {sqlite_sum("NEW.tenant", "NEW.writer", "NEW.since", "NEW.counts")};
 END
 """  # noqa: S608  # our names
+_SUM = sqlite_sum("?1", "?2", "?3", "?4")
 _PLACES = f"({', '.join('?' * len(_COLUMNS))})"
 _GROW = [
     f"INSERT INTO audit_growth VALUES {', '.join([_PLACES] * size)}"  # noqa: S608  # our names
@@ -281,6 +293,17 @@ class SqliteWriter:
         self.uncopied += size
         return True
 
+    def _shown(
+        self, connection: sqlite3.Connection, chain: ChainKey, head: ChainHead | None
+    ) -> ChainHead | None:
+        """Return the end of a chain that records are added after, as `audit_heads.shown` does."""
+        which = (escaped(chain[0]), chain[1])
+        newest = connection.execute(_RECORDS, (*which, TOO_HIGH)).fetchone()
+        if newest is None or not is_beyond(newest, head):
+            return head
+        found = connection.execute(_RECORD, (*which, newest[1])).fetchone()
+        return end_of(chain, head, Segment(*found[1:]))
+
     def _write_in_turn(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> None:
         """Write after the heads in the database."""
         heads: dict[ChainKey, tuple[str, ChainHead]] = {}
@@ -292,9 +315,11 @@ class SqliteWriter:
                 name = escaped(tenant)
                 found = connection.execute(_HEAD, (name, writer)).fetchone()
                 before = None if found is None else stored_head((tenant, *found[1:]))
-                segments, head = link(chain, before, drafts)
+                segments, head = link(chain, self._shown(connection, chain, before), drafts)
                 size += sum(len(one.records) for one in segments)
                 connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])
+                counts = [(name, one.writer, one.since, one.counts) for one in segments]
+                connection.executemany(_SUM, counts)
                 connection.execute(_KEEP, (name, *astuple(head)[1:]))
                 heads[chain] = (name, head)
         self._heads |= heads

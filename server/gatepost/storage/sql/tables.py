@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0001"
+REVISION = "0003"
 """The newest of the migrations, which these tables equal."""
 
 
@@ -27,6 +27,10 @@ def insert_into(table: Table, dialect: str) -> Any:
     """Return an INSERT of the dialect, with support for ON CONFLICT."""
     # By name: a start need not wait for the dialect of the other database.
     return importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
+
+
+NO_TEXT = "\0"
+"""What is read of a value that is no text. SQLite keeps anything in any column; no id is this."""
 
 
 class Exact(TypeDecorator[str]):
@@ -44,9 +48,11 @@ class Exact(TypeDecorator[str]):
         """Escape what does not fit; nothing else looks like an escape."""
         return None if value is None else escaped(value)
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """Undo it."""
-        if value is None or "\\" not in value:
+    def process_result_value(self, value: object, dialect: Dialect) -> str | None:
+        """Undo it; return `NO_TEXT` for a value that is none."""
+        if not isinstance(value, str):
+            return None if value is None else NO_TEXT
+        if "\\" not in value:
             return value
         return _ESCAPE.sub(_meant, value)
 
@@ -169,6 +175,8 @@ APPROVAL_REQUESTS = Table(
     Column("revision", Integer, nullable=False),
     Index(None, "tenant", "binding", unique=True),
     Index(None, "tenant", "state", "changed_at"),
+    # By which the waiting ones are listed.
+    Index(None, "tenant", "state", "created_at", "id"),
     Index(None, "state", "until"),
     Index(None, "expires_at"),
 )
@@ -264,4 +272,23 @@ AUDIT_CHECKPOINTS = Table(
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("statement", Text, nullable=False),
     Column("signature", Text, nullable=False),
+)
+
+AUDIT_SUMS = Table(
+    "audit_sums",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    # Milliseconds since the epoch.
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    Column("writer", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Exact, primary_key=True),
+    Column("tool", Exact, primary_key=True),
+    Column("outcome", Exact, primary_key=True),
+    # `limit` is a word of SQL.
+    Column("limited_by", Exact, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index(None, "expires_at"),
+    # A sum is one page to write instead of two.
+    sqlite_with_rowid=False,
 )

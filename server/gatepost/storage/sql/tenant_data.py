@@ -1,7 +1,8 @@
 """What tenants keep, in SQL: found by the tenant that every row begins with."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -58,13 +59,36 @@ def _persons(table: Table) -> ColumnElement[bool] | None:
 
 
 _KINDS = [table for table in METADATA.sorted_tables if not table.name.startswith(APART)]
-_TENANTS = {table.name: _tenants(table) for table in METADATA.sorted_tables}
-_WHICH = {table: _everything(table) for table in _KINDS}
-_MINE = {table: mine for table in _KINDS if (mine := _persons(table)) is not None}
-_COUNTS = {table.name: _count(table, which) for table, which in _WHICH.items()}
-_CLEARS = [_clear(table, which) for table, which in _WHICH.items()]
-_MY_COUNTS = {table.name: _count(table, which) for table, which in _MINE.items()}
-_MY_CLEARS = [_clear(table, which) for table, which in _MINE.items()]
+
+
+class _Statements(NamedTuple):
+    """The statements that count records and that clear them, by kind."""
+
+    counts: Mapping[str, Executable]
+    clears: Sequence[Executable]
+
+
+# Built on use, because only commands need them, and building them takes 10 ms.
+@cache
+def _tenants_by_kind() -> Mapping[str, Executable]:
+    return {table.name: _tenants(table) for table in METADATA.sorted_tables}
+
+
+@cache
+def _of_tenant() -> _Statements:
+    return _statements({table: _everything(table) for table in _KINDS})
+
+
+@cache
+def _of_person() -> _Statements:
+    return _statements({table: one for table in _KINDS if (one := _persons(table)) is not None})
+
+
+def _statements(which: Mapping[Table, ColumnElement[bool]]) -> _Statements:
+    return _Statements(
+        {table.name: _count(table, rows) for table, rows in which.items()},
+        [_clear(table, rows) for table, rows in which.items()],
+    )
 
 
 class SqlTenantData:
@@ -77,26 +101,27 @@ class SqlTenantData:
 
     async def tenants(self, *kinds: str) -> list[str]:
         """Return the tenants that have records of these kinds, or of any kind, sorted."""
-        looks = [_TENANTS[kind] for kind in kinds or _TENANTS]
+        by_kind = _tenants_by_kind()
+        looks = [by_kind[kind] for kind in kinds or by_kind]
         found = {row.tenant for look in looks for row in await self._database.rows(look, {})}
         # The word of changes is kept where no tenant is.
         return sorted(found - {""})
 
     async def count(self, tenant: str) -> dict[str, int]:
         """Return the number of records of each kind that has any, except those of `APART`."""
-        return await self._count(_COUNTS, {"whose": tenant})
+        return await self._count(_of_tenant().counts, {"whose": tenant})
 
     async def clear(self, tenant: str) -> int:
         """Remove some records durably and return their number; 0 means that none is left."""
-        return await self._clear(_CLEARS, {"whose": tenant})
+        return await self._clear(_of_tenant().clears, {"whose": tenant})
 
     async def count_of(self, tenant: str, person: ErasureSubject) -> dict[str, int]:
         """Return the number of records of each kind that belong to a person."""
-        return await self._count(_MY_COUNTS, _values(tenant, person))
+        return await self._count(_of_person().counts, _values(tenant, person))
 
     async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
         """Remove some records of a person durably and return their number; 0 if none is left."""
-        return await self._clear(_MY_CLEARS, _values(tenant, person))
+        return await self._clear(_of_person().clears, _values(tenant, person))
 
     async def _count(self, looks: Mapping[str, Executable], values: Values) -> dict[str, int]:
         counted = {

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import structlog
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
@@ -24,7 +24,7 @@ SILENCE_S = 25.0
 """Without a word for so long, not even an answer to a ping, a connection is dead."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 
-log = structlog.get_logger("gatepost.relay")
+log = logging.getLogger("gatepost.relay")
 
 
 class Channels:
@@ -106,7 +106,7 @@ class Channels:
                 if self._connection is not None:
                     pause = FIRST_PAUSE_S
                     # By name: its text holds an address.
-                    log.warning("relay_lost", error=type(error).__name__)
+                    log.warning("relay_lost", extra={"error": type(error).__name__})
             finally:
                 self._connection = None
                 for channel in self._followed.values():

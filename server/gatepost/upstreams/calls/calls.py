@@ -58,7 +58,7 @@ from gatepost.upstreams.calls.state import (
     kept_for,
     target_of,
 )
-from gatepost.upstreams.calls.tasks import UpstreamTask, is_task, task_in
+from gatepost.upstreams.calls.tasks import UpstreamTask, gone, is_task, task_in
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.compiled_schemas import compiled
 from gatepost.upstreams.connection import (
@@ -93,6 +93,10 @@ class _Way(msgspec.Struct, frozen=True):
     """Whether a call has no effect, so that it can be made again."""
 
 
+async def _is_served(server: UpstreamServer) -> bool:
+    return True
+
+
 class UpstreamCalls:
     """
     Makes the functions behind the offers of upstreams.
@@ -111,14 +115,16 @@ class UpstreamCalls:
         clock: Callable[[], float] = time.time,
         called: Callable[[str, str], None] = lambda tenant, server_id: None,
         owner_of: Callable[[TenantContext, str], str | None] = lambda caller, uri: None,
+        is_served: Callable[[UpstreamServer], Awaitable[bool]] = _is_served,
     ) -> None:
         """
         Make the calls.
 
         *called* hears of each with its tenant and the server's id; *owner_of* returns the server
-        whose resource a caller reads under a URI.
+        whose resource a caller reads under a URI; *is_served* whether a server still may be asked.
         """
         self._connections, self._called, self._owner_of = connections, called, owner_of
+        self._is_served = is_served
         self.health = UpstreamHealth(clock)
         self.parked = ParkedCalls(relay, keyring, limits=parking, clock=clock)
         self._sessions = SessionCalls(self.parked)
@@ -328,6 +334,8 @@ class _OneCall:
 
     async def _task(self, target: UpstreamTarget, task: Mapping[str, Any]) -> LastStep:
         async def ask(method: str, params: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
+            if not await self._calls._is_served(self._server):
+                raise gone(self._server)
             return await self._exchanged(UpstreamCall(method, params), self._options(waits=False))
 
         polled = UpstreamTask(self._ctx, self._server, target, self._declared, ask)

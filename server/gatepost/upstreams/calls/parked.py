@@ -1,13 +1,13 @@
 """The calls that wait in this process for a caller's answers, and how other replicas reach them."""
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from contextvars import Context
 
 import msgspec
-import structlog
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
@@ -32,7 +32,7 @@ from gatepost.upstreams.connection import UpstreamNotification
 from gatepost.upstreams.server import UpstreamServer
 from gatepost_authz.caller import TenantContext
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 GONE = Ended("gone")
 STOPPED = "The server stops"

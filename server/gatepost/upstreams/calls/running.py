@@ -1,11 +1,10 @@
 """A call of a session-era upstream while it runs in this process, in a task of its own."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context
-
-import structlog
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.upstreams.calls.machine import (
@@ -24,7 +23,7 @@ from gatepost.upstreams.connection import (
     UpstreamNotification,
 )
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 CANCEL_S = 5.0
 """How long an upstream may take to accept a cancellation."""

@@ -39,6 +39,12 @@ def task_in(server: UpstreamServer, message: UpstreamResult | UpstreamError) -> 
     return task
 
 
+def gone(server: UpstreamServer) -> ToolFailure:
+    """Return the failure of a call whose server is not asked any more while its task runs."""
+    sentence = f"{server.name} was removed, disabled or moved while it carried out this call."
+    return ToolFailure("internal", f"{sentence} Whether it was carried out is unknown.")
+
+
 class UpstreamTask:
     """One task of an upstream, polled until it ends; a cancelled call cancels it there too."""
 
@@ -82,7 +88,7 @@ class UpstreamTask:
         return ended if isinstance(ended, UpstreamError) else self._end(ended.value)
 
     async def _cancel(self, identity: str) -> None:
-        with suppress(ConnectionFailure, TimeoutError):
+        with suppress(ConnectionFailure, ToolFailure, TimeoutError):
             async with asyncio.timeout(CANCEL_S):
                 await self._ask("tasks/cancel", {"taskId": identity})
 
@@ -102,6 +108,9 @@ class UpstreamTask:
             if isinstance(found, UpstreamError):
                 return found
             lost, task = 0, found.value
+            if task.get("taskId", identity) != identity:
+                sentence = f"{self._server.name} answered with another task than that of this call."
+                raise ToolFailure("internal", sentence)
             status = task.get("status")
             if status == "input_required":
                 await self._answer(identity, task)

@@ -1,9 +1,8 @@
 """Log what the program of a stdio server writes to standard error, bounded and redacted."""
 
+import logging
 from collections.abc import Callable
 from time import monotonic
-
-import structlog
 
 from gatepost.mcp.pipes import LineReader, LineTooLong
 
@@ -12,7 +11,7 @@ MOST_BYTES = 16_384
 LINES, PER_S = 50, 10.0
 """Lines that are logged in each period; the others are counted."""
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 
 class StderrLog:
@@ -54,17 +53,17 @@ class StderrLog:
         text = self._redacted(self._tenant, line.decode(errors="replace"))
         log.info(
             "upstream_stderr",
-            upstream=self._server,
-            tenant=self._tenant,
-            line=text[:MOST_CHARACTERS],
+            extra={
+                "upstream": self._server,
+                "tenant": self._tenant,
+                "line": text[:MOST_CHARACTERS],
+            },
         )
 
     def _report(self) -> None:
         if self._dropped:
             log.warning(
                 "upstream_stderr_dropped",
-                upstream=self._server,
-                tenant=self._tenant,
-                lines=self._dropped,
+                extra={"upstream": self._server, "tenant": self._tenant, "lines": self._dropped},
             )
             self._dropped = 0

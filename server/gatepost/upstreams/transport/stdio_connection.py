@@ -1,12 +1,11 @@
 """The connection to a stdio server: its program runs while it is used."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import count
 from typing import Any
-
-import structlog
 
 from gatepost.mcp.revisions import MODERN
 from gatepost.sandbox.service import ConfinedService
@@ -41,7 +40,7 @@ STABLE_S = 60.0
 """A program that ran this long begins with the shortest pause again."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
-log = structlog.get_logger("gatepost.upstreams")
+log = logging.getLogger("gatepost.upstreams")
 
 
 class StdioConnection:
@@ -149,7 +148,10 @@ class StdioConnection:
 
     def _rest(self) -> None:
         if not self.users and self._process is not None:
-            log.info("upstream_idle", upstream=self._server.name, tenant=self._server.tenant)
+            log.info(
+                "upstream_idle",
+                extra={"upstream": self._server.name, "tenant": self._server.tenant},
+            )
             self._retire()
 
     def _retire(self) -> None:
@@ -192,7 +194,9 @@ class StdioConnection:
             self._wait_longer()
 
     def _crashed(self) -> None:
-        log.warning("upstream_ended", upstream=self._server.name, tenant=self._server.tenant)
+        log.warning(
+            "upstream_ended", extra={"upstream": self._server.name, "tenant": self._server.tenant}
+        )
         if asyncio.get_running_loop().time() - self._started_at > STABLE_S:
             self._pause_s = 0.0
         else:

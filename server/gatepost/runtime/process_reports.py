@@ -1,0 +1,249 @@
+"""
+What each serving process says about itself, for the operators' page: one stored report each.
+
+A process writes its report every 15 seconds and removes it when it stops. Other processes of any
+replica read it. Nothing is written unless an issuer gives the role `operator`.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Sized
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from gatepost.background import during
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.runtime.readiness import missing
+from gatepost.runtime.stores import State, Watch
+from gatepost.runtime.version import version
+from gatepost.storage.entries import Entries
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.telemetry.metric_families import REFUSALS, TOKENS_REFUSED, TOOL_SECONDS
+from gatepost.telemetry.metrics import Meter
+from gatepost.telemetry.shared_memory import totals_of
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.jwks import IssuerKeySets
+
+OPERATOR = "operator"
+"""The role of the people who run this server; it reaches the data of all tenants."""
+DEPLOYMENT = "-"
+"""What all tenants share is stored under this name, which is no tenant's id."""
+SUBJECT = "processes"
+EVERY_S, SOON_S = 15.0, 3.0
+"""Seconds between two reports: of a process that can serve, and of one that cannot yet."""
+LATE_S = 3 * EVERY_S
+KEPT_S = 600.0
+"""How long the report of a process is kept that ended without a word."""
+CLOSING_S = 2.0
+MOST_ISSUERS, MOST_TOOLS = 100, 50
+"""What one report holds; of the tools, those that took the most time."""
+MOST_REPORTS = 200
+BOUNDS_S = TOOL_SECONDS.buckets
+"""The bounds of the buckets in `ToolTimes.counts`, in seconds; the last bucket has none."""
+DICE = random.SystemRandom()
+
+log = structlog.get_logger("gatepost.processes")
+
+
+class ReportedKeys(msgspec.Struct, frozen=True):
+    """The keys of an issuer, as one process has them."""
+
+    issuer: str
+    state: str
+    """As in `/readyz`."""
+    age_s: float | None
+    """Seconds since they were fetched; None if the process has none."""
+
+
+class ToolTimes(msgspec.Struct, frozen=True):
+    """How long the calls of a tool took, since the process started."""
+
+    tool: str
+    counts: tuple[int, ...]
+    """Calls in each bucket, of which all but the last one have a bound in `BOUNDS_S`."""
+    seconds: float
+    """All of them together."""
+
+
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one process; times are seconds since the epoch."""
+
+    process: str
+    """A random id."""
+    host: str
+    pid: int
+    version: str
+    started_at: float
+    written_at: float
+    missing: tuple[str, ...] = ()
+    """What keeps it from serving, as in `/readyz`."""
+    leaving: bool = False
+    stores: dict[str, State] = {}
+    streams: int = 0
+    """Open streams."""
+    issuers: tuple[ReportedKeys, ...] = ()
+    refusals: dict[str, int] = {}
+    """Refused requests by reason, since the process started."""
+    tokens: dict[str, int] = {}
+    """Refused tokens by reason."""
+    tools: tuple[ToolTimes, ...] = ()
+
+
+class ReportedParts(Protocol):
+    """The parts of the server that a report is about."""
+
+    meter: Meter
+    watch: Watch
+    cutoffs: Revocations
+    keys: IssuerKeySets
+    issuers: IssuerRegistry
+    leaving: bool
+
+    @property
+    def records(self) -> Records: ...
+    @property
+    def streams(self) -> Sized: ...
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(ProcessReport).decode
+
+
+def has_operators(issuers: IssuerRegistry) -> bool:
+    """Return whether an issuer gives people of its dashboard the role `operator`."""
+    settings = [one.settings for one in issuers.issuers]
+    return any(one.dashboard is not None and OPERATOR in one.roles for one in settings)
+
+
+class ProcessReporter:
+    """Write the report of this process."""
+
+    def __init__(self, parts: ReportedParts, *, clock: Callable[[], float] = time.time) -> None:
+        self._parts, self._clock = parts, clock
+        self._process, self._started_at = secrets.token_hex(8), clock()
+        self._is_written = False
+
+    async def write(self) -> bool:
+        """
+        Write the current report, if there is an operator to read it.
+
+        Return whether it can wait for the next one: the process can serve, or there is none to
+        write. Raises StoreUnavailable.
+        """
+        if not has_operators(self._parts.issuers):
+            return True
+        now, report = self._clock(), await self.report()
+        await _stored(self._parts.records).put(
+            self._process, _encode(report), now=now, expires_at=now + KEPT_S
+        )
+        self._is_written = True
+        return not report.missing
+
+    async def remove(self) -> None:
+        """Remove the report; raises StoreUnavailable."""
+        if self._is_written:
+            await _stored(self._parts.records).delete(self._process)
+
+    async def report(self) -> ProcessReport:
+        """Return the current report."""
+        parts, issuers = self._parts, self._parts.issuers.issuers
+        stores = await parts.watch.states()
+        keys = tuple(
+            ReportedKeys(one.settings.issuer, parts.keys.state_of(one), parts.keys.age_of(one))
+            for one in issuers
+        )
+        return ProcessReport(
+            process=self._process,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version(),
+            started_at=self._started_at,
+            written_at=self._clock(),
+            missing=tuple(
+                missing(
+                    stores,
+                    knows_cutoffs=parts.cutoffs.is_ready,
+                    issuers=[one.state for one in keys],
+                )
+            ),
+            leaving=parts.leaving,
+            stores=dict(stores),
+            streams=len(parts.streams),
+            issuers=keys[:MOST_ISSUERS],
+            refusals={name: one for (name,), (one,) in totals_of(REFUSALS, parts.meter).items()},
+            tokens={
+                name: one for (name,), (one,) in totals_of(TOKENS_REFUSED, parts.meter).items()
+            },
+            tools=tool_times(parts.meter),
+        )
+
+    async def always(self) -> None:
+        """Write the report again and again."""
+        while True:
+            is_ready = False
+            with contextlib.suppress(StoreUnavailable):  # the stores' own events say so
+                is_ready = await self.write()
+            # Random, so that replicas do not write at the same moment.
+            await asyncio.sleep((EVERY_S if is_ready else SOON_S) * DICE.uniform(0.8, 1.0))
+
+
+def tool_times(meter: Meter) -> tuple[ToolTimes, ...]:
+    """Return the tools of this process that took the most time, the slowest first."""
+    found = [
+        ToolTimes(tool, tuple(counts), nanoseconds / 1e9)
+        for (tool,), (*counts, nanoseconds) in totals_of(TOOL_SECONDS, meter).items()
+    ]
+    return tuple(sorted(found, key=lambda one: -one.seconds)[:MOST_TOOLS])
+
+
+@asynccontextmanager
+async def reporting(parts: ReportedParts) -> AsyncIterator[None]:
+    """Write the report of this process during a block, and remove it at its end."""
+    reporter = ProcessReporter(parts)
+    try:
+        async with during("process report", reporter.always):
+            yield
+    finally:
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                await reporter.remove()
+
+
+async def reports(records: Records, now: float) -> list[ProcessReport]:
+    """Return the reports of all processes by host and start; raises StoreUnavailable."""
+    entries = await _stored(records).all()
+    found = [
+        report
+        for one in entries[:MOST_REPORTS]
+        if (one.expires_at or 0.0) > now and (report := _read(one.value)) is not None
+    ]
+    return sorted(found, key=lambda one: (one.host, one.started_at, one.process))
+
+
+def added(found: Sequence[Mapping[str, int]]) -> list[tuple[str, int]]:
+    """Return the sum of each count, the highest first."""
+    totals: dict[str, int] = {}
+    for counts in found:
+        for name, number in counts.items():
+            totals[name] = totals.get(name, 0) + number
+    return sorted(totals.items(), key=lambda one: (-one[1], one[0]))
+
+
+def _stored(records: Records) -> Entries:
+    return records.of(DEPLOYMENT).entries(SUBJECT)
+
+
+def _read(value: bytes) -> ProcessReport | None:
+    try:
+        return _decode(value)
+    except msgspec.DecodeError:
+        return None  # written by another version, which may run at the same time

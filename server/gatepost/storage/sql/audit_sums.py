@@ -1,0 +1,83 @@
+"""The hourly sums of audit records in SQL: the statements that add to them, and reading them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import bindparam, delete, func, literal_column, select
+
+from gatepost.storage.audit import Count, Segment
+from gatepost.storage.audit_segments import HOUR_MS
+from gatepost.storage.audit_sums import KEPT_MS, SUMMED, sorted_counts, sums_of
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
+
+COLUMNS = [column.name for column in AUDIT_SUMS.columns]
+_SUMS = AUDIT_SUMS.c
+_OURS = _SUMS.tenant == bindparam("its_tenant")
+_FORGET = delete(AUDIT_SUMS).where(_OURS)
+
+ADDED = (
+    f"ON CONFLICT ({', '.join(column.name for column in AUDIT_SUMS.primary_key)}) "
+    "DO UPDATE SET number = audit_sums.number + excluded.number"
+)
+"""The end of a statement that adds to sums."""
+
+
+def sqlite_sum(tenant: str, writer: str, since: str, counts: str) -> str:
+    """Return the statement that adds a segment to the sums; the arguments are SQL expressions."""
+    # The database reads `counts` itself, so that a batch is one call of the driver and has no more
+    # parameters. Without WHERE, SQLite takes ON CONFLICT for a join.
+    hour = f"{since} - {since} % {HOUR_MS}"
+    kinds = ", ".join(f"'{kind}'" for kind in SUMMED)
+    return f"""
+    INSERT INTO audit_sums ({", ".join(COLUMNS)})
+    SELECT {tenant}, {hour}, {writer}, {_item("0")}, {_item("1")}, {_item("2")},
+        CASE json_array_length(one.value) WHEN 5 THEN {_item("3")} ELSE '' END,
+        {_item("#-1")}, ({hour} + {KEPT_MS}) / 1000.0
+    FROM json_each({counts}) AS one WHERE {_item("0")} IN ({kinds})
+    {ADDED}"""  # noqa: S608  # our names
+
+
+def _item(place: str) -> str:
+    return f"json_extract(one.value, '$[{place}]')"
+
+
+def rows_of(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any, ...]]:
+    """Return the rows that tenants' segments add to the sums, each key once and in order."""
+    by_writer: dict[tuple[str, int], list[Segment]] = {}
+    for tenant, one in segments:
+        by_writer.setdefault((tenant, one.writer), []).append(one)
+    return [
+        (
+            *(escaped(tenant), hour, writer, escaped(kind), escaped(tool)),
+            *(escaped(outcome), escaped(limit), number, (hour + KEPT_MS) / 1000),
+        )
+        for (tenant, writer), made in sorted(by_writer.items(), key=lambda one: one[0])
+        for (hour, kind, tool, outcome, limit), number in sorted(sums_of(made).items())
+    ]
+
+
+async def counted(database: Database, tenant: str, since: int, slice_ms: int) -> list[Count]:
+    """Return the counts of a tenant, as `TenantTrail.count`."""
+    # A number of ours in the text: PostgreSQL cannot tell that two parameters are the same.
+    at = _SUMS.hour - _SUMS.hour % literal_column(str(int(slice_ms)))
+    sort = (at, _SUMS.kind, _SUMS.tool, _SUMS.outcome, _SUMS.limited_by)
+    number = func.sum(_SUMS.number).label("number")
+    read = (
+        select(at.label("at"), *sort[1:], number)
+        .where(_OURS, _SUMS.hour >= bindparam("since"))
+        .group_by(*sort)
+    )
+    found = await database.rows(read, {"its_tenant": tenant, "since": since})
+    # PostgreSQL adds up to a decimal.
+    return sorted_counts(
+        {
+            (row.at, row.kind, row.tool, row.outcome, row.limited_by): int(row.number)
+            for row in found
+        }
+    )
+
+
+async def forget(database: Database, tenant: str) -> None:
+    """Remove the sums of a tenant."""
+    await database.change(_FORGET, {"its_tenant": tenant})

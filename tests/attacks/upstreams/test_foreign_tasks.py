@@ -1,0 +1,91 @@
+"""Tasks of upstreams that lie about them, or whose server is taken away while they run."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, said
+from tests.support.endpoint import TASKS
+from tests.support.issuers import Send
+from tests.upstreams.transport.conftest import DESCRIPTION, Posted, ScriptedServer, result
+
+DECLARED = {"extensions": {TASKS: {}}}
+FIELDS = {"createdAt": "2026-11-24T10:00:00Z", "ttlMs": 600_000, "pollIntervalMs": 250}
+HANDLE = {"resultType": "task", "taskId": "t-1", "status": "working", **FIELDS}
+
+
+class Workshop:
+    """A server that makes a task of each call; `state` is what it answers about it."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.state: Mapping[str, Any] = {}
+        capabilities = {"tools": {"listChanged": True}, "extensions": {TASKS: {}}}
+        self.house: ScriptedServer
+        self.house, self.user, self.identity = scene.moved_in(
+            "shop",
+            answers={
+                "server/discover": result(DESCRIPTION | {"capabilities": capabilities}),
+                "tools/call": result(HANDLE),
+                "tasks/get": self.get,
+                "tasks/cancel": result({"resultType": "complete"}),
+            },
+        )
+        assert self.user.refresh(self.identity).status == 200
+        scene.offered(self.user, "mcp_shop__act")
+
+    async def get(self, posted: Posted, send: Send) -> None:
+        state = {"taskId": "t-1", "status": "working", **FIELDS, **self.state}
+        await result({**state, "resultType": "complete"})(posted, send)
+
+    def begun(self) -> str:
+        """The id of the caller's task."""
+        params = {"name": "mcp_shop__act", "arguments": {}}
+        made: str = self.user.rpc("tools/call", params, DECLARED)["result"]["taskId"]
+        return made
+
+
+def text_of(scene: Scene, user: Person, task: str) -> str:
+    found: dict[str, Any] = {}
+
+    def is_over() -> bool:
+        found.update(user.rpc("tasks/get", {"taskId": task}, DECLARED)["result"])
+        return found["status"] != "working"
+
+    scene.until(is_over)
+    text: str = found["result"]["content"][0]["text"]
+    return text
+
+
+@pytest.fixture
+def shop(scene: Scene) -> Iterator[Workshop]:
+    made = Workshop(scene)
+    yield made
+    made.user.ask("DELETE", f"{SERVERS}/{made.identity}")
+
+
+def test_another_task_is_not_the_answer(scene: Scene, shop: Workshop) -> None:
+    """It may be that of another tenant, whose task the upstream confuses with this one."""
+    shop.state = {"taskId": "t-2", "status": "completed", "result": said("the other's secrets")}
+
+    ended = text_of(scene, shop.user, shop.begun())
+
+    assert "another task" in ended
+
+
+@pytest.mark.parametrize("how", ["removed", "disabled", "moved"])
+def test_a_server_that_is_taken_away_is_not_polled(scene: Scene, shop: Workshop, how: str) -> None:
+    """The task ends, says that its outcome is unknown, and nothing more is sent."""
+    task = shop.begun()
+    scene.until(lambda: shop.house.of("tasks/get"))
+    path = f"{SERVERS}/{shop.identity}"
+    if how == "removed":
+        assert shop.user.ask("DELETE", path).status == 204
+    else:
+        change = {"disabled": {"status": "disabled"}, "moved": {"url": scene.url("good")}}[how]
+        assert shop.user.ask("PATCH", path, change).status == 200
+    asked = len(shop.house.seen)
+
+    assert "unknown" in text_of(scene, shop.user, task)
+    assert len(shop.house.seen) <= asked + 1  # a poll may have been on its way
+    scene.others_go_on()

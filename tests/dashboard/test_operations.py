@@ -1,0 +1,193 @@
+"""The operators' page: what all processes and tenants do, and who may see it."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.config.settings import Config
+from gatepost.dashboard.operations import issuers_of, slow_tools
+from gatepost.runtime.process_reports import (
+    BOUNDS_S,
+    DEPLOYMENT,
+    KEPT_S,
+    LATE_S,
+    SUBJECT,
+    ProcessReport,
+    ProcessReporter,
+    ReportedKeys,
+    ToolTimes,
+)
+from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.conftest import HttpBrowser, open_dashboard_server
+
+OTHER_PAGES = ("/history", "/grants", "/audit", "/tools", "/usage", "/live", "/upstreams")
+
+
+@pytest.fixture(scope="module")
+def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+    with open_billing_server(tmp_path_factory.mktemp("operations")) as running:
+        running.call("find_customer", {"name": "Mueller"})
+        running.call("refund", {"customer": "C-1"})
+        running.call("whoami", {}, "bob", tenant="globex")
+        running.server.gatepost.client.call("not-a-token", "whoami")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def olga(billing: BillingServer) -> Iterator[HttpBrowser]:
+    """An operator who is no approver."""
+    with billing.server.guest("olga") as guest:
+        yield guest
+
+
+def reporter(billing: BillingServer, *, ago_s: float = 0.0) -> ProcessReporter:
+    """A process whose clock is behind."""
+    now = billing.now
+    return ProcessReporter(billing.server.services, clock=lambda: now() - ago_s)
+
+
+def text_of(guest: HttpBrowser) -> str:
+    answer = guest.get("/operations")
+    assert answer.status_code == 200
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", answer.text)).split())
+
+
+def test_an_operator_sees_all_tenants_and_processes(
+    billing: BillingServer, olga: HttpBrowser
+) -> None:
+    """Callers, refusals by reason, issuers with the age of their keys, tools, and each process."""
+    one, other = reporter(billing), reporter(billing, ago_s=LATE_S + 1)
+    for process in (one, other):
+        billing.server.run(process.write())
+    page = text_of(olga)
+    billing.server.run(one.remove())
+    after = text_of(olga)
+    billing.server.run(other.remove())
+
+    assert "Erin Ek acme" in page
+    assert "Bob Bright globex" in page
+    assert re.search(r"Requests by reason .*invalid token \d", page)
+    assert re.search(r"/dev-as ready 2 of 2 (just now|\d+ s ago|\d+ min ago)", page)
+    assert re.search(r"find_customer \S+ s \S+ s 2\b", page)
+    assert (page.count("Ready"), page.count("No report")) == (1, 1)
+    assert (after.count("Ready"), after.count("No report")) == (0, 1)
+    assert "No process has reported yet" in text_of(olga)
+
+
+@pytest.mark.parametrize("who", ["alice", "dave", "erin"])
+def test_no_other_role_sees_another_tenant(billing: BillingServer, who: str) -> None:
+    """An administrator of a tenant neither opens the page nor is led to it."""
+    with billing.server.guest(who) as guest:
+        refused, first = guest.get("/operations"), guest.get("")
+
+    assert refused.status_code == 403
+    assert "not an operator" in unescape(refused.text)
+    assert "globex" not in refused.text
+    assert "/operations" not in first.text
+
+
+def test_an_operator_sees_nothing_else(billing: BillingServer, olga: HttpBrowser) -> None:
+    """Requests and audit records belong to the tenants; the way in leads to the only page."""
+    first = olga.get("")
+
+    assert (first.status_code, first.headers["location"]) == (303, "/dashboard/operations")
+    assert {olga.get(below).status_code for below in OTHER_PAGES} == {403}
+    assert 'href="/dashboard/history"' not in olga.get("/operations").text
+
+
+def test_without_an_operator_there_is_no_page_and_no_report(tmp_path: Path) -> None:
+    """Nothing is stored that nobody may read."""
+
+    def change(config: Config) -> Config:
+        (issuer,) = config.issuers
+        roles = {name: rule for name, rule in issuer.roles.items() if name != "operator"}
+        return msgspec.structs.replace(
+            config, issuers=(msgspec.structs.replace(issuer, roles=roles),)
+        )
+
+    with open_dashboard_server(tmp_path, change=change) as server:
+        server.run(ProcessReporter(server.services).write())
+        with server.guest("alice") as alice:
+            assert alice.get("/operations").status_code == 404
+        entries = server.services.records.of(DEPLOYMENT).entries(SUBJECT)
+        assert server.run(entries.all()) == []
+
+
+def test_a_report_of_another_version_is_passed_over(
+    billing: BillingServer, olga: HttpBrowser
+) -> None:
+    """Versions run side by side while one replaces the other; a dead process is forgotten."""
+    entries, now = billing.server.services.records.of(DEPLOYMENT).entries(SUBJECT), billing.now()
+    newer = ProcessReport(
+        process="p", host="<b>h", pid=1, version="9.9", started_at=now, written_at=now
+    )
+    for key, value, expires_at in (
+        ("odd", b"\x00", now + KEPT_S),
+        ("old", msgspec.msgpack.encode(newer), now - 1),
+        ("new", msgspec.msgpack.encode(newer), now + KEPT_S),
+    ):
+        billing.server.run(entries.put(key, value, now=now, expires_at=expires_at))
+    billing.server.run(reporter(billing).write())
+    page = text_of(olga)
+    for key in (one.key for one in billing.server.run(entries.all())):
+        billing.server.run(entries.delete(key))
+
+    assert page.count("9.9") == 2  # in its row and in the notice
+    assert "Several versions are running" in page
+    assert "<b>h 1" in page
+
+
+def times(tool: str, seconds: float, **calls: int) -> ToolTimes:
+    """Calls by the number of their bucket."""
+    counts = [0] * (len(BOUNDS_S) + 1)
+    for bucket, number in calls.items():
+        counts[int(bucket[1:])] = number
+    return ToolTimes(tool, tuple(counts), seconds)
+
+
+SLOW: list[tuple[list[ToolTimes], list[tuple[str, int, float, float | None]]]] = [
+    ([], []),
+    ([times("a", 1.0, _0=2)], [("a", 2, 0.5, BOUNDS_S[0])]),
+    ([times("a", 1.0, _0=95, _3=5)], [("a", 100, 0.01, BOUNDS_S[0])]),
+    ([times("a", 1.0, _0=94, _3=6)], [("a", 100, 0.01, BOUNDS_S[3])]),
+    ([times("a", 400.0, _16=1)], [("a", 1, 400.0, None)]),
+    (
+        [times("a", 1.0, _2=1), times("b", 4.0, _5=1), times("a", 1.0, _2=1)],
+        [("b", 1, 4.0, BOUNDS_S[5]), ("a", 2, 1.0, BOUNDS_S[2])],
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "expected"), SLOW)
+def test_tools_of_all_processes_are_added_up(found: list[ToolTimes], expected: Any) -> None:
+    """By the bound below which 95 of 100 calls ended."""
+    told = [(one.tool, one.calls, one.mean_s, one.most_s) for one in slow_tools(found)]
+
+    assert told == [
+        (tool, calls, pytest.approx(mean), most) for tool, calls, mean, most in expected
+    ]
+
+
+def test_an_issuer_with_a_problem_comes_first() -> None:
+    """If one process lacks its keys, or they are old."""
+    found = issuers_of(
+        [
+            [ReportedKeys("https://a", "ready", 5.0), ReportedKeys("https://b", "ready", 5.0)],
+            [
+                ReportedKeys("https://a", "ready", 7_300.0),
+                ReportedKeys("https://b", "connect", None),
+            ],
+            [ReportedKeys("https://c", "template", None)],
+        ]
+    )
+
+    assert [(one.issuer, one.good, one.total, one.oldest_s, one.is_old) for one in found] == [
+        ("https://b", 1, 2, 5.0, False),
+        ("https://a", 2, 2, 7_300.0, True),
+        ("https://c", 1, 1, None, False),
+    ]

@@ -1,0 +1,46 @@
+"""One command sets the version in every file that names it."""
+
+import re
+import shutil
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT
+from tests.deploy.conftest import clean, printed
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = ROOT / ".venv/deploy/bin/bump-my-version"
+SETTINGS = ".bumpversion.toml"
+VERSION = "47.11.0"
+NAME = re.compile(r"gatepost[:-](\d+\.\d+\.\d+)|^(?:version|appVersion)\W+(\d+\.\d+\.\d+)", re.M)
+
+
+def test_a_release_has_one_version(tmp_path: Path) -> None:
+    """In both distributions, the chart, the manifests, the README and the changelog; and a tag."""
+    files = tomllib.loads((ROOT / SETTINGS).read_text(encoding="utf-8"))["tool"]["bumpversion"]
+    names = [one.get("filename") or one["glob"] for one in files["files"]]
+    for name in (SETTINGS, *names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    env = clean() | {"GIT_CONFIG_GLOBAL": str(tmp_path / "none")}
+    for name in ("AUTHOR", "COMMITTER"):
+        env |= {f"GIT_{name}_NAME": "a", f"GIT_{name}_EMAIL": "a@example.com"}
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "All"]):
+        printed("git", *command, cwd=tmp_path, env=env)
+    bump = ["bump", "--new-version", VERSION, "--no-sign-tags"]
+    printed(PROGRAM, *bump, cwd=tmp_path, env=env)
+
+    for name in names:
+        text = (tmp_path / name).read_text(encoding="utf-8")
+        if name == "CHANGELOG.md":
+            today = datetime.now(UTC).date()
+            assert f"## Unreleased\n\n## {VERSION} - {today}\n" in text
+        else:
+            found = {one for pair in NAME.findall(text) for one in pair if one}
+            assert found == {VERSION}, (name, found)
+    assert printed("git", "tag", cwd=tmp_path, env=env).split() == [f"v{VERSION}"]
+    assert printed("git", "status", "--short", cwd=tmp_path, env=env) == ""

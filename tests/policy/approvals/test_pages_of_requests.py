@@ -1,0 +1,25 @@
+"""Waiting requests come page by page."""
+
+from gatepost.policy.approvals.request import cursor_of, place_at
+from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
+from tests.policy.conftest import ACME, ApprovalDeployment
+
+
+async def test_what_waits_comes_by_pages() -> None:
+    """Calls and scripts in one order, each on one page, also if they came at one moment."""
+    deployment = ApprovalDeployment(require=["act"])
+    service = deployment.replica().service
+    for number in range(7):
+        await deployment.replica().asked(what=f"{number}")
+        if number == 3:
+            scripts = ScriptApprovals(deployment.records.of(ACME).entries(SUBJECT))
+            await scripts.submit([Script("s.sh", b"1", "workspace")], by="erin", most=9)
+    every = await service.waiting(ACME)
+    found, place = [], None
+    while page := await service.waiting(ACME, after=place, most=2):
+        found.append(len(page))
+        place = place_at(cursor_of(page[-1]))
+        assert page == every[sum(found) - len(page) : sum(found)]
+
+    assert (found, len(every)) == ([2, 2, 2, 2], 8)
+    assert [place_at(text) for text in ("", "x~a", "inf~a", "nan~a", "1.5", "1.5~")] == [None] * 6
