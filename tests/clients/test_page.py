@@ -62,7 +62,7 @@ CALLBACKS = {f"http://{host}:6274/oauth/callback" for host in ("127.0.0.1", "loc
 def test_the_inspectors_page_has_what_its_steps_name() -> None:
     """Labels are literals of the release that is tested; the sign-in comes back to its own page."""
     install()
-    steps = PAGE.partition("The Inspector's page, in version")[2].partition("Claude Code")[0]
+    steps = PAGE.partition("### The Inspector\n")[2].partition("\n### ")[0]
     shown = "".join(
         one.read_text(encoding="utf-8")
         for one in INSPECTOR_BUILDS.glob("web/dist/assets/index-*.js")
@@ -78,7 +78,9 @@ def test_the_inspectors_page_has_what_its_steps_name() -> None:
     assert set(re.findall(r"http://[\w.]+:6274/oauth/callback", steps)) == CALLBACKS
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/providers.md", "docs/troubleshooting.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/clients.md", "docs/providers.md", "docs/troubleshooting.md"]
+)
 def test_every_page_names_both_redirect_addresses_of_the_inspector(page: str) -> None:
     """The browser's address decides which one it sends, and a provider compares them exactly."""
     text = (ROOT / page).read_text(encoding="utf-8")
