@@ -62,7 +62,7 @@ CALLBACKS = {f"http://{host}:6274/oauth/callback" for host in ("127.0.0.1", "loc
 def test_the_inspectors_page_has_what_its_steps_name() -> None:
     """Labels are literals of the release that is tested; the sign-in comes back to its own page."""
     install()
-    steps = PAGE.partition("The Inspector's page, in version")[2].partition("Claude Code")[0]
+    steps = PAGE.partition("### The Inspector\n")[2].partition("\n### ")[0]
     shown = "".join(
         one.read_text(encoding="utf-8")
         for one in INSPECTOR_BUILDS.glob("web/dist/assets/index-*.js")
