@@ -179,19 +179,24 @@ class Served:
         self, step: Step, process: Process, place: Place, folder: Path, cores: Cores
     ) -> None:
         self.step, self._process, self._place, self._cores = step, process, place, cores
-        self._script = folder / "calls.lua"
-        self._script.write_text(wrk.script(WARM, place, folder / "tokens"), encoding="utf-8")
+        self._script, self._file = folder / "calls.lua", folder / "tokens"
+        self._script.write_text(wrk.script(WARM, place, self._file), encoding="utf-8")
+        self._tokens = self._file.read_text(encoding="ascii").split()
 
     def _load(self, seconds: int) -> wrk.Account:
         url = f"http://{self._place.address}"
-        return wrk.load(url, self._script, seconds=seconds, cores=self._cores)
+        account = wrk.load(url, self._script, seconds=seconds, cores=self._cores)
+        # wrk begins with the first token: the next interval goes on where this one ended.
+        at = account.requests % len(self._tokens)
+        self._tokens = [*self._tokens[at:], *self._tokens[:at]]
+        self._file.write_text("".join(f"{one}\n" for one in self._tokens), encoding="ascii")
+        return account
 
     def warm_up(self) -> None:
-        """Send each token once, as far as it is sent within a time."""
-        seconds, until = 1, time.monotonic() + WARM_UP_S
-        while self._load(seconds).reused == 0 and time.monotonic() < until:
-            # wrk begins at the first token each time.
-            seconds *= 2
+        """Send each token once, as far as that is possible within a time."""
+        sent, until = 0, time.monotonic() + WARM_UP_S
+        while sent < len(self._tokens) and time.monotonic() < until:
+            sent += self._load(2).requests
 
     def sample(self, seconds: int) -> Sample:
         """Call the server for an interval."""
