@@ -14,6 +14,7 @@ from pathlib import Path
 from bench import (
     checkpoints,
     contestants,
+    flat,
     gateway,
     hotspots,
     issuer,
@@ -68,6 +69,10 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--replicas", action="store_true", help="what one tenant does over several replicas"
     )
+    parser.add_argument(
+        "--flat", action="store_true", help="what a call costs with more tenants, tools, records"
+    )
+    parser.add_argument("--full", action="store_true", help="with --flat: the largest sizes too")
     parser.add_argument("--profile", action="store_true", help="where Gatepost's time goes")
     parser.add_argument(
         "--walk", action="store_true", help="how many files and functions one call goes through"
@@ -224,6 +229,21 @@ def replicated(options: argparse.Namespace) -> int:
     return 0
 
 
+def flattened(options: argparse.Namespace) -> int:
+    """Call servers of growing sizes, print, save."""
+    wanted = flat.steps(full=options.full, only=options.only)
+    number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 3
+    say = lambda line: print(line, flush=True)  # noqa: E731
+    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
+        site = flat.Site(Path(place), origin, Cores.choose())
+        results = flat.run(site, wanted, number, seconds, say)
+    print(f"\n{flat.render(results)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-flat.json"
+    flat.save(results, this_machine(), path)
+    print(f"Every sample: {shown(path)}")
+    return 0
+
+
 def redacted(options: argparse.Namespace) -> int:
     """Search, print, save; needs no server and no load."""
     costs, makings = redaction.run(options.rounds or (3 if options.quick else 9))
@@ -256,6 +276,8 @@ def main(values: Sequence[str] | None = None) -> int:
             return signed(options)
         if options.replicas:
             return replicated(options)
+        if options.flat:
+            return flattened(options)
         wanted = plan(options)
     except (wrk.LoadError, ValueError) as reason:
         print(reason, file=sys.stderr)

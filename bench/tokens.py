@@ -24,6 +24,8 @@ class Mint:
     issuer: str
     resource: str
     key: jwk.RSAKey
+    tenants: int = TENANTS
+    """Callers are spread over so many."""
 
     @classmethod
     def create(cls, issuer: str, resource: str) -> "Mint":
@@ -37,14 +39,14 @@ class Mint:
         return {"keys": [self.key.as_dict(private=False)]}
 
     def token(self, number: int) -> str:
-        """The token of the *number*-th caller; callers are spread over ten tenants."""
+        """The token of the *number*-th caller."""
         now = int(time.time())
         claims = {
             "iss": self.issuer,
             "aud": self.resource,
             "sub": f"caller-{number}",
             "client_id": "bench",
-            "org_id": f"tenant-{number % TENANTS}",
+            "org_id": f"tenant-{number % self.tenants}",
             "scope": "openid profile",
             "jti": f"{number:016x}",
             "iat": now,
@@ -58,17 +60,17 @@ class Mint:
             return [self.token(number) for number in range(first, first + count)]
         starts = range(first, first + count, BATCH)
         sizes = [min(BATCH, first + count - start) for start in starts]
-        secret = (self.issuer, self.resource, self.key.as_dict(private=True))
+        secret = (self.issuer, self.resource, self.key.as_dict(private=True), self.tenants)
         # Forking a process that already runs the issuer's thread could deadlock.
         with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as workers:
             batches = workers.map(mint_batch, [secret] * len(sizes), starts, sizes)
             return [token for batch in batches for token in batch]
 
 
-def mint_batch(secret: tuple[str, str, dict[str, str]], first: int, count: int) -> list[str]:
+def mint_batch(secret: tuple[str, str, dict[str, str], int], first: int, count: int) -> list[str]:
     """A part of a pool, in a process of its own."""
-    issuer, resource, key = secret
-    mint = Mint(issuer, resource, jwk.RSAKey.import_key(key))
+    issuer, resource, key, tenants = secret
+    mint = Mint(issuer, resource, jwk.RSAKey.import_key(key), tenants)
     return [mint.token(number) for number in range(first, first + count)]
 
 

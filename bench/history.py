@@ -1,0 +1,126 @@
+"""A long audit log, and what the pages and commands that read it cost."""
+
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.checkpoints import public_keys
+from gatepost.audit.record import RecordBody
+from gatepost.audit.record_builder import draft
+from gatepost.audit.search import AuditSearch
+from gatepost.audit.verify import verify
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditDraft, AuditQuery, ChainHead, ChainKey, Segment
+from gatepost.storage.audit_segments import kept, rows_of
+from gatepost.storage.backends import open_records
+
+BATCH = 2_500
+TOGETHER = 25
+"""Records of one segment: as many calls as end at about the same time."""
+SPAN_S = 7 * 86_400
+TOOLS = 20
+TIMES = 5
+PAGE_MS = 100.0
+"""What a page may take at a million records."""
+
+
+@dataclass(frozen=True)
+class PageCost:
+    """How long one page took, in milliseconds."""
+
+    name: str
+    records: int
+    ms: float
+    limited: bool
+    """Whether it is held against `PAGE_MS`."""
+
+    @property
+    def line(self) -> str:
+        """Return the cost as a line of the report."""
+        told = f"{self.records:>15,} records {self.name:<32} {self.ms:10.1f}"
+        if not self.limited:
+            return told
+        verdict = "met" if self.ms <= PAGE_MS else f"missed by {self.ms - PAGE_MS:.0f}"
+        return f"{told}  {PAGE_MS:g}: {verdict}"
+
+
+async def fill(folder: Path, tenant: str, count: int) -> None:
+    """Add so many records of the last week to a tenant's chain."""
+    records = await open_records(f"sqlite:///{folder / 'gatepost.db'}")
+    keyring = KeyRing.load(f"file:{folder / 'keyring.json'}")
+    begin, step = (time.time() - SPAN_S) * 1000, SPAN_S * 1000 / count
+
+    def link(
+        chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
+    ) -> tuple[list[Segment], ChainHead]:
+        made, head = WriteAttempt(keyring).link(chain, found, drafts)
+        rows = [row for one in made for row in rows_of(one)]
+        parts = [rows[at : at + TOGETHER] for at in range(0, len(rows), TOGETHER)]
+        return [one for part in parts for one in kept(1, part[0].number, part)], head
+
+    for first in range(0, count, BATCH):
+        drafts = [
+            draft(
+                RecordBody(
+                    at=int(begin + number * step),
+                    kind="call",
+                    tenant=tenant,
+                    tool=f"tool-{number % TOOLS}",
+                    outcome="success",
+                ),
+                {"arguments": '{"text":"Hello from the benchmark."}'},
+            )
+            for number in range(first, min(first + BATCH, count))
+        ]
+        await records.audit.write({(tenant, 1): drafts}, link)
+    await records.aclose()
+
+
+async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
+    """Measure what reads the records of a tenant, which has about *count* of them."""
+    records = await open_records(f"sqlite:///{database}")
+    keyring = KeyRing.load(f"file:{database.parent / 'keyring.json'}")
+    search, hour = AuditSearch(records), 3600
+    now = time.time() // hour * hour
+    asked: dict[str, Callable[[], Awaitable[object]]] = {
+        "audit, newest": lambda: search.search(tenant, AuditQuery()),
+        "audit, one tool": lambda: search.search(tenant, AuditQuery(tool="tool-3")),
+        "usage, a day": lambda: search.usage(tenant, since=now - 23 * hour, bucket_s=hour),
+        "usage, a week": lambda: search.usage(tenant, since=now - 7 * 24 * hour, bucket_s=6 * hour),
+    }
+    costs = [
+        PageCost(name, count, await _measured(page, TIMES), limited=True)
+        for name, page in asked.items()
+    ]
+    absent = AuditQuery(tool="absent")
+    costs.append(
+        PageCost(
+            "audit, a tool without records",
+            count,
+            await _measured(lambda: search.search(tenant, absent), 1),
+            limited=False,
+        )
+    )
+    keys = public_keys(keyring)
+    costs.append(
+        PageCost(
+            "audit verify",
+            count,
+            await _measured(lambda: verify(records, tenant, keys, keyring), 1),
+            limited=False,
+        )
+    )
+    await records.aclose()
+    return costs
+
+
+async def _measured(page: Callable[[], Awaitable[object]], times: int) -> float:
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        await page()
+        found.append((time.perf_counter() - began) * 1000)
+    return statistics.median(found)
