@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from gatepost.background import during
 from gatepost.policy.revocation.watch import Revocations
@@ -50,8 +49,6 @@ MOST_REPORTS = 200
 BOUNDS_S = TOOL_SECONDS.buckets
 """The bounds of the buckets in `ToolTimes.counts`, in seconds; the last bucket has none."""
 DICE = random.SystemRandom()
-
-log = structlog.get_logger("gatepost.processes")
 
 
 class ReportedKeys(msgspec.Struct, frozen=True):

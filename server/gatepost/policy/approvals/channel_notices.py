@@ -1,11 +1,11 @@
 """Tell people of requests that wait, through a tool such as `chat_send`."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import structlog
 
 from gatepost.background import reason_of
 from gatepost.config.approvals import NoticeSettings
@@ -23,7 +23,7 @@ SENDER = "gatepost"
 MOST_AT_ONCE = 50
 ALLOWED_S = 120.0
 
-log = structlog.get_logger("gatepost.approvals")
+log = logging.getLogger("gatepost.approvals")
 
 
 async def _no_run(call: Call) -> Outcome:
@@ -56,7 +56,10 @@ class ChannelNotices:
         if request.tool == tool.name:
             return
         if len(self._running) >= MOST_AT_ONCE:
-            log.warning("approval_notice_dropped", tenant=change.tenant, approval=change.id)
+            log.warning(
+                "approval_notice_dropped",
+                extra={"tenant": change.tenant, "approval": change.id},
+            )
             return
         task = asyncio.create_task(self._send(request, tool))
         self._running.add(task)
@@ -91,12 +94,15 @@ class ChannelNotices:
         )
         failure = (await self._run(call)).failure
         if failure is not None:
-            log.warning("approval_notice_not_sent", approval=request.id, reason=failure.kind)
+            log.warning(
+                "approval_notice_not_sent",
+                extra={"approval": request.id, "reason": failure.kind},
+            )
 
     def _sent(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.warning("approval_notice_not_sent", **reason_of(task))
+            log.warning("approval_notice_not_sent", extra=reason_of(task))
 
 
 def text_of(request: ApprovalRequest, url: str) -> str:
