@@ -96,7 +96,6 @@ BY_SETTING = {
 """Settings, and what is imported where they are set and only there."""
 UNUSED = {
     "alembic", "asyncpg", "redis",  # other stores
-    "sqlalchemy.orm", "structlog", "rich",  # nothing uses them
     "yaml", "apprise", "icalendar", "starlark", "gatepost_packs.openapi.description",  # other packs
     "gatepost.doctor", "gatepost.dev", "gatepost_keys", "joserfc",  # other commands
     "gatepost.mcp.stdio", "gatepost.mcp_client", "gatepost.testing",

@@ -80,7 +80,7 @@ async def test_a_late_statement_of_sqlite_ends_by_itself(
     assert await records.of("acme").idempotency.begin(idempotency_record(), now=0.0) is None
     await records.aclose()
 
-    assert records.database.engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert records.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
 async def test_a_close_does_not_wait_for_a_disk_that_hangs(
@@ -120,4 +120,4 @@ async def test_a_close_does_not_wait_for_a_server_that_hangs(
         finally:
             own_postgres.signal(signal.SIGCONT)
 
-    assert records.database.engine.sync_engine.pool.checkedin() == 0  # type: ignore[attr-defined]
+    assert records.database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]

@@ -245,7 +245,7 @@ async def test_a_database_that_hung_is_used_again(
             own_postgres.signal(signal.SIGCONT)
         monkeypatch.setattr(database, "ANSWER_S", 20.0)
         again = await asyncio.gather(*(idempotency.get(b"%d" % n) for n in range(30)))
-        pool = records.database.engine.sync_engine.pool
+        pool = records.database.engine.pool
         await records.aclose()
 
     assert {type(answer) for answer in answers} == {StoreUnavailable}

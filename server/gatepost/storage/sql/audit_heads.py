@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row, bindparam, func, insert, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -19,7 +20,6 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.audit_segments import end_of
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.engine import AsyncConnection
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -122,7 +122,7 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))
         latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
-        newest = {row[0]: stored_checkpoint(row[1:]) for row in latest}
+        newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
         made = {
             tenant: signed
             for tenant in heads

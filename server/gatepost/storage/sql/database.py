@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, CursorResult, Executable, Row
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql.engine import AsyncConnection, AsyncEngine
 
 ANSWER_S = 6.0
 """The deadline of a statement, including the wait for a connection."""
@@ -183,7 +183,7 @@ class Database:
 
 def engine_of(url: URL, *, connections: int, **options: Any) -> AsyncEngine:
     """Return an engine in autocommit mode whose errors and logs contain no values."""
-    return AsyncEngine(
+    return create_async_engine(
         url,
         isolation_level="AUTOCOMMIT",
         skip_autocommit_rollback=True,

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import astuple
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
 from gatepost.storage.errors import StoreUnavailable
@@ -15,7 +16,6 @@ from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
 from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.engine import AsyncConnection
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
 
 MOST_ATTEMPTS = 5
