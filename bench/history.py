@@ -17,7 +17,7 @@ from gatepost.storage.audit import AuditDraft, AuditQuery, ChainHead, ChainKey, 
 from gatepost.storage.audit_segments import kept, rows_of
 from gatepost.storage.backends import open_records
 
-BATCH = 2_500
+BATCH = 1_000
 TOGETHER = 25
 """Records of one segment: as many calls as end at about the same time."""
 SPAN_S = 7 * 86_400
