@@ -40,6 +40,7 @@ Clean = Callable[[str | None, str], str]
 """Redacts a text with the secrets of this tenant."""
 
 CORRELATION_BYTES = 128
+TOO_LONG = "(too long)"
 RPC_CHARACTERS, MOST_CHARACTERS = 128, 1000
 """How much of a method or name a line shows, and how long one may be to be shown at all."""
 BY_URI = "resources/"
@@ -183,7 +184,7 @@ def _without(rpc: Rpc, clean: Callable[[str], str], names: Set[str]) -> Rpc:
 
 def _short(text: str, clean: Callable[[str], str]) -> str:
     # Redacted before it is cut: half a secret would not be found.
-    return clean(text)[:RPC_CHARACTERS] if len(text) <= MOST_CHARACTERS else "(too long)"
+    return clean(text)[:RPC_CHARACTERS] if len(text) <= MOST_CHARACTERS else TOO_LONG
 
 
 def _plain(tenant: str | None, text: str) -> str:
