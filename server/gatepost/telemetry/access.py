@@ -119,11 +119,11 @@ def shown(row: Row) -> bytes:
     clock = time.strftime("%H:%M:%S", time.localtime(at))
     tenant = caller.tenant_id if caller is not None else "-"
     line = (
-        f"{clock} {method:<7} {printable(path)}{rpc_text(rpc)} {status} {duration * 1000:.1f} ms"
+        f"{clock} {method:<7} {word(path)}{rpc_text(rpc)} {status} {duration * 1000:.1f} ms"
         f" tenant={tenant} peer={peer} request_id={request_id}"
     )
     if correlation is not None:
-        line += f" correlation={printable(readable(correlation))}"
+        line += f" correlation={word(readable(correlation))}"
     return line.encode("utf-8", "backslashreplace")
 
 
@@ -133,7 +133,12 @@ def rpc_text(rpc: Rpc | None) -> str:
         return ""
     method, name, uri = rpc
     told = name if uri is UNSET else uri
-    return f" {printable(method)}" + ("" if told is UNSET else f" {printable(told)}")
+    return f" {word(method)}" + ("" if told is UNSET else f" {word(told)}")
+
+
+def word(text: str) -> str:
+    """Return the text without spaces, so that clients cannot forge what follows it on the line."""
+    return printable(text).replace(" ", "\\x20")
 
 
 def is_own(row: Row, names: Set[str]) -> bool:
