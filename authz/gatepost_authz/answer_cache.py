@@ -3,6 +3,7 @@
 import hashlib
 import random
 from collections.abc import Callable
+from threading import Lock
 from typing import Generic, TypeVar
 
 import msgspec
@@ -36,29 +37,32 @@ class RandomCache(Generic[K, T]):
         """Read these directly; `keep` and `drop` change them."""
         self._places: list[K] = []
         """The keys of all entries."""
+        # Two threads that replace the same place would leave an entry that nothing removes.
+        self._changing = Lock()
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def keep(self, key: K, entry: T) -> None:
         """Add or replace an entry."""
-        if key not in self.entries:
-            if self.capacity < 1:
-                return
-            if len(self._places) < self.capacity:
-                self._places.append(key)
-            else:
-                place = DICE.randrange(len(self._places))
-                # Another thread may have taken the same place.
-                self.entries.pop(self._places[place], None)
-                self._places[place] = key
-        self.entries[key] = entry
+        with self._changing:
+            if key not in self.entries:
+                if self.capacity < 1:
+                    return
+                if len(self._places) < self.capacity:
+                    self._places.append(key)
+                else:
+                    place = DICE.randrange(len(self._places))
+                    del self.entries[self._places[place]]
+                    self._places[place] = key
+            self.entries[key] = entry
 
     def drop(self, which: Callable[[T], bool]) -> None:
         """Remove these entries, and those that are no longer valid."""
-        kept = self.entries.items()
-        self.entries = {key: one for key, one in kept if one is not None and not which(one)}
-        self._places = list(self.entries)
+        with self._changing:
+            kept = self.entries.items()
+            self.entries = {key: one for key, one in kept if one is not None and not which(one)}
+            self._places = list(self.entries)
 
 
 class CachedAnswer(msgspec.Struct, Generic[T], frozen=True):

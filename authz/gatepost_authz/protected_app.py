@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from starlette.routing import Router
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.challenge import Challenge
@@ -54,24 +54,29 @@ class ProtectedApp:
         metadata = MetadataRoutes(
             target, authorization_servers=registry.for_tenant, scopes=scopes, name=name
         )
-        bearer = BearerMiddleware(
+        self._bearer = BearerMiddleware(
             app,
             resource=target,
             verifier=JwtVerifier(registry, self._keys, VerdictCache(), policy=policy),
             challenge=Challenge(baseline=tuple(scopes)),
             baseline=frozenset(scopes),
         )
-        routes = metadata.routes(root=True)
-        self._router = Router(routes, redirect_slashes=False, default=bearer)
+        self._routes = metadata.routes(root=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan":
-            await self._router(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            await self._keys.aclose()
+            await self._fetcher.aclose()
             return
-        # The router would answer these messages itself, and FastMCP and others start on them.
-        await self._app(scope, receive, send)
-        await self._keys.aclose()
-        await self._fetcher.aclose()
+        # Not a Router, which would enter itself in the scope: the application's `url_for` would
+        # then look for names of its routes here.
+        for route in self._routes:
+            match, found = route.matches(scope)
+            if match is Match.FULL:
+                await route.handle({**scope, **found}, receive, send)
+                return
+        await self._bearer(scope, receive, send)
 
 
 def _refuse_problems(

@@ -1,11 +1,12 @@
 """Opaque tokens: who is asked about them, what answers count, and for how long."""
 
 import asyncio
+from threading import Thread
 from typing import Any
 
 import pytest
 
-from gatepost_authz.answer_cache import REMEMBERED, Memory
+from gatepost_authz.answer_cache import REMEMBERED, Memory, RandomCache
 from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspector import QUESTIONS
@@ -184,6 +185,27 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @pytest.mark.requirement("N22")
+def test_threads_that_fill_a_cache_at_once_leave_bounded_traces() -> None:
+    """Two of them would replace the same place, and nothing would remove one entry."""
+    cache = RandomCache[object, int](1)
+    other = Thread(target=cache.keep, args=("other", 1))
+
+    class Replaced:
+        """A key that another thread replaces at the moment at which it is looked up."""
+
+        def __hash__(self) -> int:
+            if cache.entries and other.ident is None:
+                other.start()
+                other.join(0.05)
+            return 1
+
+    for key in (Replaced(), "new"):
+        cache.keep(key, 2)
+    other.join()
+
+    assert len(cache.entries) == 1
+
+
 def test_a_clock_that_steps_back_ends_what_was_remembered() -> None:
     """Otherwise a step of a day would keep a revoked token alive for a day."""
     memory: Memory[int] = Memory()

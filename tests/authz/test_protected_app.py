@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
@@ -20,9 +21,9 @@ ORIGIN = "http://127.0.0.1:9000"
 RESOURCE = f"{ORIGIN}/mcp"
 
 
-async def tenant(request: object) -> JSONResponse:
-    scope: Scope = request.scope  # type: ignore[attr-defined]
-    return JSONResponse({"tenant": caller_of(scope).tenant_id})
+async def tenant(request: Request) -> JSONResponse:
+    other = request.url_for("other").path
+    return JSONResponse({"tenant": caller_of(request.scope).tenant_id, "other": other})
 
 
 def issuer(url: str, **settings: object) -> Issuer:
@@ -38,7 +39,8 @@ def forge() -> Iterator[TokenFactory]:
 
 @pytest.fixture
 def protected(forge: TokenFactory) -> ProtectedApp:
-    routes = [Route("/mcp", tenant), Route("/other", tenant), WebSocketRoute("/socket", tenant)]
+    routes = [Route("/mcp", tenant), Route("/other", tenant, name="other")]
+    routes.append(WebSocketRoute("/socket", tenant))
     return ProtectedApp(
         Starlette(routes=routes),
         resource=RESOURCE,
@@ -78,10 +80,10 @@ async def test_every_path_needs_a_token(
 async def test_a_token_reaches_the_application(
     client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
-    """The application reads the tenant that the token names."""
+    """The application reads the tenant that the token names, and finds its own routes by name."""
     answer = await client.get("/mcp", headers=bearer(forge.token(scope="files:read")))
 
-    assert answer.json() == {"tenant": "acme"}
+    assert answer.json() == {"tenant": "acme", "other": "/other"}
 
 
 async def test_clients_find_the_issuer_at_every_location(

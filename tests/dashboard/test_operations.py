@@ -11,6 +11,7 @@ import pytest
 
 from gatepost.config.settings import Config
 from gatepost.dashboard.operations import issuers_of, slow_tools
+from gatepost.runtime import process_reports
 from gatepost.runtime.process_reports import (
     BOUNDS_S,
     DEPLOYMENT,
@@ -142,6 +143,26 @@ def test_a_report_of_another_version_is_passed_over(
     assert "<b>h 1" in page
 
 
+def test_processes_that_ended_hide_none_that_serves(
+    billing: BillingServer, olga: HttpBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports that expired, or that nobody wrote again, lie before it in the store."""
+    monkeypatch.setattr(process_reports, "MOST_REPORTS", 2)
+    entries, now = billing.server.services.records.of(DEPLOYMENT).entries(SUBJECT), billing.now()
+    for key, age_s in (("a", KEPT_S + 1), ("b", KEPT_S + 1), ("c", 99.0), ("d", 99.0), ("e", 0.0)):
+        report = ProcessReport(
+            process=key, host=f"host-{key}", pid=1, version="1", started_at=0, written_at=now
+        )
+        value = msgspec.msgpack.encode(report)
+        expires_at = now - age_s + KEPT_S
+        billing.server.run(entries.put(key, value, now=now, expires_at=expires_at))
+    page = text_of(olga)
+    for key in "abcde":
+        billing.server.run(entries.delete(key))
+
+    assert re.findall(r"host-\w", page) in (["host-c", "host-e"], ["host-d", "host-e"])
+
+
 def times(tool: str, seconds: float, **calls: int) -> ToolTimes:
     """Calls by the number of their bucket."""
     counts = [0] * (len(BOUNDS_S) + 1)
@@ -156,6 +177,8 @@ SLOW: list[tuple[list[ToolTimes], list[tuple[str, int, float, float | None]]]] =
     ([times("a", 1.0, _0=95, _3=5)], [("a", 100, 0.01, BOUNDS_S[0])]),
     ([times("a", 1.0, _0=94, _3=6)], [("a", 100, 0.01, BOUNDS_S[3])]),
     ([times("a", 400.0, _16=1)], [("a", 1, 400.0, None)]),
+    # Another version, with other buckets.
+    ([ToolTimes("a", (1, 2), 9.0), times("a", 1.0, _0=2)], [("a", 2, 0.5, BOUNDS_S[0])]),
     (
         [times("a", 1.0, _2=1), times("b", 4.0, _5=1), times("a", 1.0, _2=1)],
         [("b", 1, 4.0, BOUNDS_S[5]), ("a", 2, 1.0, BOUNDS_S[2])],

@@ -59,7 +59,7 @@ def test_a_traceback_is_kept_without_the_token_in_it(formatter: logging.Formatte
 
 
 def test_a_client_cannot_write_lines_of_its_own() -> None:
-    """A path with a line break stays one line in both forms."""
+    """A path with a line break stays one line in both forms, and one with spaces one word."""
     row: Row = (
         0.25,
         "GET",
@@ -74,6 +74,7 @@ def test_a_client_cannot_write_lines_of_its_own() -> None:
     )
 
     assert as_text([row]).count(b"\n") == 1
+    assert len(as_text([row]).split()) == 12, "no field of the line is forged"
     assert as_json([row]).count(b"\n") == 1
     assert json.loads(as_json([row]))["path"] == row[2]
     assert json.loads(as_json([row]))["correlation"] == "a\nb"

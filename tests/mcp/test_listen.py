@@ -74,6 +74,16 @@ async def test_su_01_a_filter_that_is_none_is_refused_before_any_event(
     assert len(client.streams) == 0
 
 
+async def test_a_stream_keeps_nothing_of_a_long_request(client: EndpointClient) -> None:
+    """Parameters that nothing reads may weigh megabytes, and a stream lasts for days."""
+    long = "x" * 100_000
+    async with listening(client, TOOLS, name=long, uri=f"a:{long}") as stream:
+        await stream.acknowledged()
+        kept = len(repr(stream.scope))
+
+    assert kept < 10_000
+
+
 @pytest.mark.requirement("SU-01", "T-16")
 async def test_su_01_who_reads_no_events_is_told_so(client: EndpointClient) -> None:
     """406 and words, instead of a stream that is not understood."""

@@ -226,7 +226,9 @@ COMMENT = "comment"
 class ListenStream:
     """What has arrived on one stream; `next` waits for more, never longer than ten seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self.scope = scope
+        """The request's scope, which lasts as long as the stream."""
         self.start: Mapping[str, Any] = {}
         self.hung_up = asyncio.Event()
         self.reading = asyncio.Event()
@@ -293,12 +295,12 @@ async def listening(
     identity: Any = 7,
     caller: TenantContext | None = None,
     meta: Mapping[str, Any] | None = None,
+    **params: Any,
 ) -> AsyncIterator[ListenStream]:
     """A stream for *wanted* (`params.notifications`); hung up at the end of the block."""
     known = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}, **(meta or {})}
-    body = message(
-        "subscriptions/listen", {"notifications": wanted, "_meta": known}, identity=identity
-    )
+    asked = {"notifications": wanted, "_meta": known, **params}
+    body = message("subscriptions/listen", asked, identity=identity)
     scope = {
         "type": "http",
         "method": "POST",
@@ -313,7 +315,7 @@ async def listening(
         "gatepost.request_id": "request-1",
         "gatepost.body": body,
     }
-    stream = ListenStream()
+    stream = ListenStream(scope)
     task = asyncio.create_task(client.endpoint(scope, stream.receive, stream.send))
     try:
         yield stream

@@ -22,6 +22,7 @@ from gatepost_authz.reasons import NO_RULE, RULES
 
 CALLERS, TOOLS = 50, 20
 SLOW_SHARE = 0.95
+BUCKETS = len(BOUNDS_S) + 1
 OLD_KEYS_S = 7_200.0
 """The age of keys that the documented alert uses, too."""
 GOOD_STATES = frozenset({"ready", "asked", "template"})
@@ -109,7 +110,9 @@ def slow_tools(found: Sequence[ToolTimes]) -> list[SlowTool]:
     counts: dict[str, list[int]] = {}
     seconds: dict[str, float] = {}
     for one in found:
-        before = counts.get(one.tool, [0] * len(one.counts))
+        if len(one.counts) != BUCKETS:
+            continue  # by another version, whose buckets have other bounds
+        before = counts.get(one.tool, [0] * BUCKETS)
         counts[one.tool] = [a + b for a, b in zip(before, one.counts, strict=True)]
         seconds[one.tool] = seconds.get(one.tool, 0.0) + one.seconds
     tools = [

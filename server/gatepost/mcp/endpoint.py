@@ -10,7 +10,7 @@ from gatepost.http.body import Gone, UntilDisconnect
 from gatepost.http.scope import REQUEST_ID, RPC, WHOLE_BODY
 from gatepost.mcp.body import read_body, too_much
 from gatepost.mcp.dispatch import DOUBLED, Dispatch
-from gatepost.mcp.event_stream import EventStream, SseResponse, reads_events
+from gatepost.mcp.event_stream import EventStream, SseResponse, reads_events, release
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, IncomingMessage, JsonRpcError, is_batch, read
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.request import (
@@ -139,9 +139,7 @@ class Endpoint:
         # Asked this way round because nearly all are, and to ask of a Line costs five times that.
         if not isinstance(answer, ExchangeResponse):
             if answer is not None:
-                # Everything that the request brought is let go of: it could weigh megabytes, and
-                # the stream may stay for days.
-                scope.pop(WHOLE_BODY, None)
+                release(scope)
                 await answer.run(receive, send)
             return
         body = answer.body

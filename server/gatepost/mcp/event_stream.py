@@ -6,10 +6,13 @@ from collections.abc import Awaitable, Generator
 from functools import cached_property
 from typing import Any
 
-from starlette.types import Receive, Send
+from msgspec import UNSET
+from starlette.types import Receive, Scope, Send
 
 from gatepost.http.open_streams import OpenStreams
+from gatepost.http.scope import RPC, WHOLE_BODY
 from gatepost.mcp.jsonrpc import notification
+from gatepost.telemetry.access import MOST_CHARACTERS, TOO_LONG
 from gatepost.tools.interruption import Interruptible, Stop
 from gatepost_authz.caller import TenantContext
 
@@ -76,6 +79,15 @@ class SseResponse:
             self.started = True
             start = {"type": "http.response.start", "status": 200, "headers": HEADERS.copy()}
             await self._send(start)
+
+
+def release(scope: Scope) -> None:
+    """Drop what a request brought: it may weigh megabytes, and its stream may stay for days."""
+    scope.pop(WHOLE_BODY, None)
+    if (rpc := scope.get(RPC)) is not None:
+        scope[RPC] = tuple(
+            TOO_LONG if one is not UNSET and len(one) > MOST_CHARACTERS else one for one in rpc
+        )
 
 
 def reads_events(accept: bytes) -> bool:

@@ -51,7 +51,7 @@ class ApprovalServices:
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
         self.outbox = OutboxSender(records, self.webhook)
         self._notices = ChannelNotices(clock=clock)
-        self._listeners = *listeners, self._notices
+        self._listeners = tuple(listeners)
         self._notifier = ApprovalNotifier(relay, *self._listeners, audit=ApprovalAudit(writer))
         self.service = ApprovalService(
             records, keyring, redaction, self._notifier, is_revoked=is_revoked, clock=clock
@@ -73,17 +73,19 @@ class ApprovalServices:
         by_name: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         settings = config.approvals
         self.service.apply(settings, plan_of(settings, by_name.values()), by_name, beside)
-        if run is not None:
-            noticed = by_name.get(settings.notice.tool)
+        listeners = self._listeners
+        noticed = by_name.get(settings.notice.tool)
+        if run is not None and noticed is not None:
             self._notices.apply(settings.notice, noticed, pages(config), run)
+            listeners = *listeners, self._notices
         hook = settings.webhook
         key = key_of(resolve(hook.secret)) if hook.url else b""
         self.webhook.apply(hook.url, key, pages(config))
         if hook.url:
             message_of = self.webhook.message
-            self._notifier.apply(self.outbox, *self._listeners, message_of=message_of)
+            self._notifier.apply(self.outbox, *listeners, message_of=message_of)
         else:
-            self._notifier.apply(*self._listeners)
+            self._notifier.apply(*listeners)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

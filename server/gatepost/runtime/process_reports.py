@@ -217,12 +217,11 @@ async def reporting(parts: ReportedParts) -> AsyncIterator[None]:
 
 async def reports(records: Records, now: float) -> list[ProcessReport]:
     """Return the reports of all processes by host and start; raises StoreUnavailable."""
-    entries = await _stored(records).all()
-    found = [
-        report
-        for one in entries[:MOST_REPORTS]
-        if (one.expires_at or 0.0) > now and (report := _read(one.value)) is not None
-    ]
+    # Expired ones stay stored for a while. Bounded after them, and to the newest, so that processes
+    # that end without a word again and again hide none that serves.
+    kept = [one for one in await _stored(records).all() if (one.expires_at or 0.0) > now]
+    newest = sorted(kept, key=lambda one: -(one.expires_at or 0.0))[:MOST_REPORTS]
+    found = [report for one in newest if (report := _read(one.value)) is not None]
     return sorted(found, key=lambda one: (one.host, one.started_at, one.process))
 
 

@@ -40,6 +40,7 @@ Clean = Callable[[str | None, str], str]
 """Redacts a text with the secrets of this tenant."""
 
 CORRELATION_BYTES = 128
+TOO_LONG = "(too long)"
 RPC_CHARACTERS, MOST_CHARACTERS = 128, 1000
 """How much of a method or name a line shows, and how long one may be to be shown at all."""
 BY_URI = "resources/"
@@ -118,11 +119,11 @@ def shown(row: Row) -> bytes:
     clock = time.strftime("%H:%M:%S", time.localtime(at))
     tenant = caller.tenant_id if caller is not None else "-"
     line = (
-        f"{clock} {method:<7} {printable(path)}{rpc_text(rpc)} {status} {duration * 1000:.1f} ms"
+        f"{clock} {method:<7} {word(path)}{rpc_text(rpc)} {status} {duration * 1000:.1f} ms"
         f" tenant={tenant} peer={peer} request_id={request_id}"
     )
     if correlation is not None:
-        line += f" correlation={printable(readable(correlation))}"
+        line += f" correlation={word(readable(correlation))}"
     return line.encode("utf-8", "backslashreplace")
 
 
@@ -132,7 +133,12 @@ def rpc_text(rpc: Rpc | None) -> str:
         return ""
     method, name, uri = rpc
     told = name if uri is UNSET else uri
-    return f" {printable(method)}" + ("" if told is UNSET else f" {printable(told)}")
+    return f" {word(method)}" + ("" if told is UNSET else f" {word(told)}")
+
+
+def word(text: str) -> str:
+    """Return the text without spaces, so that clients cannot forge what follows it on the line."""
+    return printable(text).replace(" ", "\\x20")
 
 
 def is_own(row: Row, names: Set[str]) -> bool:
@@ -183,7 +189,7 @@ def _without(rpc: Rpc, clean: Callable[[str], str], names: Set[str]) -> Rpc:
 
 def _short(text: str, clean: Callable[[str], str]) -> str:
     # Redacted before it is cut: half a secret would not be found.
-    return clean(text)[:RPC_CHARACTERS] if len(text) <= MOST_CHARACTERS else "(too long)"
+    return clean(text)[:RPC_CHARACTERS] if len(text) <= MOST_CHARACTERS else TOO_LONG
 
 
 def _plain(tenant: str | None, text: str) -> str:

@@ -14,6 +14,7 @@ from gatepost.check.approvals import problems
 from gatepost.check.pack_loading import load
 from gatepost.config.approvals import ApprovalsSettings, NoticeSettings
 from gatepost.config.settings import Config, StorageSettings, ToolsSettings
+from gatepost.policy.approvals import channel_notices
 from gatepost.runtime.services import Services, opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
@@ -23,6 +24,7 @@ from tests.support.measuring import eventually
 
 pack = Pack("notices")
 TOLD: list[tuple[str, str, str]] = []
+OVER = asyncio.Event()
 WITHIN_S = 60
 
 
@@ -39,6 +41,22 @@ async def tell(ctx: CallContext, channel: str, message: str) -> str:
 async def pay(ctx: CallContext, amount: int) -> str:
     """Pay somebody."""
     return "paid"
+
+
+@pack.tool(read_only=False, destructive=False)
+async def post(ctx: CallContext, message: str) -> str:
+    """Tell people through a tool that needs approval, with other arguments each time."""
+    TOLD.append((ctx.caller.tenant_id, "", message))
+    outcome = await ctx.call("pay", {"amount": len(TOLD)})
+    return "told" if outcome.failure is None else outcome.failure.kind
+
+
+@pack.tool(read_only=False, destructive=False)
+async def hang(ctx: CallContext, message: str) -> str:
+    """Take until the test is over."""
+    TOLD.append((ctx.caller.tenant_id, "", message))
+    await OVER.wait()
+    return "told"
 
 
 NOTICE = NoticeSettings(tool="tell", arguments={"channel": "approvals"})
@@ -63,9 +81,9 @@ async def serving(**approvals: Any) -> AsyncIterator[Services]:
         yield services
 
 
-async def ask(services: Services, tool: str = "pay", **arguments: Any) -> str:
+async def ask(services: Services, tool: str = "pay", tenant: str = "acme", **arguments: Any) -> str:
     encoded = msgspec.json.encode(arguments)
-    caller = a_caller(scopes=frozenset({"chat:send"}))
+    caller = a_caller(tenant_id=tenant, scopes=frozenset({"chat:send"}))
     outcome = await services.runner.run(
         Call(caller=caller, name=tool, arguments=encoded, request_id="r")
     )
@@ -115,6 +133,34 @@ async def test_a_tool_that_needs_approval_does_not_tell_of_itself() -> None:
 
     assert sorted(waiting) == ["pay", "tell", "tell"]
     assert TOLD == []
+
+
+async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> None:
+    """They have other arguments each time, so each would be a new request."""
+    async with serving(notice=NoticeSettings(tool="post")) as services:
+        assert await ask(services, amount=1_000) == "approval_pending"
+        await heard(1)
+        waiting = 0
+        for _ in range(1_000):
+            waiting = len(await services.approvals.waiting("acme"))
+            await asyncio.sleep(0)
+
+    assert (waiting, len(TOLD)) == (2, 1)
+
+
+async def test_a_tenant_leaves_notices_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its channel hangs and its requests are many; another tenant is told all the same."""
+    OVER.clear()
+    monkeypatch.setattr(channel_notices, "MOST_OF_TENANT", 2)
+    monkeypatch.setattr(channel_notices, "MOST_AT_ONCE", 3)
+    async with serving(notice=NoticeSettings(tool="hang")) as services:
+        for amount in range(4):
+            await ask(services, amount=amount)
+        await ask(services, tenant="globex", amount=1)
+        await heard(3)
+        OVER.set()
+
+    assert [tenant for tenant, _, _ in TOLD] == ["acme", "acme", "globex"]
 
 
 @pytest.mark.parametrize(

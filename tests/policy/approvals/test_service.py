@@ -380,3 +380,16 @@ async def test_the_history_has_pages() -> None:
 
     told = [json.loads(one.arguments)["what"] for one in (*first, *rest)]
     assert told == ["4", "3", "2", "1", "0"]
+
+
+async def test_a_comment_is_text_that_people_see() -> None:
+    """Tags and marks of direction could hide instructions; a terminal may send other bytes."""
+    replica = ApprovalDeployment(require=["act"]).replica()
+    request = await replica.asked(what="a")
+
+    with pytest.raises(Undecidable, match="UTF-8"):
+        await replica.service.approve(ACME, request.id, BOB, reason="f\udcfcr heute")
+    hidden = "Für\u202e heute.\U000e0041\U000e0042\u200b"
+    approved = await replica.service.approve(ACME, request.id, BOB, reason=hidden)
+
+    assert approved.decisions[-1].reason == "Für heute."

@@ -20,7 +20,8 @@ Run = Callable[[Call], Awaitable[Outcome]]
 
 SENDER = "gatepost"
 """The caller of these calls in the audit log; it is no issuer's."""
-MOST_AT_ONCE = 50
+MOST_AT_ONCE, MOST_OF_TENANT = 200, 20
+"""How many notices are under way, of all tenants and of one; further ones are not sent."""
 ALLOWED_S = 120.0
 
 log = logging.getLogger("gatepost.approvals")
@@ -40,7 +41,8 @@ class ChannelNotices:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], str] = {}
+        """The tenant of each notice that is under way."""
         self.apply(NoticeSettings(), None, no_page, _no_run)
 
     def apply(self, settings: NoticeSettings, tool: Tool | None, page: Page, run: Run) -> None:
@@ -50,19 +52,22 @@ class ChannelNotices:
     async def __call__(self, change: ApprovalChange) -> None:
         """Begin to send a notice of a new request."""
         request, tool = change.request, self._tool
-        # A notice that needs an approval itself must not cause the next one.
         if tool is None or request is None or change.what != "requested":
             return
-        if request.tool == tool.name:
+        # A notice that needs an approval itself, or whose tool calls another one that needs it,
+        # must not cause the next one.
+        if request.tool == tool.name or request.caller.issuer == SENDER:
             return
-        if len(self._running) >= MOST_AT_ONCE:
+        # One tenant's requests must not leave other tenants without notices.
+        theirs = sum(tenant == change.tenant for tenant in self._running.values())
+        if len(self._running) >= MOST_AT_ONCE or theirs >= MOST_OF_TENANT:
             log.warning(
                 "approval_notice_dropped",
                 extra={"tenant": change.tenant, "approval": change.id},
             )
             return
         task = asyncio.create_task(self._send(request, tool))
-        self._running.add(task)
+        self._running[task] = change.tenant
         task.add_done_callback(self._sent)
 
     async def settle(self, within_s: float) -> None:
@@ -100,7 +105,7 @@ class ChannelNotices:
             )
 
     def _sent(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
+        del self._running[task]
         if not task.cancelled() and task.exception() is not None:
             log.warning("approval_notice_not_sent", extra=reason_of(task))
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -42,10 +43,13 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
+from gatepost.telemetry.logs import UNSEEN
 from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
 
 MOST_REASON = 1_000
+HALF = re.compile("[\ud800-\udfff]")
+"""What a terminal's bytes become that are not UTF-8."""
 PAGE = 50
 EXPIRE_EVERY_S = 5.0
 TIDY_EVERY = 720
@@ -342,10 +346,16 @@ class ApprovalService:
         return {"sealed": both, "edited": shown}
 
     def _cleaned(self, tenant: str, reason: str) -> str:
-        """Return a person's reason without secrets; Undecidable if it is too long."""
-        reason = reason.strip()
+        """
+        Return a person's reason without secrets; Undecidable if it is too long or not text.
+
+        Unseen characters could hide instructions for the agent in what a person has pasted.
+        """
+        reason = UNSEEN.sub("", reason).strip()
         if len(reason) > MOST_REASON:
             raise Undecidable(f"A reason has at most {MOST_REASON} characters.")
+        if HALF.search(reason):
+            raise Undecidable("A reason must be UTF-8 text. Type it again in a UTF-8 terminal.")
         return self._redaction.clean(tenant, reason)
 
 
