@@ -24,7 +24,7 @@ from tests.support.measuring import steps
 
 MOST_STEPS = 5
 RECORDS = 32
-MOST_BUILDER_STEPS = 114
+MOST_BUILDER_STEPS = 121
 MOST_LINK_STEPS = 15
 MOST_BATCH_STEPS = 140
 

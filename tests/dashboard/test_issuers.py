@@ -23,6 +23,7 @@ from tests.dashboard.conftest import (
 from tests.support.browser import Person
 from tests.support.issuers import RESOURCE_SERVER, TokenForm, authorization_server
 from tests.support.issuers import SECRET as OTHER_SECRET
+from tests.support.measuring import capture_logs
 
 
 @contextmanager
@@ -147,7 +148,7 @@ def test_a_path_without_a_tenant_is_nowhere(apart: DashboardServer) -> None:
 
 
 def test_two_tokens_that_name_different_people_open_nothing(
-    apart: DashboardServer, capsys: pytest.CaptureFixture[str]
+    apart: DashboardServer,
 ) -> None:
     """The ID token is held against the access token; the page says nothing, the log why."""
     provider: Provider = apart.provider
@@ -161,13 +162,14 @@ def test_two_tokens_that_name_different_people_open_nothing(
             access,
         )
         try:
-            answer = guest.http.get(back)
+            with capture_logs() as logs:
+                answer = guest.http.get(back)
         finally:
             provider.id_token = kept  # type: ignore[method-assign]
 
         assert answer.status_code == 403
         assert "another_subject" not in answer.text
-        assert "another_subject" in capsys.readouterr().out
+        assert "another_subject" in str(logs)
 
 
 HTTPS = Resource("https://mcp.example.com/t/{tenant}/mcp")

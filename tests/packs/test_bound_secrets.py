@@ -17,6 +17,7 @@ from tests.packs.conftest import (
     by_rest,
     open_server,
 )
+from tests.support.measuring import capture_logs
 
 PLAIN_MOVED = ("plain", "moved")
 TOKEN = "glpat-goes-to-one-host-only"
@@ -335,14 +336,13 @@ def test_a_literal_goes_where_its_caller_says(
     assert secret_servers.stolen()
 
 
-def test_what_was_withheld_is_logged(
-    secret_servers: SecretBindingServers, agent: Agent, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_withheld_is_logged(secret_servers: SecretBindingServers, agent: Agent) -> None:
     """With the host that a caller wanted it to be sent to."""
-    agent.call(
-        "gitlab_request", endpoint=secret_servers.thief.url, token="secret:BOUND", path="/list"
-    )
-    told = capsys.readouterr().out
+    with capture_logs() as logs:
+        agent.call(
+            "gitlab_request", endpoint=secret_servers.thief.url, token="secret:BOUND", path="/list"
+        )
+    told = str(logs)
 
     assert re.search(f"secret_withheld.*{secret_servers.thief.place}", told)
     assert TOKEN not in told

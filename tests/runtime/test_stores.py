@@ -278,6 +278,8 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
     assert moved.process.returncode == 0
     assert moved.stdout.splitlines() == [
         "0001: Create all tables.",
+        "0002: Create the hourly sums of audit records.",
+        "0003: Create the index of waiting approval requests.",
         f"Migrated from revision none to {REVISION}.",
     ]
     assert outcome(fine) == (0, "The database is up to date.")
