@@ -20,9 +20,10 @@ from gatepost_authz.config import (
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.tenant import closed_set, names_by_segment
 
-ROLES = ("approver", "admin", "operator")
-"""The roles that the rules of an issuer can assign."""
 OPERATOR = "operator"
+"""The role of the people who run this server; it reaches the data of all tenants."""
+ROLES = ("approver", "admin", OPERATOR)
+"""The roles that the rules of an issuer can assign."""
 
 ASYMMETRIC = frozenset({"EdDSA", "Ed25519"}) | {
     f"{family}{size}" for family in ("RS", "PS", "ES") for size in (256, 384, 512)

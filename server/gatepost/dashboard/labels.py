@@ -8,6 +8,7 @@ import msgspec
 from gatepost.dashboard import argument_tree, escaping, formats
 from gatepost.dashboard.page import DECIDERS
 from gatepost.policy.approvals.request import USES
+from gatepost_authz.check import OPERATOR
 
 
 class NavigationLink(msgspec.Struct, frozen=True):
@@ -32,7 +33,7 @@ NAVIGATION = (
     NavigationLink("/tools", "Tools", DECIDERS),
     NavigationLink("/upstreams", "Upstreams", frozenset({"admin"})),
     NavigationLink("/usage", "Usage", DECIDERS),
-    NavigationLink("/operations", "Operations", frozenset({"operator"})),
+    NavigationLink("/operations", "Operations", frozenset({OPERATOR})),
 )
 
 

@@ -9,7 +9,6 @@ from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
 from gatepost.runtime.process_reports import (
     BOUNDS_S,
     LATE_S,
-    OPERATOR,
     ProcessReport,
     ReportedKeys,
     ToolTimes,
@@ -18,6 +17,7 @@ from gatepost.runtime.process_reports import (
 )
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.runtime.services import Services
+from gatepost_authz.check import OPERATOR
 from gatepost_authz.reasons import NO_RULE, RULES
 
 CALLERS, TOOLS = 50, 20

@@ -19,8 +19,9 @@ from gatepost.dashboard.request_page import RequestPage
 from gatepost.dashboard.templating import Templates
 from gatepost.dashboard.tools import ToolsPage
 from gatepost.dashboard.usage import UsagePage
-from gatepost.runtime.process_reports import OPERATOR, has_operators
+from gatepost.runtime.process_reports import has_operators
 from gatepost.runtime.services import Services
+from gatepost_authz.check import OPERATOR
 
 
 def pages(config: Config, services: Services, view: Templates) -> tuple[PageRoute, ...]:

@@ -12,6 +12,7 @@ import random
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Sized
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -26,14 +27,13 @@ from gatepost.runtime.version import version
 from gatepost.storage.entries import Entries
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.telemetry.metric_families import REFUSALS, TOKENS_REFUSED, TOOL_SECONDS
+from gatepost.telemetry.metric_families import REFUSALS, TOKENS_REFUSED, TOOL_SECONDS, MetricFamily
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import totals_of
+from gatepost_authz.check import OPERATOR
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import IssuerKeySets
 
-OPERATOR = "operator"
-"""The role of the people who run this server; it reaches the data of all tenants."""
 DEPLOYMENT = "-"
 """What all tenants share is stored under this name, which is no tenant's id."""
 SUBJECT = "processes"
@@ -176,10 +176,8 @@ class ProcessReporter:
             stores=dict(stores),
             streams=len(parts.streams),
             issuers=keys[:MOST_ISSUERS],
-            refusals={name: one for (name,), (one,) in totals_of(REFUSALS, parts.meter).items()},
-            tokens={
-                name: one for (name,), (one,) in totals_of(TOKENS_REFUSED, parts.meter).items()
-            },
+            refusals=_by_reason(REFUSALS, parts.meter),
+            tokens=_by_reason(TOKENS_REFUSED, parts.meter),
             tools=tool_times(parts.meter),
         )
 
@@ -227,11 +225,14 @@ async def reports(records: Records, now: float) -> list[ProcessReport]:
 
 def added(found: Sequence[Mapping[str, int]]) -> list[tuple[str, int]]:
     """Return the sum of each count, the highest first."""
-    totals: dict[str, int] = {}
+    totals = Counter[str]()
     for counts in found:
-        for name, number in counts.items():
-            totals[name] = totals.get(name, 0) + number
+        totals.update(counts)
     return sorted(totals.items(), key=lambda one: (-one[1], one[0]))
+
+
+def _by_reason(family: MetricFamily, meter: Meter) -> dict[str, int]:
+    return {reason: number for (reason,), (number,) in totals_of(family, meter).items()}
 
 
 def _stored(records: Records) -> Entries:
