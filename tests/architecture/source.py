@@ -40,6 +40,7 @@ class Contents:
 
     imports: list[tuple[str, int]] = field(default_factory=list)
     """Every module it imports, with its line; `from a.b import c` gives `a.b.c`."""
+    classes: list[str] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     excepts: list[tuple[str, int]] = field(default_factory=list)
@@ -89,6 +90,8 @@ def contents(path: Path) -> Contents:
             case ast.ImportFrom():
                 names = (f"{node.module}.{alias.name}" for alias in node.names)
                 found.imports.extend((name, node.lineno) for name in names)
+            case ast.ClassDef():
+                found.classes.append(node.name)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 last = node.end_lineno or node.lineno
                 found.functions.append(Function(node.name, node.lineno, last))

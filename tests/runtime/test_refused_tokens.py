@@ -72,7 +72,7 @@ CASES = [
     Case("wrong_type", made(header={"typ": CHOSEN}), "typ", "issuers.tokens.types"),
     Case("bad_signature", twisted, setting="issuers.jwks_uri"),
     Case("expired", made(exp=NOW - 600, iat=NOW - 900), "exp", "issuers.leeway_s"),
-    Case("not_yet_valid", made(nbf=NOW + 600), "nbf", "issuers.leeway_s", "acme"),
+    Case("not_yet_valid", made(nbf=NOW + 86_400), "nbf", "issuers.leeway_s", "acme"),
     Case("lives_too_long", made(exp=NOW + 10**7), "exp", "issuers.max_lifetime_s", "acme"),
     Case(
         "missing_claim",
