@@ -65,7 +65,9 @@ NAMED = [*pack.tools, "nothing"]
 # The document cannot know what arguments a tool takes, so a good object may still be refused.
 LEFT_OUT = ["positive_data_acceptance"]
 
-EXAMPLES = pytest.mark.parametrize("examples", [4, pytest.param(40, marks=pytest.mark.slow)])
+FEW, MANY = 3, 12
+"""Beside those that each value of each schema asks for, which are hundreds."""
+EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,11 @@ def test_generated_requests_find_what_the_document_says(server: Server, examples
     document = believed(fetched(server))
     # Some probes ask with other methods, so health answers them all.
     del document["paths"]["/health"]
+    if examples == FEW:
+        # An administrator asks there below; others are refused before anything is read.
+        document["paths"] = {
+            path: item for path, item in document["paths"].items() if not path.startswith("/v1/")
+        }
     sent, wrong = tried(server, document, examples, without=LEFT_OUT)
 
     assert wrong == set()
@@ -147,7 +154,7 @@ def test_generated_calls_of_real_tools_find_what_the_document_says(server: Serve
     call = document["paths"]["/tool/{name}/call"]
     call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": NAMED}
     document["paths"] = {"/tool/{name}/call": call, "/health": document["paths"]["/health"]}
-    sent, wrong = tried(server, document, 40, without=[*LEFT_OUT, "unsupported_method"])
+    sent, wrong = tried(server, document, MANY, without=[*LEFT_OUT, "unsupported_method"])
 
     assert wrong == set()
     assert sent > 100

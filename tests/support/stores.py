@@ -183,6 +183,9 @@ class Postgres:
             str(secret),
             "-A",
             "scram-sha-256",
+            # A connection costs a hundredth of what it costs with the usual 4,096.
+            "-c",
+            "scram_iterations=1",
             "-E",
             "utf8",
         ]
