@@ -13,7 +13,7 @@ from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.storage.tasks import TaskRecord
-from tests.support.stores import Postgres, Valkey
+from tests.support.stores import Postgres, Valkey, sqlite_url
 
 HOUR = 3600.0
 
@@ -114,7 +114,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return "memory:"
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/records.db"
+        return sqlite_url(tmp_path)
     url: str = request.getfixturevalue("emptied_postgres")
     return url
 
@@ -123,7 +123,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where records are kept that several processes share."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/records.db"
+        return sqlite_url(tmp_path)
     url: str = request.getfixturevalue("emptied_postgres")
     return url
 
