@@ -170,7 +170,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         if kept is None:
             return None
         if kept.version != kept.keys.version or not kept.made_at <= now < kept.ends_at:
-            self.entries[key] = None
+            self.end(key, kept)
             return None
         return kept.caller
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gatepost.storage.approvals import ApprovalStore, GrantStore
 from gatepost.storage.audit import AuditStore, TenantTrail
-from gatepost.storage.entries import Entries
+from gatepost.storage.entries import Entries, Entry
 from gatepost.storage.idempotency import IdempotencyStore
 from gatepost.storage.outbox import OutboxMessage, OutboxStore
 from gatepost.storage.revocations import RevocationStore
@@ -93,6 +93,9 @@ class Records(Protocol):
 
     async def tenants(self, subject: str) -> list[str]:
         """Return the tenants that have an entry of that subject."""
+
+    async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+        """Return the entries of all tenants with that key and their tenant, the newest first."""
 
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""

@@ -67,6 +67,14 @@ class MemoryRecords:
         kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
         return sorted([name for name, entries in kept if await entries.all()])
 
+    async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+        """Return the entries of all tenants with that key and their tenant, the newest first."""
+        kept = [
+            (name, await tenant.entries(subject).get(key)) for name, tenant in self._tenants.items()
+        ]
+        found = [(name, entry) for name, entry in kept if entry is not None]
+        return sorted(found, key=lambda one: -one[1].updated_at)[:most]
+
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""
         return self.revocations.sweep(now) + sum(kept.sweep(now) for kept in self._tenants.values())

@@ -19,13 +19,14 @@ from sqlalchemy import (
     union_all,
 )
 
+from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.sql import schema, sqlite
 from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
 from gatepost.storage.sql.audit import SqlAuditStore, SqlTrail
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.entries import SqlEntries, tenants
+from gatepost.storage.sql.entries import SqlEntries, latest, tenants
 from gatepost.storage.sql.idempotency import SqlIdempotency
 from gatepost.storage.sql.outbox import SqlOutbox, leased
 from gatepost.storage.sql.revocations import SqlRevocations
@@ -116,6 +117,10 @@ class SqlRecords:
     async def tenants(self, subject: str) -> list[str]:
         """Return the tenants that have an entry of that subject."""
         return await tenants(self.database, subject)
+
+    async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+        """Return the entries of all tenants with that key and their tenant, the newest first."""
+        return await latest(self.database, subject, key, most)
 
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""
