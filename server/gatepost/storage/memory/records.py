@@ -1,10 +1,10 @@
 """Records in this process's memory: for a laptop and for tests."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from gatepost.storage.entries import Entry, fits
+from gatepost.storage.entries import Entry, EntryValue, fits
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.approvals import MemoryApprovals, MemoryGrants
 from gatepost.storage.memory.audit import MemoryAuditStore, MemoryTrail
@@ -66,6 +66,23 @@ class MemoryRecords:
         """Return the tenants that have an entry of that subject."""
         kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
         return sorted([name for name, entries in kept if await entries.all()])
+
+    async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
+        """Return the entries of a subject of several tenants; those that have none are left out."""
+        found = {tenant: await self.of(tenant).entries(subject).all() for tenant in tenants}
+        return {tenant: entries for tenant, entries in found.items() if entries}
+
+    async def replace_entries(
+        self, subject: str, key: str, values: Mapping[str, EntryValue], *, now: float, until: float
+    ) -> set[str]:
+        """Store values under *key* for several tenants; return those whose entry has the value."""
+        return {
+            tenant
+            for tenant, (value, revision) in values.items()
+            if await self.of(tenant)
+            .entries(subject)
+            .put(key, value, now=now, revision=revision, expires_at=until)
+        }
 
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""
