@@ -9,10 +9,10 @@ from gatepost.storage.audit import AuditQuery, AuditRow, Count, Position, record
 from gatepost.storage.records import Records
 
 MOST_AT_ONCE = 500
-LOOKED_AT, READ = 5_000, 500
+LOOKED_AT, READ = 10_000, 2_500
 """
 Segments that one search looks through: by what they count, or reading their records, for a text or
-a person. Each takes less than 50 ms.
+a person. Each takes about 50 ms.
 """
 
 
