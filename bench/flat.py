@@ -115,7 +115,7 @@ class Site:
         # All servers are one resource, so that a token is minted once.
         self._port = free_port()
         self._resource = f"http://127.0.0.1:{self._port}{PATH}"
-        self._mint = Mint.create(issuer.url, self._resource)
+        self._mint = Mint.create(issuer.url, self._resource, fast=True)
         issuer.key_set = self._mint.key_set
 
     @contextmanager

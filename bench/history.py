@@ -86,8 +86,8 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
     search, hour = AuditSearch(records), 3600
     now = time.time() // hour * hour
     asked: dict[str, Callable[[], Awaitable[object]]] = {
-        "audit, newest": lambda: search.search(tenant, AuditQuery()),
-        "audit, one tool": lambda: search.search(tenant, AuditQuery(tool="tool-3")),
+        "audit, newest": lambda: search.search_back(tenant, AuditQuery()),
+        "audit, one tool": lambda: search.search_back(tenant, AuditQuery(tool="tool-3")),
         "usage, a day": lambda: search.usage(tenant, since=now - 23 * hour, bucket_s=hour),
         "usage, a week": lambda: search.usage(tenant, since=now - 7 * 24 * hour, bucket_s=6 * hour),
     }
@@ -100,8 +100,8 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
         PageCost(
             "audit, a tool without records",
             count,
-            await _measured(lambda: search.search(tenant, absent), 1),
-            limited=False,
+            await _measured(lambda: search.search_back(tenant, absent), TIMES),
+            limited=True,
         )
     )
     keys = public_keys(keyring)

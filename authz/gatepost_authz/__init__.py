@@ -51,7 +51,8 @@ from gatepost_authz.signature import IssuerKeys
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.token_rules import CallerMark, TokenRules
 from gatepost_authz.tunnel import Tunnel
-from gatepost_authz.verifier import JwtVerifier, KeySource, TokenVerifier, VerdictCache, Verifiers
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import JwtVerifier, KeySource, TokenVerifier, Verifiers
 
 __all__ = [
     "CALLER",

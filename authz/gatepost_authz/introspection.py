@@ -17,7 +17,8 @@ from gatepost_authz.issuers import (
 )
 from gatepost_authz.jwks import asks
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
-from gatepost_authz.verifier import DEFAULT_CAPACITY, AcceptedTokens, looks_like_jwt
+from gatepost_authz.verdict_cache import DEFAULT_CAPACITY, AcceptedTokens
+from gatepost_authz.verifier import looks_like_jwt
 
 OWNER_S = 3600.0
 """How long it is remembered which of several issuers knows a token."""

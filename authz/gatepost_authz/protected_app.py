@@ -15,7 +15,8 @@ from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import BearerMiddleware
 from gatepost_authz.tenant import Policy
-from gatepost_authz.verifier import JwtVerifier, VerdictCache
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import JwtVerifier
 
 log = logging.getLogger(__name__)
 

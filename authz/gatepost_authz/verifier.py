@@ -1,15 +1,12 @@
-"""Verifies tokens, and caches accepted ones, so that not every request checks a signature."""
+"""Verifies tokens."""
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import msgspec
-
 from gatepost_authz import signature
-from gatepost_authz.answer_cache import GOOD_S, RandomCache
+from gatepost_authz.answer_cache import GOOD_S
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
@@ -17,21 +14,13 @@ from gatepost_authz.confirmation import Confirmation, confirmed
 from gatepost_authz.errors import AuthError, ExpiredToken, InvalidToken, IssuerUnavailable
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwks import confirms
-from gatepost_authz.signature import IssuerKeys, Versioned, proved, try_each
+from gatepost_authz.signature import IssuerKeys, proved, try_each
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
+from gatepost_authz.verdict_cache import LIFETIME, DecisionKey, Verdict, VerdictCache, verdict_on
 
 DEVELOPMENT_KID = "dev-"
-DEFAULT_CAPACITY = 20_000
-LEAST_ACCEPTED = 20_000
-ACCEPTED_PER_VERDICT = 2
-"""How many digests of accepted tokens are remembered for each verdict that may be cached."""
-LIFETIME = 60.0
-"""The lifetime of an entry in seconds, after which the keys are consulted again."""
-
 # OpenSSL looks its algorithm up whenever one is made; a copy costs half as much.
 EMPTY_DIGEST = hashlib.sha256()
-
-DecisionKey = tuple[bytes, str, int]
 
 
 class TokenVerifier(Protocol):
@@ -93,109 +82,6 @@ class Verifiers:
         return any(verifier.knows(token, target) for verifier in self.verifiers)
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """An accepted token and the time until which it may be reused."""
-
-    caller: TenantContext
-    keys: Versioned
-    version: int
-    made_at: float
-    ends_at: float
-
-
-def verdict_on(
-    caller: TenantContext,
-    *,
-    keys: Versioned,
-    version: int,
-    now: float,
-    lifetime: float = LIFETIME,
-) -> Verdict:
-    """Return the verdict that a token is *caller*'s, for *lifetime* seconds at most."""
-    return Verdict(caller, keys, version, now, min(float(caller.expires_at), now + lifetime))
-
-
-class AcceptedTokens:
-    """
-    The digests of the last accepted tokens: some more than *verdicts*, which may be cached.
-
-    An entry grants nothing. It lets a known token be verified while unknown ones have to wait,
-    until the token is refused for a reason other than its age.
-    """
-
-    def __init__(self, verdicts: int = DEFAULT_CAPACITY) -> None:
-        self.apply(verdicts)
-        self._digests: OrderedDict[tuple[bytes, str], None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._digests)
-
-    def apply(self, verdicts: int) -> None:
-        """Remember as many tokens as that number of cached verdicts needs."""
-        self.capacity = max(LEAST_ACCEPTED, ACCEPTED_PER_VERDICT * verdicts)
-
-    def add(self, digest: bytes, resource: str) -> None:
-        """Record that the token with that digest was accepted at that resource."""
-        self._digests[digest, resource] = None
-        self._digests.move_to_end((digest, resource))
-        while len(self._digests) > self.capacity:
-            self._digests.popitem(last=False)
-
-    def has(self, digest: bytes, resource: str) -> bool:
-        """Return whether the token was accepted before."""
-        return (digest, resource) in self._digests
-
-    def drop(self, digest: bytes, resource: str) -> None:
-        """Remove the token."""
-        self._digests.pop((digest, resource), None)
-
-
-class VerdictCache(RandomCache[DecisionKey, Verdict]):
-    """
-    A `RandomCache` of accepted tokens.
-
-    Only acceptances are kept, and never the token itself: refusals are cheap to repeat, and
-    remembering them would let a stranger fill the memory. A verdict ends with the token's ``exp``
-    or after a minute, when the clock is set back before it, when its issuer removes or replaces a
-    key, and with the registry it was made under.
-    """
-
-    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
-        super().__init__(capacity)
-        self.accepted = AcceptedTokens(capacity)
-
-    def get(self, key: DecisionKey, *, now: float) -> TenantContext | None:
-        """Return the cached caller of the token, or None."""
-        kept = self.entries.get(key)
-        if kept is None:
-            return None
-        if kept.version != kept.keys.version or not kept.made_at <= now < kept.ends_at:
-            self.end(key, kept)
-            return None
-        return kept.caller
-
-    def forget(self, which: Callable[[TenantContext], bool]) -> None:
-        """Evict the tokens of these callers."""
-        self.drop(lambda kept: which(kept.caller))
-
-    def restart(self, capacity: int) -> None:
-        """Forget all verdicts, for another registry, and keep at most *capacity* from now on."""
-        self.drop(lambda _: True)
-        self.capacity = capacity
-        self.accepted.apply(capacity)
-
-    def put(self, key: DecisionKey, verdict: Verdict) -> None:
-        """
-        Cache the verdict on the token of *key*.
-
-        Its version is that of the keys when they were looked up, not now: a key may have been
-        removed while the issuer was being asked.
-        """
-        self.accepted.add(*key[:2])
-        if verdict.ends_at > verdict.made_at:
-            self.keep(key, verdict)
-
-
 class JwtVerifier:
     """
     Checks signed access tokens (RFC 9068), cheap and local rules first.
@@ -228,8 +114,10 @@ class JwtVerifier:
             return None
         whole = EMPTY_DIGEST.copy()  # as in `key_of`
         whole.update(token)
-        key = (whole.digest(), target.url, self.registry.generation)
-        return self.decisions.get(key, now=self.clock())
+        kept = self.decisions.entries.get((whole.digest(), target.url, self.registry.generation))
+        if kept is None or kept.version != kept.keys.version:
+            return None
+        return kept.caller if kept.made_at <= self.clock() < kept.ends_at else None
 
     async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:
         """Return the caller, None for tokens of another shape, or AuthError with its reason."""
@@ -241,12 +129,43 @@ class JwtVerifier:
         if known is not None:
             return known
         try:
+            ended = self.decisions.ended(key)
+            if ended is not None and self._renewed(token, registry, key, ended, peer=peer):
+                return ended.caller
             return await self._checked(token, target, registry, key, peer=peer)
         except ExpiredToken:
             raise
         except InvalidToken:
             self.decisions.accepted.drop(*key[:2])
             raise
+
+    def _renewed(
+        self, token: str, registry: IssuerRegistry, key: DecisionKey, ended: Verdict, *, peer: str
+    ) -> bool:
+        """
+        Cache a verdict for another while if the key that proved the token is still there.
+
+        Raises InvalidToken if the policy no longer admits the caller. False: the token must be
+        checked again.
+        """
+        caller = ended.caller
+        found = registry.find(caller.issuer)
+        if found is None or confirms(found[0]):
+            return False
+        header = signature.header_of(token.partition(".")[0].encode())
+        keys = self.keys.of(caller.issuer, found[0], peer=peer)
+        if keys is not ended.keys or not keys.find(header.kid, header.algorithm):
+            return False
+        if keys.version != ended.version:
+            return False
+        try:
+            self.policy.admit(caller)
+        except AuthError as refusal:
+            refusal.about(issuer=found[0].settings.issuer, tenant=caller.tenant_id)
+            raise
+        now = self.clock()
+        self.decisions.put(key, verdict_on(caller, keys=keys, version=ended.version, now=now))
+        return True
 
     async def _checked(
         self, token: str, target: Target, registry: IssuerRegistry, key: DecisionKey, *, peer: str

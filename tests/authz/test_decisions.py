@@ -3,10 +3,15 @@
 import msgspec
 import pytest
 
+from gatepost_authz import signature
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.verifier import LIFETIME, VerdictCache, key_of, verdict_on
-from tests.authz.verifiers import NOW, RESOURCE
+from gatepost_authz.errors import RevokedToken
+from gatepost_authz.tenant import Policy, Tenancy
+from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, verdict_on
+from gatepost_authz.verifier import key_of
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, Gate
 from tests.support.measuring import steps
+from tests.support.tokens import jwk, rsa_key
 
 
 class Versions(msgspec.Struct):
@@ -160,3 +165,50 @@ def test_repeating_a_verdict_takes_a_few_steps() -> None:
             assert decisions.get(key_of(token, RESOURCE, 1), now=NOW) is CALLER
 
     assert 0 < steps(rotation) < 20 * len(tokens)
+
+
+class Refusing:
+    """Admits a caller until it is told otherwise, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked, self.refuses = 0, False
+
+    def __call__(self, caller: TenantContext) -> None:
+        self.asked += 1
+        if self.refuses:
+            raise RevokedToken
+
+
+@pytest.mark.requirement("N12", "N18", "N22")
+async def test_a_known_token_is_admitted_anew_each_minute_without_its_signature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The key and the policy are asked; if the key is gone or confirmed by others, all is done."""
+    admit = Refusing()
+    gate = Gate(policy=Policy(tenancy=Tenancy(), admit=admit))
+    token, checks = FORGE.token(), list[str]()
+    first = await gate.accepted(token)
+    real = signature.verify
+    monkeypatch.setattr(
+        signature, "verify", lambda parts, key: checks.append("checked") or real(parts, key)
+    )
+    for minute in range(1, 4):
+        gate.clock.now = NOW + minute * LIFETIME
+        assert gate.verifier.cached(token.encode(), TARGET) is None
+        assert await gate.accepted(token) is first
+        assert gate.verifier.cached(token.encode(), TARGET) is first
+        assert (admit.asked, checks) == (1 + minute, [])
+
+    gate.clock.now += LIFETIME
+    admit.refuses = True
+    assert (await gate.refused(token)).tenant == "acme"
+    assert gate.verifier.cached(token.encode(), TARGET) is None
+    admit.refuses = False
+    gate.keys[ISSUER].publish([jwk(rsa_key())])
+    assert await gate.accepted(token) is not first
+    assert checks == ["checked"]
+    gate.keys[ISSUER].keys = ()
+    gate.clock.now += LIFETIME - 1
+    assert (await gate.refused(FORGE.token(jti="2"))).reason == "unknown_key"
+    gate.clock.now += 1
+    assert (await gate.refused(token)).reason == "unknown_key"

@@ -246,6 +246,27 @@ def test_a_caller_seen_lately_can_be_chosen(billing: BillingServer, dave: HttpBr
     assert "Missing scope billing:close" in judged
 
 
+def test_a_search_for_what_is_rare_goes_back_step_by_step(
+    billing: BillingServer, dave: HttpBrowser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says how far it has looked, and where the rest is; no record is skipped or shown twice."""
+    for number in range(5):
+        billing.call("find_customer", {"name": f"rare {number}"})
+        billing.call("find_customer", {"name": f"usual {number}"})
+    whole = re.findall(r'href="/dashboard/audit/(\d+)"', dave.get("/audit?text=rare+").text)
+    monkeypatch.setattr("gatepost.audit.search.READ", 1)
+    page, found, steps = dave.get("/audit?text=rare+").text, list[str](), 0
+    while older := re.findall(r'href="/dashboard(/audit\?[^"]*before=[^"]*)"', page):
+        assert "have not been searched yet" in page
+        found += re.findall(r'href="/dashboard/audit/(\d+)"', page)
+        page, steps = dave.get(unescape(older[-1])).text, steps + 1
+
+    assert len(whole) == 5
+    assert found + re.findall(r'href="/dashboard/audit/(\d+)"', page) == whole
+    assert steps > 5
+    assert "have not been searched yet" not in page
+
+
 def test_a_record_says_whether_it_is_as_it_was_written(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:

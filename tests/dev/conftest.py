@@ -22,7 +22,8 @@ from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey, import_set
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
-from gatepost_authz.verifier import JwtVerifier, VerdictCache, Verifiers
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import JwtVerifier, Verifiers
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.imitation.facts import api_of
 from tests.keys.conftest import RESOURCE, Walk

@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 
 from gatepost.telemetry.access import Row, as_json, as_text
-from gatepost.telemetry.logs import ConsoleFormatter, JsonFormatter, scrub, timestamp
+from gatepost.telemetry.logs import ConsoleFormatter, JsonFormatter, OwnText, scrub, timestamp
 from tests.support.cases import each
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
@@ -38,6 +38,15 @@ def test_ordinary_sentences_stay_as_they_are() -> None:
     text = "keys of https://id.example.com cannot be fetched: timeout (request_id=ab12-9)"
 
     assert scrub(text) == text
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])
+def test_a_text_of_the_servers_own_is_not_searched(formatter: logging.Formatter) -> None:
+    """A signature stays whole, whatever it resembles; any other text beside it is searched."""
+    record = logging.makeLogRecord({"msg": "signed", "levelname": "INFO"})
+    record.signature, record.said = OwnText(TOKEN), TOKEN
+
+    assert formatter.format(record).count(TOKEN) == 1
 
 
 @pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])

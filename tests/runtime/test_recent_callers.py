@@ -1,6 +1,7 @@
 """Who has called lately: little is written, little is kept, and nothing of whom it should not."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -157,18 +158,41 @@ async def test_tenants_without_end_are_not_all_remembered(
     assert [await processes.subjects(tenant) for tenant in tenants] == [["alice"]] * 3
 
 
+async def test_many_tenants_are_written_together(
+    processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few at a time, each with its own callers; nothing is written where nothing is new."""
+    monkeypatch.setattr(register, "AT_ONCE", 3)
+    written: list[set[str]] = []
+    real = MemoryRecords.replace_entries
+
+    async def counted(records: MemoryRecords, *args: Any, **more: Any) -> set[str]:
+        written.append(set(args[2]))
+        return await real(records, *args, **more)
+
+    monkeypatch.setattr(MemoryRecords, "replace_entries", counted)
+    for tenant in ("acme", "globex", "initech", "umbrella"):
+        processes.one.note(a_caller(tenant_id=tenant, subject=f"one of {tenant}"))
+    processes.cut.add("one of umbrella")
+    await processes.one.write()
+
+    assert written == [{"acme", "globex", "initech"}, set()]
+    assert await processes.subjects("initech") == ["one of initech"]
+    assert await processes.subjects("umbrella") == []
+
+
 async def test_processes_that_write_at_once_lose_nothing(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each writes behind what it has read, or reads again."""
-    read = MemoryEntries.get
+    read = MemoryEntries.all
 
-    async def slowly(entries: MemoryEntries, key: str) -> Entry | None:
-        found = await read(entries, key)
+    async def slowly(entries: MemoryEntries) -> list[Entry]:
+        found = await read(entries)
         await asyncio.sleep(0)
         return found
 
-    monkeypatch.setattr(MemoryEntries, "get", slowly)
+    monkeypatch.setattr(MemoryEntries, "all", slowly)
     for at in range(4):
         processes.one.note(a_caller(subject=f"a{at}"))
         processes.other.note(a_caller(subject=f"b{at}"))
@@ -249,13 +273,13 @@ async def test_an_outage_loses_nobody(
     monkeypatch.setattr(register, "OUTAGE_S", 0.0)
     tried = asyncio.Event()
 
-    async def away(entries: MemoryEntries, key: str) -> Entry | None:
+    async def away(entries: MemoryEntries) -> list[Entry]:
         tried.set()
         raise StoreUnavailable("away")
 
     async with asyncio.timeout(WITHIN_S), processes.one.writing():
         with monkeypatch.context() as outage:
-            outage.setattr(MemoryEntries, "get", away)
+            outage.setattr(MemoryEntries, "all", away)
             processes.one.note(a_caller())
             await tried.wait()
             with pytest.raises(StoreUnavailable):

@@ -188,6 +188,18 @@ async def test_answers_are_found_however_far_back(records: Records) -> None:
     assert [row.number for row in await trail.chain(1).rows(220, 225)] == [*range(221, 231)]
 
 
+async def test_the_newest_segments_are_told_apart_by_time(records: Records) -> None:
+    """So many of them, of all writers, from a time on backwards."""
+    trail = records.of("acme").trail
+    assert await trail.horizon(None, 0) is None
+    for at in range(10, 60, 10):
+        await records.audit.write({("acme", 1 + at % 20): [draft(at), draft(at + 5)]}, link)
+    await records.audit.write({("globex", 1): [draft(99)]}, link)
+
+    assert [await trail.horizon(None, most) for most in (0, 2, 4, 5)] == [55, 35, 15, None]
+    assert [await trail.horizon(before, 1) for before in (46, 45, 44, 15)] == [35, 35, 25, None]
+
+
 async def test_records_are_counted_slice_by_slice(records: Records) -> None:
     """By kind, tool and outcome; those before the time are not, whoever they were written with."""
     batch = [draft(10), draft(HOUR), draft(HOUR + 1), draft(HOUR + 2, tool="look")]

@@ -92,6 +92,47 @@ async def test_the_latest_entries_of_all_tenants_are_found(records: Records) -> 
     assert await records.latest("x", "k", 1) == found[:1]
 
 
+async def test_entries_of_several_tenants_are_read_together(records: Records) -> None:
+    """Each tenant's own of that subject; those that have none, or deleted theirs, are left out."""
+    for tenant, key in (("a\x00", "1"), ("a\x00", "2"), ("b", "1"), ("c", "1"), ("d", "1")):
+        await records.of(tenant).entries("x").put(key, tenant.encode(), now=NOW)
+        await records.of(tenant).entries("y").put(key, b"", now=NOW)
+    await records.of("c").entries("x").delete("1")
+
+    found = await records.entries_of(["a\x00", "b", "c", "nobody"], "x")
+    assert {tenant: sorted(one.key for one in found[tenant]) for tenant in found} == {
+        "a\x00": ["1", "2"],
+        "b": ["1"],
+    }
+    assert found["b"] == await records.of("b").entries("x").all()
+    assert await records.entries_of([], "x") == {}
+
+
+async def test_entries_of_several_tenants_are_replaced_together(records: Records) -> None:
+    """Each where it has the revision that was read, also anew; the others stay as they are."""
+    for tenant in ("a\x00", "b", "c", "d"):
+        await records.of(tenant).entries("x").put("k", b"old", now=NOW)
+    await records.of("c").entries("x").put("k", b"newer", now=NOW)
+    await records.of("d").entries("x").delete("k")
+    values = {"a\x00": (b"1", 1), "b": (b"2", 0), "c": (b"3", 1), "d": (b"4", 0), "e": (b"5", 0)}
+    values |= {"f": (b"6", 7)}
+    stored = await records.replace_entries("x", "k", values, now=NOW + 1, until=NOW + 9)
+
+    assert stored == {"a\x00", "d", "e"}
+    found = await records.entries_of(values, "x")
+    kept = {tenant: (found[tenant][0].value, found[tenant][0].updated_at) for tenant in found}
+    assert kept == {
+        "a\x00": (b"1", NOW + 1),
+        "b": (b"old", NOW),
+        "c": (b"newer", NOW),
+        "d": (b"4", NOW + 1),
+        "e": (b"5", NOW + 1),
+    }
+    assert found["a\x00"][0].revision == 2
+    assert found["e"][0].expires_at == NOW + 9
+    assert await records.replace_entries("x", "k", {}, now=NOW, until=NOW) == set()
+
+
 OLD = {"none": 0, "the first": 1, "one to come": 3, "of a deleted one": -1}
 
 

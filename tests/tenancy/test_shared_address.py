@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gatepost_authz.verifier import LEAST_ACCEPTED, AcceptedTokens
+from gatepost_authz.verdict_cache import LEAST_ACCEPTED, AcceptedTokens
 from tests.support.client import RawAnswer
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server

@@ -25,7 +25,8 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.middleware import bearer_token
 from gatepost_authz.reasons import NO_RULE, RULES
-from gatepost_authz.verifier import VerdictCache, Verifiers
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import Verifiers
 
 SQLITE = "sqlite:///"
 UNREAD = "Revocations and suspensions made on the command line were not checked: {why}."

@@ -80,17 +80,18 @@ class AuditPages:
     async def search(self, visit: PageRequest) -> PageResponse:
         """Show the newest matching records, page by page."""
         sought, before = sought_of(visit), _position(visit.query.get("before", ""))
-        found = await self._trail.search(visit.tenant, sought.question(self._sheet.clock(), before))
+        question = sought.question(self._sheet.clock(), before)
+        found = await self._trail.search_back(visit.tenant, question)
+        next_before = found.next_before(PAGE)
         older = (
-            f"/audit?{sought.query(before='-'.join(map(str, found[PAGE - 1].position)))}"
-            if len(found) > PAGE
-            else ""
+            f"/audit?{sought.query(before='-'.join(map(str, next_before)))}" if next_before else ""
         )
         return self._sheet.page(
             "audit.html",
             visit,
             here="/audit",
-            records=found[:PAGE],
+            records=found.records[:PAGE],
+            looked_since=None if found.looked_since is None else found.looked_since / 1000,
             sought=sought,
             kinds=KINDS,
             ages=AGES,

@@ -33,7 +33,8 @@ from gatepost_authz.issuers import IssuerRegistry, is_loopback
 from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.reasons import NO_RULE, RULES
 from gatepost_authz.tenant import Policy, Tenancy
-from gatepost_authz.verifier import JwtVerifier, VerdictCache, looks_like_jwt
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import JwtVerifier, looks_like_jwt
 
 Verify = Callable[[Issuer], Awaitable[TenantContext | None]]
 

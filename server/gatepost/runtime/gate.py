@@ -15,7 +15,8 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import IssuerKeySets, asks
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
-from gatepost_authz.verifier import JwtVerifier, VerdictCache
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import JwtVerifier
 
 
 def policy_of(config: Config, admit: Callable[[TenantContext], None]) -> Policy:

@@ -11,13 +11,13 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 
 from gatepost.background import during
-from gatepost.storage.entries import Entries, Entry
+from gatepost.storage.entries import Entries, Entry, EntryValue
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records, TenantRecords
 from gatepost_authz.caller import SubjectKind, TenantContext
@@ -38,7 +38,9 @@ TRIES = 10
 """Number of attempts if other processes write at the same moment."""
 MOST_TENANTS = 1_000
 """Tenants with unwritten callers; callers of further tenants are noted the next time."""
-MOST_TOLD = 10_000
+AT_ONCE = 100
+"""Tenants whose callers are written in one transaction."""
+MOST_TOLD = 100_000
 MOST_ENTRIES = 200
 """How many entries the operators' page reads for the callers of all tenants."""
 CLOSING_S = 2.0
@@ -184,7 +186,7 @@ class RecentCallers:
 
     async def lately(self, tenant: str, most: int) -> Sequence[TenantContext]:
         """Return the recent callers of a tenant, latest first; raises StoreUnavailable."""
-        await self._write(tenant)
+        await self._write([tenant])
         entry = await self._records.of(tenant).entries(SUBJECT).get(KEY)
         found = merged(_read(entry), (), self._clock())
         callers = [context(tenant, one) for one in found]
@@ -217,8 +219,9 @@ class RecentCallers:
 
     async def write(self) -> None:
         """Write noted callers; raises StoreUnavailable, and the rest is kept."""
-        for tenant in [*self._waiting]:
-            await self._write(tenant)
+        tenants = [*self._waiting]
+        for at in range(0, len(tenants), AT_ONCE):
+            await self._write(tenants[at : at + AT_ONCE])
 
     async def _always(self) -> None:
         while True:
@@ -233,27 +236,34 @@ class RecentCallers:
                 self._woken.set()
                 await asyncio.sleep(OUTAGE_S)
 
-    async def _write(self, tenant: str) -> None:
+    async def _write(self, tenants: Iterable[str]) -> None:
         async with self._writing:
-            news = self._waiting.pop(tenant, None)
-            if not news:
-                return
-            written = False
+            news = {one: noted for one in tenants if (noted := self._waiting.pop(one, None))}
             try:
-                written = await self._put(tenant, [seen_of(*one) for one in news.values()])
+                for _ in range(TRIES):
+                    if not news:
+                        return
+                    for tenant in await self._put(news):
+                        del news[tenant]
             finally:
-                if not written:
-                    self._waiting[tenant] = news | self._waiting.get(tenant, {})
+                for tenant, noted in news.items():
+                    self._waiting[tenant] = noted | self._waiting.get(tenant, {})
                     self._woken.set()
 
-    async def _put(self, tenant: str, news: list[RecentCaller]) -> bool:
-        entries = self._records.of(tenant).entries(SUBJECT)
-
-        def changed(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
-            every = merged(before, news, self._clock())
-            return tuple(one for one in every if not self._is_cut(context(tenant, one)))
-
-        return await _replaced(entries, changed, self._clock())
+    async def _put(self, news: Mapping[str, Mapping[Key, tuple[TenantContext, float]]]) -> set[str]:
+        """Add callers; return the tenants whose entries no other process changed meanwhile."""
+        before, now = await self._records.entries_of(news, SUBJECT), self._clock()
+        values: dict[str, EntryValue] = {}
+        for tenant, noted in news.items():
+            entry = next((one for one in before.get(tenant, ()) if one.key == KEY), None)
+            known = _read(entry)
+            every = merged(known, [seen_of(*one) for one in noted.values()], now)
+            after = tuple(one for one in every if not self._is_cut(context(tenant, one)))
+            if after != known:
+                values[tenant] = _value(after), entry.revision if entry else 0
+        until = now + KEPT_S
+        stored = await self._records.replace_entries(SUBJECT, KEY, values, now=now, until=until)
+        return (news.keys() - values.keys()) | stored
 
 
 async def forget_person(records: TenantRecords, issuer: str, subject: str) -> int:
@@ -290,14 +300,19 @@ async def _replaced(
         after = change(before)
         if after == before:
             return True
-        value = _encode(after)
-        while len(value) > MOST_BYTES and len(after) > 1:
-            after = after[: len(after) // 2]
-            value = _encode(after)
-        revision = entry.revision if entry else 0
+        value, revision = _value(after), entry.revision if entry else 0
         if await entries.put(KEY, value, now=now, revision=revision, expires_at=now + KEPT_S):
             return True
     return False
+
+
+def _value(callers: tuple[RecentCaller, ...]) -> bytes:
+    """Encode as many callers as fit."""
+    value = _encode(callers)
+    while len(value) > MOST_BYTES and len(callers) > 1:
+        callers = callers[: len(callers) // 2]
+        value = _encode(callers)
+    return value
 
 
 def _read(entry: Entry | None) -> tuple[RecentCaller, ...]:

@@ -61,7 +61,8 @@ from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import IssuerKeySets
-from gatepost_authz.verifier import TokenVerifier, VerdictCache, Verifiers
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import TokenVerifier, Verifiers
 
 SETTLE_S = 1.0
 """How long clients are notified of a reload after it, so that all processes have reloaded."""

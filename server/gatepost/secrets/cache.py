@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from types import MappingProxyType
@@ -14,13 +14,19 @@ import msgspec
 from gatepost.background import during
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.names import MOST_BYTES, SecretRefused
-from gatepost.secrets.store import SecretStore, SecretUnreadable
+from gatepost.secrets.store import SecretReader, SecretStore, SecretUnreadable
 from gatepost.storage.errors import StoreUnavailable
 
 POLL_S = 1.0
 """The interval in seconds between checks for changed secrets."""
 FRESH_S = 60.0
 """The cache lifetime in seconds without a detected change."""
+AHEAD_S = 10.0
+"""How long before its end a tenant's reading is renewed, if the tenant is in use."""
+SEARCH_S = 5.0
+"""The interval between searches for readings that end soon: each goes through all tenants."""
+AT_ONCE = 200
+"""Tenants whose secrets are read by one statement."""
 RETRY_S = 1.0
 """How long cached secrets are used while the database is unavailable, in seconds."""
 GONE_S = 3600.0
@@ -48,18 +54,21 @@ class SecretCache:
     A cache of the secrets of the tenants that this process serves.
 
     A call that uses none costs no reading: what is known of a tenant counts until any process
-    changes any secret, which is looked for once a second. A secret that a tool asks for is always
-    read, so that a deleted one is never handed out, and is known here before the tool has it.
+    changes any secret, which is looked for once a second. The secrets of the tenants that call are
+    then read again, many tenants by one statement. A secret that a tool asks for is always read, so
+    that a deleted one is never handed out, and is known here before the tool has it.
     """
 
     def __init__(self, vault: SecretStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._vault, self._clock = vault, clock
-        self._tenants: dict[str | None, _TenantCache] = {}
+        self._reader = SecretReader(vault)
+        self._tenants: dict[str, _TenantCache] = {}
         self._versions = count(1)
         self._own: Mapping[str, str] = {}
         self._keys = vault.keyring.keys
         self._nobody = self._told({})
         self._change = 0
+        self._searched_at = PAST
         self.version = next(self._versions)
         """Changes whenever any cached value changes."""
 
@@ -71,7 +80,7 @@ class SecretCache:
 
     def known(self, tenant: str | None) -> TenantSecrets:
         """Return the cached values of a tenant, or Gatepost's own without a tenant."""
-        cached = self._tenants.get(tenant)
+        cached = self._tenants.get(tenant) if tenant is not None else None
         return self._nobody if cached is None else cached.known
 
     def loaded(self, tenant: str) -> TenantSecrets | None:
@@ -79,6 +88,7 @@ class SecretCache:
         cached = self._tenants.get(tenant)
         if cached is None or cached.fresh_until <= self._clock():
             return None
+        cached.is_used = True
         return cached.known
 
     async def load(self, tenant: str) -> TenantSecrets:
@@ -95,17 +105,13 @@ class SecretCache:
                 return known  # another call loaded them while this one waited
             change, cached.used_at = self._change, now
             try:
-                values = await self._vault.all(tenant)
+                values = await self._reader.all(tenant)
             except StoreUnavailable:
                 if not cached.read:
                     raise
                 cached.fresh_until = now + RETRY_S if change == self._change else PAST
                 return cached.known
-            # A change that was seen meanwhile may be in this reading or not.
-            cached.fresh_until = now + FRESH_S if change == self._change else PAST
-            cached.read = True
-            if cached.replace(values, now):
-                self._tell(cached)
+            self._keep(cached, values, now, change)
             return cached.known
 
     async def value(self, tenant: str, name: str) -> BoundSecret | None:
@@ -167,17 +173,57 @@ class SecretCache:
             yield
 
     async def look(self) -> None:
-        """Check whether any secret has changed, and mark cached values as outdated."""
+        """
+        Check whether any secret has changed, and mark cached values as outdated.
+
+        Then read what is outdated, or will soon be, of the tenants that have called since their
+        last reading. Raises StoreUnavailable.
+        """
         now = self._clock()
-        for tenant in [one for one, kept in self._tenants.items() if kept.used_at + IDLE_S <= now]:
-            if not self._tenants[tenant].lock.locked():
-                del self._tenants[tenant]
         if self._vault.keyring.keys is not self._keys:
             self._tell_all()
         if self._tenants and (change := await self._vault.changes()) != self._change:
             self._change = change
             for cached in self._tenants.values():
                 cached.fresh_until = PAST
+        elif now < self._searched_at + SEARCH_S:
+            return
+        self._searched_at = now
+        for tenant in [one for one, kept in self._tenants.items() if kept.used_at + IDLE_S <= now]:
+            if not self._tenants[tenant].lock.locked():
+                del self._tenants[tenant]
+        soon = now + AHEAD_S
+        due = [
+            tenant
+            for tenant, cached in self._tenants.items()
+            if cached.is_used and cached.read and cached.fresh_until <= soon
+        ]
+        for at in range(0, len(due), AT_ONCE):
+            await self._read_again(due[at : at + AT_ONCE])
+
+    async def _read_again(self, tenants: Sequence[str]) -> None:
+        """Read the secrets of these tenants, unless others read or change them meanwhile."""
+        found = {tenant: self._cache_of(tenant) for tenant in tenants}
+        before = {tenant: cached.readings for tenant, cached in found.items()}
+        change, now = self._change, self._clock()
+        sealed = await self._vault.sealed(tenants)
+        for tenant, cached in found.items():
+            if cached.lock.locked() or cached.readings != before[tenant]:
+                continue  # this reading may be the older one
+            entries, cached.used_at = sealed.get(tenant, ()), now
+            self._keep(cached, self._vault.opened(tenant, entries), now, change)
+            if entries:
+                await asyncio.sleep(0)  # to open them takes long enough for others to wait
+
+    def _keep(
+        self, cached: "_TenantCache", values: Mapping[str, str], now: float, change: int
+    ) -> None:
+        """Take up a reading that began at this time, when this was the last change."""
+        # A change that was seen meanwhile may be in this reading or not.
+        cached.fresh_until = now + FRESH_S if change == self._change else PAST
+        cached.read, cached.is_used = True, False
+        if cached.replace(values, now):
+            self._tell(cached)
 
     async def _watch(self) -> None:
         while True:
@@ -231,6 +277,10 @@ class _TenantCache:
         self.gone: tuple[tuple[str, str, float], ...] = ()
         self.read = False
         """Whether all of the tenant's secrets were read."""
+        self.readings = 0
+        """How often values were replaced."""
+        self.is_used = False
+        """Whether the values were asked for since they were read."""
         self.fresh_until = PAST
         """The time until which the values are recent; a detected change ends it."""
         self.used_at = now
@@ -238,6 +288,7 @@ class _TenantCache:
     def replace(self, values: Mapping[str, str], now: float) -> bool:
         """Replace the values; return whether the redacted values changed."""
         before = self.all()
+        self.readings += 1
         went = [(n, v, now + GONE_S) for n, v in self.values.items() if values.get(n) != v]
         self.gone = (*(one for one in self.gone if one[2] > now), *went)
         self.values = values

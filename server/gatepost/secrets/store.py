@@ -1,7 +1,9 @@
 """Stores secrets sealed by the key ring, one entry each, per tenant."""
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import Context
 
 import msgspec
 
@@ -114,8 +116,16 @@ class SecretStore:
 
     async def all(self, tenant: str) -> Mapping[str, str]:
         """Return every readable value that must be redacted, by name."""
+        return self.opened(tenant, await self._records.of(tenant).entries(SUBJECT).all())
+
+    async def sealed(self, tenants: Collection[str]) -> Mapping[str, Sequence[Entry]]:
+        """Return the entries of these tenants, for `opened`; those that have none are left out."""
+        return await self._records.entries_of(tenants, SUBJECT)
+
+    def opened(self, tenant: str, entries: Iterable[Entry]) -> Mapping[str, str]:
+        """Return every readable value that must be redacted, by name."""
         found: dict[str, str] = {}
-        for entry in await self._records.of(tenant).entries(SUBJECT).all():
+        for entry in entries:
             try:
                 held = self._opened(tenant, entry)
             except SecretUnreadable:
@@ -213,6 +223,40 @@ class SecretStore:
         if self.keyring.find(key_id) is None:
             raise SecretUnreadable(entry.key, f"the key {key_id} that sealed it is not in the ring")
         raise SecretUnreadable(entry.key, "what is kept was changed, or belongs to another place")
+
+
+class SecretReader:
+    """Reads what `SecretStore.all` returns, with one statement for all tenants that wait."""
+
+    def __init__(self, vault: SecretStore) -> None:
+        self._vault = vault
+        self._one_by_one = asyncio.Lock()
+        self._next: tuple[set[str], asyncio.Task[Mapping[str, Mapping[str, str]]]] | None = None
+        """The tenants of the next statement, and the task that will execute it."""
+
+    async def all(self, tenant: str) -> Mapping[str, str]:
+        """Return a reading that begins after this call; raises StoreUnavailable."""
+        if self._next is None:
+            tenants = set[str]()
+            # Without the context of this call: others wait for the task, too.
+            task = asyncio.get_running_loop().create_task(self._read(tenants), context=Context())
+            task.add_done_callback(_retrieved)
+            self._next = tenants, task
+        tenants, task = self._next
+        tenants.add(tenant)
+        return (await asyncio.shield(task))[tenant]
+
+    async def _read(self, tenants: Collection[str]) -> Mapping[str, Mapping[str, str]]:
+        async with self._one_by_one:
+            self._next = None
+            sealed = await self._vault.sealed(tenants)
+        return {tenant: self._vault.opened(tenant, sealed.get(tenant, ())) for tenant in tenants}
+
+
+def _retrieved(task: "asyncio.Task[object]") -> None:
+    """Retrieve the error of a task whose callers may all have left."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _context(tenant: str, name: str) -> bytes:

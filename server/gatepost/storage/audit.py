@@ -227,6 +227,13 @@ class TenantTrail(Protocol):
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""
 
+    async def horizon(self, before: int | None, segments: int) -> int | None:
+        """
+        Return the time by which all but the newest *segments* ended; None if there are no more.
+
+        With *before*, the segments that ended later than that time (milliseconds) do not count.
+        """
+
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """
         Count the calls, refusals and refused tokens of all chains since a time, slice by slice.

@@ -39,6 +39,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """When it may be removed; None: it stays until it is deleted."""
 
 
+EntryValue = tuple[bytes, int]
+"""A new value, and the revision of the entry that it replaces (0: there is none)."""
+
+
 class Entries(Protocol):
     """
     The entries of one tenant and one subject by key: secrets, approved scripts, loaded APIs.

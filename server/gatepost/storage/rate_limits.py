@@ -38,7 +38,7 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
     wait_s: float
 
 
-MOST_BUCKETS = 100_000
+MOST_BUCKETS = 200_000
 
 BucketRate = tuple[Hashable, float, float]
 """A bucket's name, the seconds for one token, and the seconds until an empty bucket is full."""

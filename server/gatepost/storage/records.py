@@ -5,11 +5,12 @@ They are in memory for a laptop, in SQL for everything else. Every backend passe
 `tests/storage`.
 """
 
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Protocol
 
 from gatepost.storage.approvals import ApprovalStore, GrantStore
 from gatepost.storage.audit import AuditStore, TenantTrail
-from gatepost.storage.entries import Entries, Entry
+from gatepost.storage.entries import Entries, Entry, EntryValue
 from gatepost.storage.idempotency import IdempotencyStore
 from gatepost.storage.outbox import OutboxMessage, OutboxStore
 from gatepost.storage.revocations import RevocationStore
@@ -96,6 +97,20 @@ class Records(Protocol):
 
     async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
         """Return the entries of all tenants with that key and their tenant, the newest first."""
+
+    async def entries_of(
+        self, tenants: Collection[str], subject: str
+    ) -> Mapping[str, Sequence[Entry]]:
+        """Return the entries of a subject of several tenants; those that have none are left out."""
+
+    async def replace_entries(
+        self, subject: str, key: str, values: Mapping[str, EntryValue], *, now: float, until: float
+    ) -> Set[str]:
+        """
+        Store values under *key* for several tenants, in one transaction, durably.
+
+        They expire at *until*. Return the tenants whose entry had the revision, and has the value.
+        """
 
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""

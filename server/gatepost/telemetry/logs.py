@@ -37,6 +37,12 @@ characters. Terminals read logs, and so do programs that have their own line sep
 """
 
 
+class OwnText(str):
+    """A text of the server's own, such as a signature; no secret is looked for in it."""
+
+    __slots__ = ()
+
+
 def scrub(text: str) -> str:
     """Return the text without the tenant's secrets and without credentials."""
     return _SECRETS.sub("[REDACTED]", cleaned_for_log(text))
@@ -76,6 +82,8 @@ def details(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, OwnText):
+        return str(value)
     if isinstance(value, dict | list | tuple):
         # As JSON, in which a secret is also found where it is split over members.
         with suppress(TypeError, ValueError, RecursionError):

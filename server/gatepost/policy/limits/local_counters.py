@@ -20,7 +20,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Buckets, ConcurrencySlot, Spending
 from gatepost.storage.relay import Relay
 
-MOST_CALL_LIMITS = 10_000
+MOST_CALL_LIMITS = 50_000
 """Maximum number of cached `CallLimits`; creating one again takes microseconds."""
 
 

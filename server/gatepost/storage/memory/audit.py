@@ -105,6 +105,11 @@ class MemoryTrail:
             rows += answers([one], question)
         return newest(rows, question.limit)
 
+    async def horizon(self, before: int | None, segments: int) -> int | None:
+        """Return the time by which all but the newest segments ended; None if none is left."""
+        ends = [one.until for one in self._segments() if before is None or one.until <= before]
+        return sorted(ends, reverse=True)[segments] if len(ends) > segments else None
+
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """Count the calls, refusals and refused tokens since a time, slice by slice."""
         return sliced({key: self.sums[key] for key in self.sums if key[0] >= since}, slice_ms)

@@ -1,10 +1,10 @@
 """Records in this process's memory: for a laptop and for tests."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from gatepost.storage.entries import Entry, fits
+from gatepost.storage.entries import Entry, EntryValue, fits
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.approvals import MemoryApprovals, MemoryGrants
 from gatepost.storage.memory.audit import MemoryAuditStore, MemoryTrail
@@ -74,6 +74,23 @@ class MemoryRecords:
         ]
         found = [(name, entry) for name, entry in kept if entry is not None]
         return sorted(found, key=lambda one: -one[1].updated_at)[:most]
+
+    async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
+        """Return the entries of a subject of several tenants; those that have none are left out."""
+        found = {tenant: await self.of(tenant).entries(subject).all() for tenant in tenants}
+        return {tenant: entries for tenant, entries in found.items() if entries}
+
+    async def replace_entries(
+        self, subject: str, key: str, values: Mapping[str, EntryValue], *, now: float, until: float
+    ) -> set[str]:
+        """Store values under *key* for several tenants; return those whose entry has the value."""
+        return {
+            tenant
+            for tenant, (value, revision) in values.items()
+            if await self.of(tenant)
+            .entries(subject)
+            .put(key, value, now=now, revision=revision, expires_at=until)
+        }
 
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""

@@ -57,6 +57,8 @@ from gatepost.storage.sql.tables import (
     AUDIT_SEGMENTS,
 )
 
+LATEST = (1 << 63) - 1
+"""The last time that a database can hold."""
 FEW = 8
 """Where the newest answers are wanted, which are mostly in the newest segments."""
 
@@ -111,6 +113,14 @@ _FORGET = delete(AUDIT_CHECKPOINTS).where(
     _CHECKPOINTS.tenant == bindparam("its_tenant"), _CHECKPOINTS.number < bindparam("through")
 )
 _NEWEST = (_SEGMENTS.until, _SEGMENTS.writer, _SEGMENTS.first)
+# Answered from the index alone.
+_HORIZON = (
+    select(_SEGMENTS.until)
+    .where(_OURS, _SEGMENTS.until <= bindparam("before"))
+    .order_by(*(column.desc() for column in _NEWEST))
+    .offset(bindparam("segments"))
+    .limit(1)
+)
 
 
 class SqlTrail:
@@ -155,6 +165,13 @@ class SqlTrail:
                 return newest(rows, question.limit)
             older = latest.where(tuple_(*_NEWEST) < (last.until, last.writer, last.first))
             most = min(most * 2, PAGE)
+
+    async def horizon(self, before: int | None, segments: int) -> int | None:
+        """Implement `TenantTrail`."""
+        before = LATEST if before is None else before
+        which = {"its_tenant": self._tenant, "before": before, "segments": segments}
+        found = await self._database.rows(_HORIZON, which)
+        return found[0].until if found and isinstance(found[0].until, int) else None
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """Implement `TenantTrail`."""

@@ -1,12 +1,13 @@
 """What tenants keep by subject and key, in SQL."""
 
 import time
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Integer, bindparam, func, null, select, update
 
-from gatepost.storage.entries import Entry, fits
+from gatepost.storage.entries import Entry, EntryValue, fits
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import ENTRIES, insert_into
 
@@ -19,6 +20,14 @@ _ALL = select(*_FIELDS).where(
     ENTRIES.c.tenant == bindparam("its_tenant"),
     ENTRIES.c.subject == bindparam("its_subject"),
     ENTRIES.c.value.is_not(None),
+)
+_OF_THESE = select(ENTRIES.c.tenant, *_FIELDS).where(
+    ENTRIES.c.tenant.in_(bindparam("tenants", expanding=True)),
+    ENTRIES.c.subject == bindparam("its_subject"),
+    ENTRIES.c.value.is_not(None),
+)
+_VALUES = _OF_THESE.with_only_columns(ENTRIES.c.tenant, ENTRIES.c.value).where(
+    ENTRIES.c.key == bindparam("its_key")
 )
 _COUNT = select(func.count()).select_from(_ALL.subquery())
 _TENANTS = (
@@ -130,3 +139,51 @@ async def latest(database: Database, subject: str, key: str, most: int) -> list[
     which = {"its_subject": subject, "its_key": key, "most": most}
     found = [dict(row._mapping) for row in await database.rows(_LATEST, which)]
     return [(values.pop("tenant"), Entry(**values)) for values in found]
+
+
+async def entries_of(
+    database: Database, tenants: Collection[str], subject: str
+) -> dict[str, list[Entry]]:
+    """Return the entries of a subject of several tenants; those that have none are left out."""
+    found: dict[str, list[Entry]] = {}
+    which = {"tenants": [*tenants], "its_subject": subject}
+    for row in await database.rows(_OF_THESE, which):
+        entry = Entry(**dict(zip(Entry.__struct_fields__, row[1:], strict=True)))
+        found.setdefault(row.tenant, []).append(entry)
+    return found
+
+
+async def replace_entries(
+    database: Database,
+    subject: str,
+    key: str,
+    values: Mapping[str, EntryValue],
+    times: Mapping[str, float],
+) -> set[str]:
+    """
+    Store values under *key* for several tenants in one transaction.
+
+    Return the tenants whose entry had the revision, and has the value.
+    """
+    changed, added = list[dict[str, Any]](), list[dict[str, Any]]()
+    # In order: two processes that change the same rows must not wait for each other.
+    for tenant, (value, revision) in sorted(values.items()):
+        fits(key, value)
+        row = {"value": value, "revision": revision + 1, **times}
+        if revision:
+            which = {"its_tenant": tenant, "its_subject": subject, "its_key": key}
+            changed.append({**which, **row, "its_revision": revision})
+        else:
+            added.append({"tenant": tenant, "subject": subject, "key": key, **row})
+
+    async def replace() -> set[str]:
+        async with database.transaction() as connection:
+            if changed:
+                await connection.execute(_REPLACE, changed)
+            if added:
+                await connection.execute(_put(database.dialect, anew=True), added)
+            which = {"tenants": [*values], "its_subject": subject, "its_key": key}
+            found = (await connection.execute(_VALUES, which)).all()
+        return {row.tenant for row in found if row.value == values[row.tenant][0]}
+
+    return await database.apart(replace()) if values else set()

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import logging
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -19,14 +20,14 @@ from sqlalchemy import (
     union_all,
 )
 
-from gatepost.storage.entries import Entry
+from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.sql import schema, sqlite
 from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
 from gatepost.storage.sql.audit import SqlAuditStore, SqlTrail
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.entries import SqlEntries, latest, tenants
+from gatepost.storage.sql.entries import SqlEntries, entries_of, latest, replace_entries, tenants
 from gatepost.storage.sql.idempotency import SqlIdempotency
 from gatepost.storage.sql.outbox import SqlOutbox, leased
 from gatepost.storage.sql.revocations import SqlRevocations
@@ -121,6 +122,17 @@ class SqlRecords:
     async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
         """Return the entries of all tenants with that key and their tenant, the newest first."""
         return await latest(self.database, subject, key, most)
+
+    async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
+        """Return the entries of a subject of several tenants; those that have none are left out."""
+        return await entries_of(self.database, tenants, subject)
+
+    async def replace_entries(
+        self, subject: str, key: str, values: Mapping[str, EntryValue], *, now: float, until: float
+    ) -> set[str]:
+        """Store values under *key* for several tenants; return those whose entry has the value."""
+        times = {"updated_at": now, "expires_at": until}
+        return await replace_entries(self.database, subject, key, values, times)
 
     async def sweep(self, now: float) -> int:
         """Remove expired records of all kinds; return their number."""

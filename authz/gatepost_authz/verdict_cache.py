@@ -1,0 +1,133 @@
+"""Caches verdicts on accepted tokens, so that not every request checks a signature."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import msgspec
+
+from gatepost_authz.answer_cache import RandomCache
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.signature import Versioned
+
+DEFAULT_CAPACITY = 20_000
+LEAST_ACCEPTED = 20_000
+ACCEPTED_PER_VERDICT = 2
+"""How many digests of accepted tokens are remembered for each verdict that may be cached."""
+LIFETIME = 60.0
+"""
+The lifetime of an entry in seconds, after which the keys and the policy are consulted again.
+
+The signature is not checked again if the key is still there: it would have the same result.
+"""
+
+DecisionKey = tuple[bytes, str, int]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """An accepted token and the time until which it may be reused."""
+
+    caller: TenantContext
+    keys: Versioned
+    version: int
+    made_at: float
+    ends_at: float
+
+
+def verdict_on(
+    caller: TenantContext,
+    *,
+    keys: Versioned,
+    version: int,
+    now: float,
+    lifetime: float = LIFETIME,
+) -> Verdict:
+    """Return the verdict that a token is *caller*'s, for *lifetime* seconds at most."""
+    return Verdict(caller, keys, version, now, min(float(caller.expires_at), now + lifetime))
+
+
+class AcceptedTokens:
+    """
+    The digests of the last accepted tokens: some more than *verdicts*, which may be cached.
+
+    An entry grants nothing. It lets a known token be verified while unknown ones have to wait,
+    until the token is refused for a reason other than its age.
+    """
+
+    def __init__(self, verdicts: int = DEFAULT_CAPACITY) -> None:
+        self.apply(verdicts)
+        self._digests: OrderedDict[tuple[bytes, str], None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def apply(self, verdicts: int) -> None:
+        """Remember as many tokens as that number of cached verdicts needs."""
+        self.capacity = max(LEAST_ACCEPTED, ACCEPTED_PER_VERDICT * verdicts)
+
+    def add(self, digest: bytes, resource: str) -> None:
+        """Record that the token with that digest was accepted at that resource."""
+        self._digests[digest, resource] = None
+        self._digests.move_to_end((digest, resource))
+        while len(self._digests) > self.capacity:
+            self._digests.popitem(last=False)
+
+    def has(self, digest: bytes, resource: str) -> bool:
+        """Return whether the token was accepted before."""
+        return (digest, resource) in self._digests
+
+    def drop(self, digest: bytes, resource: str) -> None:
+        """Remove the token."""
+        self._digests.pop((digest, resource), None)
+
+
+class VerdictCache(RandomCache[DecisionKey, Verdict]):
+    """
+    A `RandomCache` of accepted tokens.
+
+    Only acceptances are kept, and never the token itself: refusals are cheap to repeat, and
+    remembering them would let a stranger fill the memory. A verdict ends with the token's ``exp``
+    or after a minute, when the clock is set back before it, when its issuer removes or replaces a
+    key, and with the registry it was made under.
+    """
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        super().__init__(capacity)
+        self.accepted = AcceptedTokens(capacity)
+
+    def get(self, key: DecisionKey, *, now: float) -> TenantContext | None:
+        """Return the cached caller of the token, or None."""
+        kept = self.entries.get(key)
+        if kept is None:
+            return None
+        if kept.version == kept.keys.version and kept.made_at <= now:
+            if now < kept.ends_at:
+                return kept.caller
+            if now < kept.caller.expires_at:
+                return None  # it may be renewed
+        self.end(key, kept)
+        return None
+
+    def ended(self, key: DecisionKey) -> Verdict | None:
+        """Return the verdict that a call of `get` has just found too old, if it may be renewed."""
+        return self.entries.get(key)
+
+    def forget(self, which: Callable[[TenantContext], bool]) -> None:
+        """Evict the tokens of these callers."""
+        self.drop(lambda kept: which(kept.caller))
+
+    def restart(self, capacity: int) -> None:
+        """Forget all verdicts, for another registry, and keep at most *capacity* from now on."""
+        self.drop(lambda _: True)
+        self.capacity = capacity
+        self.accepted.apply(capacity)
+
+    def put(self, key: DecisionKey, verdict: Verdict) -> None:
+        """
+        Cache the verdict on the token of *key*.
+
+        Its version is that of the keys when they were looked up, not now: a key may have been
+        removed while the issuer was being asked.
+        """
+        self.accepted.add(*key[:2])
+        if verdict.ends_at > verdict.made_at:
+            self.keep(key, verdict)

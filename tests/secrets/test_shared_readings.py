@@ -1,0 +1,118 @@
+"""Readings of the secrets of many tenants, which share statements."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+import pytest
+
+from gatepost.secrets.cache import FRESH_S, SecretCache
+from gatepost.secrets.hosts import BoundSecret
+from gatepost.secrets.store import SecretStore
+from gatepost.storage.entries import Entry
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryRecords
+from tests.secrets.conftest import Clock
+
+ONE, TWO = "the-first-value", "the-second-value"
+
+
+@pytest.fixture
+def elsewhere(records: MemoryRecords, vault: SecretStore) -> SecretStore:
+    """The same secrets as another process has them."""
+    return SecretStore(records, vault.keyring, clock=lambda: 2_000.0)
+
+
+async def known(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
+    """As whoever is about to run a tool asks."""
+    await (asyncio.sleep(0) if secrets.loaded(tenant) else secrets.load(tenant))
+    return told(secrets, tenant)
+
+
+def told(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
+    """The tenant's own, without what is kept from all."""
+    values = secrets.known(tenant).values
+    return {name: value for name, value in values.items() if not name.startswith("GATEPOST")}
+
+
+async def test_tenants_that_begin_together_share_a_reading(
+    secrets: SecretCache, vault: SecretStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come while it runs share the next one; each gets its own, and what fails fails."""
+    asked: list[set[str]] = []
+    real = SecretStore.sealed
+
+    async def counted(
+        vault: SecretStore, tenants: Collection[str]
+    ) -> Mapping[str, Sequence[Entry]]:
+        asked.append(set(tenants))
+        await asyncio.sleep(0)
+        if asked[-1] == {"d"}:
+            raise StoreUnavailable("not now")
+        return await real(vault, tenants)
+
+    monkeypatch.setattr(SecretStore, "sealed", counted)
+    await vault.put("a", "KEY", ONE)
+    await vault.put("b", "KEY", TWO)
+    first = [asyncio.create_task(known(secrets, tenant)) for tenant in "abc"]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    left = asyncio.create_task(known(secrets, "d"))
+    found = await asyncio.gather(*first)
+
+    assert found == [{"KEY": ONE}, {"KEY": TWO}, {}]
+    with pytest.raises(StoreUnavailable, match="not now"):
+        await left
+    assert asked == [{"a", "b", "c"}, {"d"}]
+
+
+async def test_tenants_that_call_are_read_again_together(
+    secrets: SecretCache, elsewhere: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In time, and at once after a change; those that do not call wait for their next call."""
+    asked: list[set[str]] = []
+    real = SecretStore.sealed
+
+    async def counted(
+        vault: SecretStore, tenants: Collection[str]
+    ) -> Mapping[str, Sequence[Entry]]:
+        asked.append(set(tenants))
+        return await real(vault, tenants)
+
+    for tenant in ("acme", "globex", "idle"):
+        await elsewhere.put(tenant, "KEY", ONE)
+        await known(secrets, tenant)
+    assert secrets.loaded("acme")
+    assert secrets.loaded("globex")
+    clock.now += FRESH_S - 1
+    monkeypatch.setattr(SecretStore, "sealed", counted)
+    await secrets.look()
+    assert asked == [{"acme", "globex"}]
+
+    clock.now += 2
+    assert secrets.loaded("acme")
+    assert secrets.loaded("idle") is None
+    await elsewhere.put("globex", "KEY", TWO)
+    await secrets.look()
+    assert told(secrets, "globex") == {"KEY": ONE}
+    assert secrets.loaded("acme")
+
+
+async def test_a_reading_of_many_never_hides_what_a_tool_has(
+    secrets: SecretCache, elsewhere: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a tool was given while many tenants were read is newer than that reading."""
+    await known(secrets, "acme")
+    assert secrets.loaded("acme")
+    clock.now += FRESH_S
+    real = SecretStore.sealed
+
+    async def slow(vault: SecretStore, tenants: Collection[str]) -> Mapping[str, Sequence[Entry]]:
+        found = await real(vault, tenants)
+        await elsewhere.put("acme", "KEY", ONE)
+        assert await secrets.value("acme", "KEY") == BoundSecret(ONE)
+        return found
+
+    monkeypatch.setattr(SecretStore, "sealed", slow)
+    await secrets.look()
+
+    assert told(secrets, "acme") == {"KEY": ONE}
