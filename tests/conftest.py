@@ -16,7 +16,7 @@ from gatepost.storage.sql.records import database_of
 from gatepost.storage.sql.schema import make
 from gatepost.telemetry.logs import OWN_LOGGERS
 from tests.support.issuers import Idp
-from tests.support.stores import Postgres, Valkey
+from tests.support.stores import PgBouncer, Postgres, Valkey, pgbouncer_program
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 for name, examples in (("few", 25), ("many", 100)):
@@ -255,6 +255,15 @@ def emptied_postgres(postgres_server: Postgres, shared_database: str) -> Iterato
     """`migrated_postgres` in a fifth of its time, for tests that leave the tables as they are."""
     yield postgres_server.url(shared_database)
     postgres_server.empty(shared_database)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: Postgres) -> Iterator[PgBouncer]:
+    """One PgBouncer in transaction mode for the whole run."""
+    if pgbouncer_program() is None:
+        pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
+    with PgBouncer.running(postgres_server) as pooler:
+        yield pooler
 
 
 @pytest.fixture(scope="session")

@@ -223,6 +223,68 @@ def _copied(folder: Path) -> Path:
     return folder / PACKAGE / VERSION_FOLDER / "bin"
 
 
+class PgBouncer:
+    """A PgBouncer in transaction mode, with two connections to a database; as `nobody` for root."""
+
+    def __init__(self, postgres: Postgres) -> None:
+        self.port, self._postgres = free_port(), postgres
+        self._folder = Path(tempfile.mkdtemp(prefix="gatepost-pgbouncer-"))
+        self._process: Process | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, postgres: Postgres) -> Iterator["PgBouncer"]:
+        """A pooler before a server for the time of a block; nothing of it is left behind."""
+        pooler = cls(postgres)
+        try:
+            while not pooler._listens():
+                pooler.port = free_port()
+            yield pooler
+        finally:
+            if pooler._process is not None:
+                pooler._process.stop(with_signal=signal.SIGINT)
+            shutil.rmtree(pooler._folder)
+
+    def _listens(self) -> bool:
+        """Start it; whether its port was free."""
+        config = self._folder / "pgbouncer.ini"
+        config.write_text(f"""[databases]
+* = host=127.0.0.1 port={self._postgres.port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {self.port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {self._folder}/users
+pool_mode = transaction
+default_pool_size = 2
+""")
+        (self._folder / "users").write_text(f'"{POSTGRES_USER}" "{POSTGRES_PASSWORD}"\n')
+        user = None
+        if os.geteuid() == 0:
+            user = "nobody"
+            self._folder.chmod(0o755)
+        program = pgbouncer_program()
+        assert program is not None
+        self._process = Process([program, str(config)], env=_QUIET, user=user)
+        told = self._process.wait_for("process up|ddress already in use|failed to set up")
+        if "process up" in told[0]:
+            return True
+        self._process.stop(with_signal=signal.SIGINT)
+        return False
+
+    def url(self, database: str) -> str:
+        """Where the database of a URL is behind it."""
+        url = database.replace(f":{self._postgres.port}/", f":{self.port}/")
+        return f"{url}?pool_mode=transaction"
+
+
+def pgbouncer_program() -> str | None:
+    """Where PgBouncer is, if it is installed."""
+    places = (os.environ.get("PATH", ""), "/usr/sbin")  # Debian's users have no /usr/sbin
+    return shutil.which("pgbouncer", path=os.pathsep.join(places))
+
+
 VALKEY_PASSWORD = "valkey-password-that-no-log-shows"
 DATABASES = 10_000
 
