@@ -134,7 +134,11 @@ decode_person = msgspec.json.Decoder(RecordedPerson).decode
 def person_of(caller: TenantContext, peer: str = "") -> RecordedPerson:
     """Return the identity of a caller with its address."""
     named = caller.issuer, caller.subject, caller.client_id or "", caller.name, caller.actor or ""
-    return RecordedPerson(*map(text, (*named, peer and address(peer))))
+    fields = [*named, peer and address(peer)]
+    together = "".join(fields)
+    if text(together) is not together:
+        fields = [*map(text, fields)]
+    return RecordedPerson(*fields)
 
 
 def address(peer: str) -> str:
