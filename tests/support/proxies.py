@@ -1,4 +1,4 @@
-"""Proxies on loopback: HTTP ones that balance or add a token, a TCP one, one for CONNECT."""
+"""Proxies: HTTP ones that balance or add a token, a TCP one, one for CONNECT, one for records."""
 
 import contextlib
 import itertools
@@ -6,12 +6,15 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
 from tests.support.issuers import serving
 from tests.support.processes import free_port
 
@@ -304,3 +307,60 @@ def connect_proxy(secure: int, plain: int = 0, *, user: str = "") -> Iterator[Co
     """Run the proxy for the time of a block."""
     with ConnectProxy(secure, plain, user=user) as server, in_a_thread(server):
         yield server
+
+
+class DetachableRecords:
+    """The records behind it, until `cut` is set; then as if the database did not answer."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.cut = False
+
+    def of(self, tenant: str) -> Any:
+        """See `Records`."""
+        return _DetachableTenant(self, self._records.of(tenant))
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        self.check()
+        return await self._records.abandoned_tasks(now, limit)
+
+    async def sweep(self, now: float) -> int:
+        """See `Records`."""
+        self.check()
+        return await self._records.sweep(now)
+
+    async def ping(self) -> None:
+        """See `Records`."""
+        self.check()
+
+    async def aclose(self) -> None:
+        """See `Records`."""
+
+    def check(self) -> None:
+        """Raise StoreUnavailable when it is cut."""
+        if self.cut:
+            raise StoreUnavailable("the cable is cut")
+
+
+class _DetachableTenant:
+    def __init__(self, cable: DetachableRecords, stores: Any) -> None:
+        self.tasks = _DetachableStore(cable, stores.tasks)
+        self.idempotency = _DetachableStore(cable, stores.idempotency)
+        self.sessions = _DetachableStore(cable, stores.sessions)
+
+
+class _DetachableStore:
+    """One store, each of whose methods goes over the cable."""
+
+    def __init__(self, cable: DetachableRecords, store: Any) -> None:
+        self._cable, self._store = cable, store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def over_the_cable(*arguments: Any, **named: Any) -> Any:
+            self._cable.check()
+            return await method(*arguments, **named)
+
+        return over_the_cable

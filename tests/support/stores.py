@@ -13,10 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.records import Records
 from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.tables import METADATA
 from tests.support.processes import Process, free_port
@@ -362,60 +359,3 @@ def _program() -> Path:
     assert found is not None
     assert found.origin is not None
     return next(Path(found.origin).parent.glob("_binaries/*/valkey-server"))
-
-
-class DetachableRecords:
-    """The records behind it, until `cut` is set; then as if the database did not answer."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self.cut = False
-
-    def of(self, tenant: str) -> Any:
-        """See `Records`."""
-        return _DetachableTenant(self, self._records.of(tenant))
-
-    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
-        self.check()
-        return await self._records.abandoned_tasks(now, limit)
-
-    async def sweep(self, now: float) -> int:
-        """See `Records`."""
-        self.check()
-        return await self._records.sweep(now)
-
-    async def ping(self) -> None:
-        """See `Records`."""
-        self.check()
-
-    async def aclose(self) -> None:
-        """See `Records`."""
-
-    def check(self) -> None:
-        """Raise StoreUnavailable when it is cut."""
-        if self.cut:
-            raise StoreUnavailable("the cable is cut")
-
-
-class _DetachableTenant:
-    def __init__(self, cable: DetachableRecords, stores: Any) -> None:
-        self.tasks = _DetachableStore(cable, stores.tasks)
-        self.idempotency = _DetachableStore(cable, stores.idempotency)
-        self.sessions = _DetachableStore(cable, stores.sessions)
-
-
-class _DetachableStore:
-    """One store, each of whose methods goes over the cable."""
-
-    def __init__(self, cable: DetachableRecords, store: Any) -> None:
-        self._cable, self._store = cable, store
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-
-        async def over_the_cable(*arguments: Any, **named: Any) -> Any:
-            self._cable.check()
-            return await method(*arguments, **named)
-
-        return over_the_cable

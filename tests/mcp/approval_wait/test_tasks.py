@@ -22,7 +22,7 @@ from tests.mcp.approval_wait.conftest import (
     with_decisions,
 )
 from tests.support.endpoint import JSON, META, TASKS, VERSION, TaskClient, message
-from tests.support.stores import DetachableRecords
+from tests.support.proxies import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
 

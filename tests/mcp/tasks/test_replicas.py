@@ -17,7 +17,7 @@ from tests.mcp import fixture_questions
 from tests.mcp.fixture_questions import TaskConfirmation
 from tests.support.asking_tools import accept
 from tests.support.endpoint import TaskClient
-from tests.support.stores import DetachableRecords
+from tests.support.proxies import DetachableRecords
 
 pack = Pack("replicas")
 
