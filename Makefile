@@ -43,20 +43,22 @@ bench: .venv/dev ## what a call costs, beside a bare server and the peers
 	@$(PYTHON) -m venv .venv
 	@touch $@
 
+# The locks name everything. Without --no-deps, pip 23 stops at `pydantic[email]` once there is a
+# version that is newer than the locked one.
 .venv/core: .venv/python requirements.lock pyproject.toml
-	@$(PIP) install --require-hashes --requirement requirements.lock
+	@$(PIP) install --no-deps --require-hashes --requirement requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@$(COMPILE)
 	@touch $@
 
 .venv/dev: .venv/core requirements-dev.lock
-	@$(PIP) install --require-hashes --requirement requirements-dev.lock
+	@$(PIP) install --no-deps --require-hashes --requirement requirements-dev.lock
 	@touch $@
 
 # Identity providers written in Python, apart from our own packages.
 .venv/providers/.installed: .venv/python tests/providers/requirements.lock
 	@$(PYTHON) -m venv --clear .venv/providers
-	@.venv/providers/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement tests/providers/requirements.lock
+	@.venv/providers/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes --requirement tests/providers/requirements.lock
 	@touch $@
 
 release: .venv/deploy/.installed ## set the version everywhere, date the changelog, commit, and sign a tag (VERSION=0.2.0)
@@ -66,7 +68,7 @@ release: .venv/deploy/.installed ## set the version everywhere, date the changel
 # Proxies and linters of deploy/ and the program that sets the version, each from a package.
 .venv/deploy/.installed: .venv/python tests/deploy/requirements.lock
 	@$(PYTHON) -m venv --clear .venv/deploy
-	@.venv/deploy/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --requirement tests/deploy/requirements.lock
+	@.venv/deploy/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes --requirement tests/deploy/requirements.lock
 	@touch $@
 
 tests/node/node_modules/.installed-from: .venv/dev tests/node/package-lock.json

@@ -171,7 +171,22 @@ def targets(results: Results) -> list[tuple[str, str, str, str]]:
             outcome = verdict(slowest.ratio, most, at_most=True)
             title = f"{what.title}: p99 to the floor's, controls on"
             lines.append((title, f"< {most:g}", f"{slowest.ratio:.1f}", outcome))
+        lines += disk_targets(results, what)
     return lines + start_targets(results)
+
+
+def disk_targets(results: Results, what: Workload) -> list[tuple[str, str, str, str]]:
+    """The latency of a workload, compared with an `fsync` of the same round."""
+    lines = []
+    for name, field in (("p50", "p50_us"), ("p99", "p99_us")):
+        own = of_samples(results.samples, "gatepost", what.name, field)
+        measure = over_rounds(own, {one.round: getattr(one, field) for one in results.disk})
+        if measure and what.of_fsync is not None and not math.isnan(measure.ratio):
+            took = median(getattr(one, field) for one in results.disk)
+            title = f"{what.title}: {name} to an fsync's ({took:,.0f} µs), controls on"
+            outcome = verdict(measure.ratio, what.of_fsync, at_most=True)
+            lines.append((title, f"< {what.of_fsync:g}", f"{measure.ratio:.1f}", outcome))
+    return lines
 
 
 def compared(

@@ -1,11 +1,13 @@
 """The run: every round starts all servers, then asks each of them in turn, A B C … A B C …"""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median, quantiles
 from urllib.parse import urlsplit
 
 from bench import wrk
@@ -18,6 +20,8 @@ from bench.tokens import Purse
 from bench.workload import FEW_TOOLS, WORKLOADS, Place, Workload
 
 START_S = 60
+FSYNCS, WRITTEN_BYTES = 500, 16_384
+"""How often the disk is waited for, after about as many bytes as the record of a call takes."""
 WARM = WORKLOADS[0]
 WARM_UP_S, MOST_WARM_UPS = 1, 10
 DEFAULT_SIZES = {"call": 213, "list": 26_000, "refusal": 84, "document": 135_000, "progress": 1_500}
@@ -50,12 +54,22 @@ class Start:
     """After the round's last interval."""
 
 
+@dataclass(frozen=True)
+class Disk:
+    """What an `fsync` took in one round, on the disk of the servers' databases (microseconds)."""
+
+    round: int
+    p50_us: float
+    p99_us: float
+
+
 @dataclass
 class Results:
     """Everything that was measured, and why what is missing is missing."""
 
     samples: list[Sample] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
+    disk: list[Disk] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_SIZES))
     """Body sizes of the floor's answers: Gatepost's own, once it has been asked."""
@@ -263,6 +277,24 @@ def ask_in_turn(
             results.missing[f"{contestant.name}, {what.name}"] = str(reason)
             continue
         results.samples.append(sample)
+        if what.of_fsync is not None and contestant.name == "gatepost":
+            results.disk.append(disk(bench.folder, number))
+
+
+def disk(folder: Path, number: int) -> Disk:
+    """Append to a file and wait for the disk, as often as shows what is usual."""
+    path, took = folder / "disk", list[float]()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for _ in range(FSYNCS):
+            os.write(handle, bytes(WRITTEN_BYTES))
+            began = time.perf_counter()
+            os.fsync(handle)
+            took.append((time.perf_counter() - began) * 1e6)
+    finally:
+        os.close(handle)
+        path.unlink()
+    return Disk(number, median(took), quantiles(took, n=100)[98])
 
 
 def run(bench: Bench, plan: Plan, tell: Callable[[str], None]) -> Results:

@@ -13,7 +13,7 @@ from typing import Any
 from joserfc import jwk, jwt
 
 LIFETIME_S = 6 * 3600
-TENANTS = 10
+TENANTS = 50
 KEY_BITS = 2048
 BATCH = 500
 

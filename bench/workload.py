@@ -67,6 +67,8 @@ class Workload:
     """The same with every control on."""
     controlled_p99: float | None = None
     """What the p99 is to stay under, with every control on, as a multiple of the floor's."""
+    of_fsync: float | None = None
+    """What p50 and p99 are to stay under, with every control on, as a multiple of an `fsync`'s."""
 
     @property
     def answer(self) -> str:
@@ -161,7 +163,12 @@ WORKLOADS = (
         controlled=0.18,
     ),
     Workload(
-        "alone", "tools/call, one connection, one after another", "tools/call", "one", connections=1
+        "alone",
+        "tools/call, one connection, one after another",
+        "tools/call",
+        "one",
+        connections=1,
+        of_fsync=2.5,
     ),
     Workload(
         "progress",

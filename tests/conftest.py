@@ -4,16 +4,19 @@ import asyncio
 import gc
 import logging
 from collections.abc import Generator, Iterator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from gatepost.storage.sql.records import migrate
+from gatepost.storage.sql.records import database_of
+from gatepost.storage.sql.schema import make
 from gatepost.telemetry.logs import OWN_LOGGERS
 from tests.support.issuers import Idp
-from tests.support.stores import Postgres, Valkey
+from tests.support.stores import PgBouncer, Postgres, Valkey, pgbouncer_program
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 for name, examples in (("few", 25), ("many", 100)):
@@ -131,24 +134,56 @@ def logging_of_its_own() -> Iterator[None]:
 
 
 class _ShortSleeps:
-    """`asyncio`, whose `sleep` takes a fifth of the time."""
+    """`asyncio`, whose `sleep` takes a twentieth of the time."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / 5)
+        await asyncio.sleep(seconds / 20)
+
+
+class _Stops:
+    """The loops of uvicorn's servers, each of which waits to be told that it should stop."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
+
+    def tell(self, server: uvicorn.Server, should_exit: bool) -> None:
+        """Set `should_exit`, from any thread."""
+        server.__dict__["should_exit"] = should_exit
+        if should_exit and (found := self._told.get(id(server))):
+            loop, stop = found
+            # A loop that has ended by itself needs no word.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(stop.set)
+
+    async def main_loop(self, server: uvicorn.Server) -> None:
+        """What uvicorn does each second, until the server should stop."""
+        stop = asyncio.Event()
+        self._told[id(server)] = asyncio.get_running_loop(), stop
+        try:
+            while not await server.on_tick(0):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), 1.0)
+        finally:
+            del self._told[id(server)]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def prompt_stops() -> Iterator[None]:
     """
-    A server in this process stops in 40 ms instead of 150.
+    A server in this process stops at once.
 
-    uvicorn asks every 100 ms whether it should stop, and then waits 100 ms for its connections.
+    uvicorn asks every 100 ms whether it should stop, which a test would wait for. To ask more often
+    costs more than many tests do: hundreds of servers run all the time.
     """
+    stops = _Stops()
+    flag = property(lambda server: server.__dict__["should_exit"], stops.tell)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("uvicorn.server.asyncio", _ShortSleeps())
+        patch.setattr(uvicorn.Server, "should_exit", flag, raising=False)
+        patch.setattr(uvicorn.Server, "main_loop", lambda server: stops.main_loop(server))
         yield
 
 
@@ -191,8 +226,13 @@ def postgres(postgres_server: Postgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: Postgres) -> Iterator[str]:
     """The name of a database with our tables in it, to be copied."""
+
+    async def made(url: str) -> None:
+        async with aclosing(database_of(url)) as database:
+            await make(database)
+
     with postgres_server.database() as url:
-        asyncio.run(migrate(url))
+        asyncio.run(made(url))
         yield url.rpartition("/")[2]
 
 
@@ -215,6 +255,15 @@ def emptied_postgres(postgres_server: Postgres, shared_database: str) -> Iterato
     """`migrated_postgres` in a fifth of its time, for tests that leave the tables as they are."""
     yield postgres_server.url(shared_database)
     postgres_server.empty(shared_database)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: Postgres) -> Iterator[PgBouncer]:
+    """One PgBouncer in transaction mode for the whole run."""
+    if pgbouncer_program() is None:
+        pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
+    with PgBouncer.running(postgres_server) as pooler:
+        yield pooler
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,12 @@ NOT_PUBLIC_V6 = tuple(
     )
 )
 
+# Since Python 3.13, `is_loopback` is true of IPv4 addresses in an IPv6 one as well.
+LOOPBACK: Sequence[IPv4Network | IPv6Network] = (
+    IPv4Network("127.0.0.0/8"),
+    IPv6Network("::1/128"),
+)
+
 # Where hosts of an organisation live. Metadata services give credentials to every client, so
 # nothing but their own literal address ever leads there.
 INSIDE: Sequence[IPv4Network | IPv6Network] = tuple(
@@ -100,9 +106,13 @@ def is_reachable(address: Address, allow_private: Networks, *, development: bool
 
     *allow_private* opens further networks; development opens loopback.
     """
-    if is_public(address) or (development and address.is_loopback):
+    if is_public(address) or (development and _is_loopback(address)):
         return True
     return any(address.version == net.version and address in net for net in allow_private)
+
+
+def _is_loopback(address: Address) -> bool:
+    return any(address.version == net.version and address in net for net in LOOPBACK)
 
 
 def is_inside(address: Address) -> bool:
@@ -133,7 +143,7 @@ def is_loopback_host(host: str) -> bool:
     """
     address = literal(host)
     if address is not None:
-        return address.is_loopback
+        return _is_loopback(address)
     return host.lower() == "localhost" or host.lower().endswith(".localhost")
 
 

@@ -34,7 +34,7 @@ class RandomCache(Generic[K, T]):
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.entries: dict[K, T | None] = {}
-        """Read these directly; `keep` and `drop` change them."""
+        """Read these directly; `keep`, `end` and `drop` change them."""
         self._places: list[K] = []
         """The keys of all entries."""
         # Two threads that replace the same place would leave an entry that nothing removes.
@@ -56,6 +56,12 @@ class RandomCache(Generic[K, T]):
                     del self.entries[self._places[place]]
                     self._places[place] = key
             self.entries[key] = entry
+
+    def end(self, key: K, entry: T) -> None:
+        """Let an entry count no more, unless another thread has replaced it."""
+        with self._changing:
+            if self.entries.get(key) is entry:
+                self.entries[key] = None
 
     def drop(self, which: Callable[[T], bool]) -> None:
         """Remove these entries, and those that are no longer valid."""
@@ -85,7 +91,7 @@ class Memory(RandomCache[Key, CachedAnswer[T]]):
         if entry is None:
             return None
         if not entry.since <= now < entry.until:
-            self.entries[key] = None
+            self.end(key, entry)
             return None
         return entry.value
 

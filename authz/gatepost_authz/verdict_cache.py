@@ -104,7 +104,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
                 return kept.caller
             if now < kept.caller.expires_at:
                 return None  # it may be renewed
-        self.entries[key] = None
+        self.end(key, kept)
         return None
 
     def ended(self, key: DecisionKey) -> Verdict | None:

@@ -36,6 +36,7 @@ BUILT_IN: dict[str, PackRegistration] = {
         "gatepost_packs.openapi.tools",
         settings="gatepost_packs.openapi.settings:OpenapiSettings",
         maker="gatepost_packs.openapi.tool_generation",
+        in_code="gatepost_packs.openapi.in_code",
         stores_files=False,
     ),
     "scripts": PackRegistration(

@@ -1,7 +1,7 @@
 """The shipped source as data: files, modules, and what stands in each of them."""
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -40,6 +40,7 @@ class Contents:
 
     imports: list[tuple[str, int]] = field(default_factory=list)
     """Every module it imports, with its line; `from a.b import c` gives `a.b.c`."""
+    classes: list[str] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     excepts: list[tuple[str, int]] = field(default_factory=list)
@@ -89,6 +90,8 @@ def contents(path: Path) -> Contents:
             case ast.ImportFrom():
                 names = (f"{node.module}.{alias.name}" for alias in node.names)
                 found.imports.extend((name, node.lineno) for name in names)
+            case ast.ClassDef():
+                found.classes.append(node.name)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 last = node.end_lineno or node.lineno
                 found.functions.append(Function(node.name, node.lineno, last))
@@ -100,6 +103,19 @@ def contents(path: Path) -> Contents:
                 names = (dotted(one) if one else "BaseException" for one in caught)
                 found.excepts.extend((name, node.lineno) for name in names)
     return found
+
+
+def calls_of(names: Collection[str]) -> Iterator[ast.Call]:
+    """Every call of a function with one of these names in the source."""
+    for path in source_files():
+        text = path.read_text(encoding="utf-8")
+        # To parse a file takes a hundred times as long as to look through it.
+        if any(name in text for name in names):
+            yield from (
+                node
+                for node in ast.walk(ast.parse(text))
+                if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in names
+            )
 
 
 def names_in(node: ast.AST) -> tuple[str, ...]:

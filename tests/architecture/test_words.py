@@ -1,13 +1,12 @@
 """Names and pages use the field's own words; docs/architecture.md and the pages read plainly."""
 
-import ast
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.source import ROOT, module_name, source_files
+from tests.architecture.source import ROOT, contents, module_name, source_files
 
 SAY_INSTEAD = {
     "clerk": "record builder",
@@ -55,11 +54,11 @@ RIDDLES = re.compile(r"\b(?:whoever|somebody|of theirs)\b", re.IGNORECASE)
 
 def names(path: Path) -> list[str]:
     """The module, its classes and its functions."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = contents(path)
     return [
         module_name(path).rpartition(".")[2],
-        *(node.name for node in ast.walk(tree) if isinstance(node, kinds)),
+        *found.classes,
+        *(function.name for function in found.functions),
     ]
 
 
@@ -83,12 +82,7 @@ def test_no_name_brings_a_metaphor_back() -> None:
 
 def test_a_class_name_stands_once() -> None:
     """Eight classes called Row had to be told apart by their files."""
-    count = Counter(
-        node.name
-        for path in source_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    )
+    count = Counter(name for path in source_files() for name in contents(path).classes)
 
     assert [name for name, times in count.items() if times > 1] == []
 

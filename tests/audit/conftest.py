@@ -28,6 +28,7 @@ from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
 from gatepost_authz.caller import TenantContext
+from tests.support.stores import sqlite_url
 
 ISSUER = "https://id.example.com"
 NOW = 1_800_000_000.0
@@ -126,13 +127,15 @@ async def tamper(url: str, *statements: str) -> None:
     """Somebody who can write to the database, and has no key."""
     if url.startswith("sqlite:"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        # At once: each statement for itself would wait for the disk.
+        connection.execute("BEGIN")
         for statement in statements:
             connection.execute(statement)
+        connection.execute("COMMIT")
         connection.close()
         return
     remote = await asyncpg.connect(url)
-    for statement in statements:
-        await remote.execute(statement)
+    await remote.execute("; ".join(statements))
     await remote.close()
 
 
@@ -372,6 +375,6 @@ async def both(ctx: CallContext) -> str:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of this test's own, once for each kind."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/records.db"
+        return sqlite_url(tmp_path)
     found: str = request.getfixturevalue("migrated_postgres")
     return found

@@ -2,10 +2,11 @@
 
 import asyncio
 from time import perf_counter
+from typing import Any
 
 import pytest
 
-from gatepost.audit.writer import AuditWriter
+from gatepost.audit.writer import MOST_UNWRITTEN, AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import Batch, Link
@@ -24,23 +25,25 @@ FEW_TURNS = 8
 class SlowWriter:
     """An audit writer whose database can be slow; `batches` are the sizes of its batches."""
 
-    def __init__(self, batch_ms: float) -> None:
+    def __init__(self, batch_ms: float, **settings: Any) -> None:
         records = MemoryRecords()
         self.batches: list[int] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.begun = asyncio.Event()
+        """Whether it has begun to write."""
         self._write = records.audit.write
         records.audit.write = self.write  # type: ignore[method-assign]  # it stands before it
-        settings = AuditSettings(batch_ms=batch_ms)
         self.writer = AuditWriter(
             records,
             KeyRing.ephemeral(),
             Redaction(),
-            settings,
+            AuditSettings(batch_ms=batch_ms, **settings),
             listener=lambda tenant, rows: self.batches.append(len(rows)),
         )
 
     async def write(self, batch: Batch, link: Link) -> None:
+        self.begun.set()
         await self.gate.wait()
         await self._write(batch, link)
 
@@ -107,3 +110,35 @@ async def test_nobody_waits_for_an_endless_stream_of_calls() -> None:
     await writer.writer.aclose()
 
     assert len(writer.batches) >= 1
+
+
+async def test_relaxed_calls_wait_only_behind_many_unwritten_records() -> None:
+    """So that a bounded number of records is lost with the process; a clean stop loses none."""
+    writer = SlowWriter(0.0, durability="relaxed")
+    writer.gate.clear()
+    answered = [writer.end().kept for _ in range(MOST_UNWRITTEN)]
+    last = writer.end()
+    waits = not last.kept
+    writer.gate.set()
+    await writer.writer.aclose()
+
+    assert all(answered)
+    assert waits
+    assert last.kept
+    assert writer.batches == [MOST_UNWRITTEN + 1]
+
+
+async def test_an_event_is_durable_before_it_counts_although_calls_are_relaxed() -> None:
+    """A decision must not take effect without its record."""
+    writer = SlowWriter(0.0, durability="relaxed")
+    writer.gate.clear()
+    event = asyncio.create_task(writer.writer.note("acme", "approval", outcome="approved"))
+    async with asyncio.timeout(SOON_S):
+        await writer.begun.wait()
+        waits = not event.done()
+        writer.gate.set()
+        await event
+    await writer.writer.aclose()
+
+    assert waits
+    assert writer.batches == [1]

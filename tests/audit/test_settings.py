@@ -33,8 +33,18 @@ def test_odd_settings_are_told(trusted: Any, name: str) -> None:
     assert [one.id for one in check_problems(trusted, audit=settings) if "E08" in one.id] == found
 
 
-def test_production_without_a_record_is_worth_a_word(trusted: Any) -> None:
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"enabled": False}, "config.W085"),
+        ({"durability": "relaxed"}, "config.W123"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["production", "development"])
+def test_production_without_a_durable_record_is_worth_a_word(
+    trusted: Any, mode: str, settings: dict[str, Any], problem: str
+) -> None:
     """It serves, since somebody else may keep one."""
-    found = check_problems(trusted, mode="production", audit={"enabled": False})
+    found = check_problems(trusted, mode=mode, audit=settings)
 
-    assert "config.W085" in [one.id for one in found]
+    assert (problem in [one.id for one in found]) == (mode == "production")

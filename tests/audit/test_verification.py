@@ -100,15 +100,17 @@ async def test_a_value_of_any_type_is_found_and_stops_nothing(
     file = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     found = file.execute(f"SELECT rowid FROM audit_{table} WHERE tenant = 'acme'")  # noqa: S608  # the attacker's
     bad: dict[tuple[str, Value, int], bool] = {}
-    for (row,) in found.fetchall():
-        for column in COLUMNS[table].split():
-            change = f"UPDATE audit_{table} SET {column} = ? WHERE rowid = {row}"  # noqa: S608  # the attacker's
-            which = f"SELECT {column} FROM audit_{table} WHERE rowid = {row}"  # noqa: S608  # the same
-            ((before,),) = file.execute(which).fetchall()
-            for value in ODD:
-                file.execute(change, [value])
-                bad[column, value, row] = (await log.verify()).bad is not None
-                file.execute(change, [before])
+    places = [(column, row) for (row,) in found.fetchall() for column in COLUMNS[table].split()]
+    # Each column with each value once, and in each further row with one of them.
+    for at, (column, row) in enumerate(places):
+        change = f"UPDATE audit_{table} SET {column} = ? WHERE rowid = {row}"  # noqa: S608  # the attacker's
+        which = f"SELECT {column} FROM audit_{table} WHERE rowid = {row}"  # noqa: S608  # the same
+        ((before,),) = file.execute(which).fetchall()
+        first = row == places[0][1]
+        for value in ODD if first else [ODD[at % len(ODD)]]:
+            file.execute(change, [value])
+            bad[column, value, row] = (await log.verify()).bad is not None
+            file.execute(change, [before])
     last = COLUMNS[table].split()[-1]
     file.execute(f"UPDATE audit_{table} SET {last} = x'00' WHERE tenant = 'acme'")  # noqa: S608  # the same
     file.close()

@@ -4,16 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
-from gatepost.audit.chain import WriteAttempt
 from gatepost.audit.checkpoints import as_pem, public_keys
 from gatepost.audit.export import exported, verify_lines
-from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import draft
 from gatepost.audit.search import AuditSearch
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer_lease import TTL_S, WriterLease
@@ -279,30 +274,6 @@ async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
     assert moved == [1, 1, 2]
     assert renewed == [1, 1, 2]
     assert expired == [2, 1, 3]
-
-
-TENANTS = [f"t{number:02}" for number in range(50)]
-
-
-async def test_a_batch_of_fifty_tenants_is_one_statement(migrated_postgres: str) -> None:
-    """Of one round trip, and all of it or nothing."""
-    records = await open_records(migrated_postgres)
-    assert isinstance(records, SqlRecords)
-    keyring, statements = KeyRing.ephemeral(), list[str]()
-    body = {name: RecordBody(at=1, kind="call", tenant=name, outcome="success") for name in TENANTS}
-    batch = {(name, 1): [draft(body[name], {})] * 2 for name in TENANTS}
-    await records.audit.write(batch, WriteAttempt(keyring).link)
-
-    def tell(_: object, __: object, statement: str, *more: Any) -> None:
-        statements.append(statement)
-
-    event.listen(records.database.engine.sync_engine, "before_cursor_execute", tell)
-    await records.audit.write(batch, WriteAttempt(keyring).link)
-    heads = await records.audit.heads("", 99)
-    await records.aclose()
-
-    assert len(statements) - 1 == 1  # the last one reads the heads
-    assert [heads[name][0].number for name in TENANTS] == [4] * 50
 
 
 NOTED = """

@@ -206,6 +206,21 @@ def test_threads_that_fill_a_cache_at_once_leave_bounded_traces() -> None:
     assert len(cache.entries) == 1
 
 
+def test_an_entry_that_another_thread_replaced_does_not_end() -> None:
+    """Its reader found the one before; and a key that is gone must not come back."""
+    cache = RandomCache[str, list[int]](1)
+    old, new = [1], [2]
+    cache.keep("key", old)
+    cache.keep("key", new)
+    cache.end("key", old)
+    assert cache.entries == {"key": new}
+    cache.end("key", new)
+    assert cache.entries == {"key": None}
+    cache.drop(lambda _: True)
+    cache.end("key", new)
+    assert cache.entries == {}
+
+
 def test_a_clock_that_steps_back_ends_what_was_remembered() -> None:
     """Otherwise a step of a day would keep a revoked token alive for a day."""
     memory: Memory[int] = Memory()

@@ -8,7 +8,7 @@ from gatepost_authz.claims import Registered
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.reasons import FETCH_FAILURES, LABEL_OF, LABELS, RULES
-from tests.architecture.source import source_files
+from tests.architecture.source import calls_of, dotted
 
 KINDS = {
     name
@@ -46,15 +46,12 @@ def written(node: ast.expr) -> set[str]:
 def raised() -> set[str]:
     """Every reason in the source: what errors are made with, and the defaults of their kinds."""
     found: set[str] = set()
-    for path in source_files():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
-            called = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
-            if called in KINDS and node.args and called != "InsufficientScope":
-                found |= written(node.args[0])
-            elif called in {"line", "check_range"} and len(node.args) > 1:
-                found |= {one for one in written(node.args[1]) if one.startswith("bad_")}
+    for call in calls_of({*KINDS, "line", "check_range"} - {"InsufficientScope"}):
+        called = dotted(call.func).rpartition(".")[2]
+        if called in KINDS and call.args:
+            found |= written(call.args[0])
+        elif called not in KINDS and len(call.args) > 1:
+            found |= {one for one in written(call.args[1]) if one.startswith("bad_")}
     for name in KINDS:
         reason = inspect.signature(vars(errors)[name]).parameters["reason"].default
         found |= {reason} if isinstance(reason, str) else set()
@@ -74,12 +71,7 @@ def test_every_reason_has_a_rule_and_every_rule_a_reason() -> None:
 
 def test_every_word_of_a_failed_fetch_is_explained() -> None:
     """What keeps an issuer's document away is part of a reason."""
-    found: set[str] = set()
-    for path in source_files():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            called = isinstance(node, ast.Call) and getattr(node.func, "id", "")
-            if called == FetchError.__name__ and isinstance(node, ast.Call):
-                found |= written(node.args[0])
+    found = set[str]().union(*(written(call.args[0]) for call in calls_of({FetchError.__name__})))
 
     assert found <= set(FETCH_FAILURES)
 

@@ -9,7 +9,7 @@ import pytest
 from bench import report
 from bench.contestants import CONTESTANTS
 from bench.hotspots import from_stacks
-from bench.rounds import Results, Sample, Start
+from bench.rounds import Disk, Results, Sample, Start, disk
 
 
 def sample(number: int, server: str, cpu_us: float, note: str = "") -> Sample:
@@ -61,6 +61,26 @@ def test_a_verdict_says_met_or_by_how_much_short(
 ) -> None:
     """The targets are printed, never enforced."""
     assert report.verdict(value, target, at_most=at_most) == outcome
+
+
+def test_a_single_call_is_compared_with_the_disk_of_its_round() -> None:
+    """Both the usual time and the longest, as only a part of either is ours."""
+    found = Results(disk=[Disk(1, 400.0, 1_000.0)])
+    found.samples.append(Sample(1, "gatepost", "alone", 1_000.0, 800.0, 3_000.0, 200.0))
+    lines = [line for line in report.render(found, CONTESTANTS).splitlines() if "fsync" in line]
+
+    assert [line.partition("< 2.5")[2].split() for line in lines] == [
+        ["2.0", "met"],
+        ["3.0", "short", "by", "0.50"],
+    ]
+
+
+def test_the_disk_is_measured_where_the_databases_are(tmp_path: Path) -> None:
+    """And leaves nothing there."""
+    found = disk(tmp_path, 2)
+
+    assert (found.round, found.p50_us > 0, found.p99_us >= found.p50_us) == (2, True, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_report_names_targets_figures_and_what_is_missing() -> None:

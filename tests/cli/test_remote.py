@@ -9,10 +9,13 @@ from typing import Any
 
 import fastmcp
 import pytest
+from click.testing import CliRunner, Result
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.utilities.types import Image
 
+from gatepost.cli.main import main
 from gatepost.cli.remote import value_of
+from gatepost.mcp_client.kept_sign_in import KeptSignIn, KeptTokens
 from tests.support import commands
 from tests.support.cases import each
 from tests.support.client import Client
@@ -51,7 +54,7 @@ async def visit(ctx: CallContext, region: Region, days: int = 1) -> str:
 
 def signing_in(*arguments: str, folder: Path, times: int = 1) -> Process:
     """A command, with its sign-in pages opened as a browser opens them."""
-    process = run(*arguments, "--no-browser", cwd=folder)
+    process = run(*arguments, "--no-browser", cwd=folder, env={"XDG_STATE_HOME": str(folder)})
     for at in range(times):
 
         def pages() -> list[str]:
@@ -65,30 +68,99 @@ def signing_in(*arguments: str, folder: Path, times: int = 1) -> Process:
     return process
 
 
+def here(folder: Path, *arguments: str) -> Result:
+    """A command that needs no page, in this process."""
+    environment = {"XDG_STATE_HOME": str(folder), "GATEPOST_TOKEN": None}
+    return CliRunner().invoke(main, [*arguments], env=environment)
+
+
 def test_a_person_signs_in_and_calls(dev: Gatepost) -> None:
-    """Discovery, registration, PKCE; a tool that wants a scope leads to a second sign-in."""
-    listed = signing_in("list", "--url", dev.url, folder=dev.folder)
-    called = signing_in(
-        "call", "whoami", "--url", dev.url, "--json", "--scopes", "files:read", folder=dev.folder
-    )
+    """
+    Discovery, registration, PKCE; a tool that wants a scope leads to a second sign-in.
+
+    Further commands use the sign-in that is kept: its user alone can read it, nothing prints it,
+    it is refreshed when it has expired, and signing out revokes it.
+    """
+    for_url = ("--url", dev.url)
+    listed = signing_in("list", *for_url, folder=dev.folder)
+    (file,) = (dev.folder / "gatepost/sign-ins").glob("*.json")
+    first = json.loads(file.read_text())
+    told = here(dev.folder, "call", "whoami", "--json", *for_url)
+    file.write_text(json.dumps(first | {"expires_at": 1.0}))
+    after = here(dev.folder, "call", "whoami", "--json", *for_url)
+    second = json.loads(file.read_text())
     saved = signing_in(
         "call",
         "save_csv",
         "filename=may",
         'rows:=[{"vendor": "Acme"}]',
-        "--url",
-        dev.url,
+        *for_url,
         folder=dev.folder,
-        times=2,
     )
+    third = json.loads(file.read_text())
+    file.write_text(json.dumps(third | {"access_token": "e.e.e"}))
+    refused = here(dev.folder, "call", "whoami", "--json", *for_url)
+    fourth = json.loads(file.read_text())
+    out, again = (here(dev.folder, "sign-out", *for_url) for _ in range(2))
+    file.write_text(json.dumps(fourth | {"expires_at": 1.0}))
+    file.chmod(0o600)
+    gone = run("list", *for_url, "--no-browser", env={"XDG_STATE_HOME": str(dev.folder)})
+    gone.wait_for(PAGE)
+    gone.kill()
+    shared = here(dev.folder, "sign-out", *for_url)
 
+    assert (file.parent.stat().st_mode & 0o777, third["url"]) == (0o700, dev.url)
     assert "echo(text)  " in listed.stdout
     assert "visit(region, [days])" in listed.stdout
-    shown = json.loads(called.stdout)["structuredContent"]
-    assert (shown["tenant"], shown["subject"]) == ("acme", "alice")
-    assert "files:read" in shown["scopes"]
+    callers = [json.loads(one.stdout)["structuredContent"] for one in (told, after, refused)]
+    assert [(one["tenant"], one["subject"]) for one in callers] == [("acme", "alice")] * 3
+    assert first["refresh_token"] != second["refresh_token"]
     assert "CSV saved to /workspace/may.csv (1 row)" in saved.stdout
-    assert [one.stop() for one in (listed, called, saved)] == [0, 0, 0]
+    assert {*second["scopes"], "files:write"} <= {*third["scopes"]}
+    assert [one.stop() for one in (listed, saved)] == [0, 0]
+    assert "its issuer has revoked the sign-in" in out.output
+    assert "No sign-in at" in again.output
+    assert "did not revoke" not in shared.output
+    printed = [listed.output, saved.output, *(one.output for one in (told, after, refused, out))]
+    tokens = [one[name] for one in (first, third, fourth) for name in TOKENS]
+    assert all(token and token not in text for token in tokens for text in printed)
+
+
+TOKENS = ("access_token", "refresh_token")
+
+
+def test_a_sign_in_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    """Nor one of another server, of another version, or behind a link."""
+    url = "http://127.0.0.1:9/mcp"
+    kept = KeptSignIn(tmp_path / "gatepost/sign-ins", url, "")
+    tokens = KeptTokens(
+        url=url,
+        resource=url,
+        issuer="http://127.0.0.1:9",
+        client_id="c",
+        token_endpoint="http://127.0.0.1:9/token",
+        access_token="secret",
+    )
+    kept.write(tokens)
+    assert kept.read() == tokens
+    (file,) = (tmp_path / "gatepost/sign-ins").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o640)
+    with pytest.raises(PermissionError, match="can be read by other users"):
+        kept.read()
+    refused = here(tmp_path, "sign-out", "--url", url)
+    file.chmod(0o600)
+    for content in (b"{}", file.read_bytes().replace(b":9/mcp", b":9/other")):
+        file.write_bytes(content)
+        assert kept.read() is None
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        kept.read()
+
+    assert refused.exit_code == 1
+    assert "can be read by other users; delete it" in refused.output
+    assert "secret" not in refused.output
 
 
 def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
@@ -278,7 +350,7 @@ def test_a_server_that_leads_elsewhere_gets_no_sign_in(tmp_path: Path) -> None:
         for resource, issuer, options, says in cases:
             app.resource, app.issuer = resource, issuer
             code, out, complaints = commands.ended(
-                "list", "--url", own, "--no-browser", *options, cwd=tmp_path
+                "list", "--url", own, "--no-browser", "--no-keep", *options, cwd=tmp_path
             )
             assert (code, out) == (1, ""), says
             assert says in complaints
@@ -289,7 +361,7 @@ def test_a_server_that_leads_elsewhere_gets_no_sign_in(tmp_path: Path) -> None:
 
 def test_a_forged_redirect_is_ignored(dev: Gatepost) -> None:
     """Any web page can open the port of this machine: only the right state counts."""
-    process = run("call", "whoami", "--url", dev.url, "--no-browser", cwd=dev.folder)
+    process = run("call", "whoami", "--url", dev.url, "--no-browser", "--no-keep", cwd=dev.folder)
     page = process.wait_for(PAGE)["page"]
     back = re.search(r"redirect_uri=http%3A%2F%2F127.0.0.1%3A(\d+)%2Fcallback", page)
     assert back is not None

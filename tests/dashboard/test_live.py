@@ -54,7 +54,7 @@ async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
     """The names in what comes next."""
     async with asyncio.timeout(WITHIN_S):
         waiting = await anext(pages)
-    return None if waiting is None else [one.tool for one in waiting]
+    return None if waiting is None else [one.tool for one in waiting.requests]
 
 
 async def test_a_change_at_another_replica_arrives(store: ApprovalStore) -> None:

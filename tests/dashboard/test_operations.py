@@ -59,9 +59,14 @@ def text_of(guest: HttpBrowser) -> str:
 
 
 def test_an_operator_sees_all_tenants_and_processes(
-    billing: BillingServer, olga: HttpBrowser
+    billing: BillingServer, olga: HttpBrowser, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Callers, refusals by reason, issuers with the age of their keys, tools, and each process."""
+    """
+    Callers, refusals by reason, issuers with the age of their keys, tools, and each process.
+
+    The log has who looked, because no tenant's audit trail has it.
+    """
+    caplog.set_level("INFO", "gatepost.dashboard")
     one, other = reporter(billing), reporter(billing, ago_s=LATE_S + 1)
     for process in (one, other):
         billing.server.run(process.write())
@@ -70,6 +75,10 @@ def test_an_operator_sees_all_tenants_and_processes(
     after = text_of(olga)
     billing.server.run(other.remove())
 
+    looks = [one for one in caplog.records if one.message == "operations_shown"]
+    assert {vars(one)["subject"] for one in looks} == {"olga"}
+    assert "`" not in page
+    assert "<code>" in olga.get("/operations").text
     assert "Erin Ek acme" in page
     assert "Bob Bright globex" in page
     assert re.search(r"Requests by reason .*invalid token \d", page)

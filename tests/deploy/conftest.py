@@ -1,10 +1,11 @@
-"""The proxies of docs/proxies.md: each real program with the file that we ship, before Gatepost."""
+"""The wheel, and the proxies of docs/proxies.md: each real program with the file that we ship."""
 
 import os
 import re
 import shutil
 import ssl
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,20 @@ def printed(*command: str | Path, cwd: Path, env: Mapping[str, str] | None = Non
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@contextmanager
+def dev(*command: str | Path, cwd: Path, tools: Path | None = None) -> Iterator[Gatepost]:
+    """`gatepost dev` by that command, in an empty folder."""
+    words = [*map(str, command), "dev", "--port", str(free_port())]
+    words += [] if tools is None else ["--tools", str(tools)]
+    process = Gatepost(words, env=clean(), cwd=cwd)
+    try:
+        process.url = process.wait_for(READY, timeout_s=120)["url"]
+        yield process
+        assert process.stop() == 0, process.output
+    finally:
+        process.kill()
 
 
 TOOLS = '''
@@ -248,6 +263,16 @@ class Deployment:
         for pattern, value in changes.items():
             text = re.sub(pattern, lambda _, value=value: value, text)  # type: ignore[misc]
         return text
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    printed(sys.executable, "-m", "pip", "--disable-pip-version-check", *build, cwd=folder)
+    (made,) = folder.glob("gatepost-*.whl")
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -3,30 +3,16 @@
 import re
 import sys
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.deploy.conftest import clean, printed
-from tests.support.commands import READY, Gatepost
-from tests.support.processes import free_port
+from tests.deploy.conftest import clean, dev, printed
 
 pytestmark = pytest.mark.slow
 
 LOCK = ROOT / "requirements.lock"
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
-    printed(sys.executable, "-m", "pip", "--disable-pip-version-check", *build, cwd=folder)
-    (made,) = folder.glob("gatepost-*.whl")
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +24,6 @@ def installed(wheel: Path) -> Path:
     printed(*pip, "--require-hashes", "--requirement", LOCK, cwd=wheel.parent)
     printed(*pip, "--no-deps", wheel, cwd=wheel.parent)
     return home / "bin"
-
-
-@contextmanager
-def dev(*command: str | Path, cwd: Path) -> Iterator[Gatepost]:
-    """`gatepost dev` by that command, in an empty folder."""
-    words = [str(word) for word in command]
-    process = Gatepost([*words, "dev", "--port", str(free_port())], env=clean(), cwd=cwd)
-    try:
-        process.url = process.wait_for(READY, timeout_s=120)["url"]
-        yield process
-        assert process.stop() == 0, process.output
-    finally:
-        process.kill()
 
 
 def test_the_metadata_names_every_dependency(installed: Path, tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 import ast
 import re
-from pathlib import Path
 
 from gatepost.mcp import jsonrpc
 from gatepost.rest.responses import TABLE
 from gatepost_authz import errors
-from tests.architecture.source import ROOT, source_files
+from tests.architecture.source import ROOT, calls_of, source_files
 
 PAGE = ROOT / "docs" / "errors.md"
 PROBLEM = re.compile(r"\"((?:config|authz)\.[EW]\d{3})\"")
@@ -21,25 +20,19 @@ def headings() -> set[str]:
     return {line.removeprefix("### ") for line in lines if line.startswith("### ")}
 
 
-def refusal_codes(path: Path) -> set[str]:
+def refusal_codes() -> set[str]:
     """The second argument of every refusal (status, code, message)."""
-    calls = [
-        node
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in REFUSALS
-    ]
-    return {str(call.args[1].value) for call in calls if isinstance(call.args[1], ast.Constant)}
+    codes = [call.args[1] for call in calls_of(REFUSALS)]
+    return {str(code.value) for code in codes if isinstance(code, ast.Constant)}
 
 
 def test_every_id_and_code_has_a_heading_and_every_heading_exists() -> None:
     """Whoever searches for what a server said finds it here."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in source_files())
     gate = {one.code for one in vars(errors).values() if getattr(one, "code", None)}
-    edge = set().union(*(refusal_codes(path) for path in source_files()))
-
     tools = {word for _, word in TABLE.values()}
 
-    assert headings() == {*PROBLEM.findall(text), *gate, *edge, *tools, *BESIDE_REFUSALS}
+    assert headings() == {*PROBLEM.findall(text), *gate, *refusal_codes(), *tools, *BESIDE_REFUSALS}
 
 
 def test_every_code_of_json_rpc_has_a_row_and_every_row_a_code() -> None:

@@ -157,7 +157,8 @@ def test_every_setting_says_what_it_means() -> None:
 
 def test_every_plain_setting_has_a_variable() -> None:
     """`listen.port` is GATEPOST_LISTEN__PORT, for each that is no member of a list or a table."""
-    plain = {name for name in names() if not any(name.startswith(f"{one}.") for one in names())}
+    every = names()
+    plain = {name for name in every if not any(name.startswith(f"{one}.") for one in every)}
 
     assert {f"GATEPOST_{name}".replace(".", "__").upper() for name in plain} == set(variables())
 

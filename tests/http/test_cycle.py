@@ -29,6 +29,15 @@ ANSWERS: dict[str, list[Message]] = {
     "/large": [start((b"content-length", b"300000")), body(b"x" * 300_000)],
     "/parts": [start(LENGTH_TWO), body(b"o", more=True), body(b"k")],
     "/stream": [start(), body(b"o", more=True), body(b"k")],
+    "/events": [
+        start((b"x-kind", b"events")),
+        body(b"one", more=True),
+        body(b"", more=True),
+        body(b"x" * 300_000, more=True),
+        body(b"ok"),
+    ],
+    "/framed": [start((b"transfer-encoding", b"chunked")), body(b"o", more=True), body(b"k")],
+    "/split": [start((b"x-a", b"1\r\nset-cookie: a=b")), body(b"o", more=True), body(b"k")],
     "/undeclared": [start(), body(b"ok")],
     "/empty": [start(status=204), body(b"")],
     "/last": [start(LENGTH_TWO, (b"connection", b"close")), body(b"ok")],
@@ -80,6 +89,27 @@ async def test_an_answer_arrives_whole_however_it_is_sent(wire: Wire, path: byte
     assert answer.endswith(b"\r\n\r\nok")
 
 
+async def test_each_part_of_a_stream_is_a_chunk_of_its_own(wire: Wire) -> None:
+    """RFC 9112 section 7.1: an empty one would end the stream, so an empty part sends nothing."""
+    await wire.send(GET % b"/events" + LAST % b"/whole")
+    head, _, answer = (await wire.rest()).partition(b"\r\n\r\n")
+
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert head.lower().count(b"transfer-encoding: chunked") == 1
+    assert b"\r\nx-kind: events\r\n" in head
+    parts = b"3\r\none\r\n493e0\r\n%b\r\n2\r\nok\r\n0\r\n\r\n" % (b"x" * 300_000)
+    assert answer.startswith(parts + b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_an_application_may_name_the_framing_of_its_stream(wire: Wire) -> None:
+    """It stands in the answer once."""
+    await wire.send(LAST % b"/framed")
+    answer = (await wire.rest()).lower()
+
+    assert answer.count(b"transfer-encoding: chunked") == 1
+    assert answer.endswith(b"1\r\no\r\n1\r\nk\r\n0\r\n\r\n")
+
+
 async def test_a_large_answer_reaches_a_client_that_reads_late(wire: Wire) -> None:
     """More than the socket takes at once is kept and sent as it is read."""
     await wire.send(GET % b"/large" * 3 + LAST % b"/whole")
@@ -89,7 +119,7 @@ async def test_a_large_answer_reaches_a_client_that_reads_late(wire: Wire) -> No
     assert answer.endswith(b"\r\n\r\nok")
 
 
-@pytest.mark.parametrize("path", [b"/whole", b"/large", b"/stream"])
+@pytest.mark.parametrize("path", [b"/whole", b"/large", b"/stream", b"/events", b"/framed"])
 async def test_an_answer_to_head_has_no_body(wire: Wire, path: bytes) -> None:
     """RFC 9110 section 9.3.2: whoever sent one would have it read as the next answer."""
     await wire.send(b"HEAD %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n" % path)
@@ -133,7 +163,16 @@ async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(wire:
 
 @pytest.mark.parametrize(
     "path",
-    ["/longer", "/shorter", "/injected", "/headless", "/doubled", "/silent", "/unfinished"],
+    [
+        "/longer",
+        "/shorter",
+        "/injected",
+        "/split",
+        "/headless",
+        "/doubled",
+        "/silent",
+        "/unfinished",
+    ],
 )
 async def test_a_broken_answer_is_never_taken_for_a_whole_one(wire: Wire, path: str) -> None:
     """The client sees 500, or less than was announced; and never a field that a value made."""

@@ -1,6 +1,7 @@
 """JSON-RPC as it comes from anybody: nothing but a documented answer, never a 500."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -160,7 +161,9 @@ async def test_an_error_carries_the_id_where_one_could_be_read(client: EndpointC
     assert (response.error, response.json["id"]) == ((400, -32600), "x")
 
 
-DEPTHS = [(61, 200), (62, 400), (900, 400), (100_000, 400)]
+# Python 3.14 counts values at a depth that the decoder of earlier versions refuses.
+DEEPEST = 413 if sys.version_info >= (3, 14) else 400
+DEPTHS = [(61, 200), (62, 400), (900, 400), (100_000, DEEPEST)]
 
 
 @pytest.mark.parametrize(("depth", "status"), DEPTHS)

@@ -10,7 +10,6 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx2
 import pytest
 
-from gatepost.doctor.http import HttpAnswer
 from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed
 from tests.support import commands
 from tests.support.commands import run
@@ -166,6 +165,6 @@ async def test_a_server_elsewhere_reaches_nothing_on_this_machine(member: str) -
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(serve)) as client:
         url = "https://mcp.example/mcp"
         with pytest.raises(SignInFailed):
-            await BrowserSignIn(client, url, show=sent.append)(HttpAnswer(url, 401, (), b""))
+            await BrowserSignIn(client, url, show=sent.append)({})
 
     assert "127.0.0.1" not in sent

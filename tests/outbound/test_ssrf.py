@@ -218,6 +218,12 @@ URL_TOOLS = [
 
 
 SOME = [REFUSED[at : at + 12] for at in range(0, len(REFUSED), 12)]
+SHARES = pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.slow)])
+"""
+The first tool is given every URL, each other one a third of them, and with --slow all.
+
+They have one client, which judges what it is about to connect to.
+"""
 TIMES = 3
 """A name that means something else a moment later is asked for so often."""
 
@@ -284,6 +290,12 @@ def world(world: Internet, inside: Inside) -> Iterator[Internet]:
     assert {target.split()[1].rpartition(":")[0] for target in world.proxy.asked} <= {PUBLIC}
 
 
+def shared(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
+    """Those that the tool is given."""
+    number = URL_TOOLS.index(taker)
+    return urls[number % share :: share] if number else urls
+
+
 def ask(agent: Agent, taker: UrlTool, url: str) -> CallResult:
     """What came of the last call; one before it may have refused already."""
     reply = CallResult()
@@ -295,13 +307,14 @@ def ask(agent: Agent, taker: UrlTool, url: str) -> CallResult:
 
 
 @pytest.mark.requirement("P9", "X4", "X5", "X7")
+@SHARES
 @each("some", SOME, ids=lambda urls: spelt(urls[0]))
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_url_does_not_lead_inside(
-    agent: Agent, world: Internet, inside: Inside, taker: UrlTool, some: Sequence[str]
+    agent: Agent, world: Internet, inside: Inside, share: int, taker: UrlTool, some: Sequence[str]
 ) -> None:
     """It is refused in a sentence, and nobody is asked anything."""
-    for url in some:
+    for url in shared(some, taker, share):
         reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
 
         assert reply.failure is not None, url
@@ -310,13 +323,14 @@ def test_a_url_does_not_lead_inside(
 
 
 @pytest.mark.requirement("P9", "X5", "X7")
+@SHARES
 @each("some", SOME, ids=lambda urls: spelt(urls[0]))
 @each("taker", [one for one in URL_TOOLS if one.follows], ids=lambda one: one.what)
 def test_a_redirect_does_not_lead_inside(
-    agent: Agent, world: Internet, inside: Inside, taker: UrlTool, some: Sequence[str]
+    agent: Agent, world: Internet, inside: Inside, share: int, taker: UrlTool, some: Sequence[str]
 ) -> None:
     """Wherever a page points to."""
-    for url in some:
+    for url in shared(some, taker, share):
         target = url.replace("{port}", str(inside.port))
         world.site.pages["/to"] = leads("".join(c for c in target if c not in "\r\n\0\t"))
 

@@ -1,21 +1,17 @@
-"""Packs of what an author has: a description, a FastAPI app, and a FastMCP server."""
+"""Packs of what an author has: an OpenAPI description, and a FastAPI app."""
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import fastmcp
 import pytest
 from fastapi import Depends, FastAPI, Form, Header, HTTPException, Request, Response, UploadFile
-from fastmcp.utilities.types import Image
 from pydantic import BaseModel
 
+from gatepost import Pack
 from gatepost.testing import CallRefused, serving
 from gatepost_authz import TenantContext, caller_of
-from gatepost_packs.fastmcp_server import fastmcp_pack
-from gatepost_packs.openapi.in_code import fastapi_pack, openapi_pack
 
 PIXEL = b"\x89PNG\r\n\x1a\n"
 EVENTS: list[str] = []
@@ -82,7 +78,7 @@ async def secret(x_tenant: Annotated[str, Header()] = "") -> str:
 async def test_an_app_in_this_process_is_called_as_the_caller() -> None:
     """Arguments, failures, files and images as of any API; the app's lifespan runs."""
     EVENTS.clear()
-    pack = fastapi_pack("orders", app, scopes=("orders:use",), prefix="shop_")
+    pack = Pack.from_fastapi(app, name="orders", scopes=("orders:use",), prefix="shop_")
     async with serving(pack) as server:
         client = server.client("globex", subject="bob", scopes={"orders:use"})
         assert EVENTS == ["open"]
@@ -111,7 +107,7 @@ async def test_an_app_in_this_process_is_called_as_the_caller() -> None:
 
 async def test_two_callers_at_once_stay_apart() -> None:
     """Each request carries its own caller."""
-    async with serving(fastapi_pack("orders", app, tags=("orders",))) as server:
+    async with serving(Pack.from_fastapi(app, tags=("orders",))) as server:
         clients = [server.client(tenant) for tenant in ("acme", "globex")]
         names = {*await clients[0].tools()}
         answers = [await one.call("read_order", number=1) for one in clients for _ in range(3)]
@@ -128,6 +124,29 @@ DOCUMENT = {
 }
 
 
+async def test_scopes_and_approvals_of_single_operations() -> None:
+    """By the tool's name, and `*` for the others."""
+    pack = Pack.from_fastapi(
+        app,
+        tags=("orders",),
+        scopes={"place_order": {"orders:write"}, "*": {"orders:read"}},
+        approval={"place_order"},
+    )
+    async with serving(pack) as server:
+        client = server.client(scopes={"orders:read"})
+        listed = await client.call("read_order", number=1)
+        with pytest.raises(CallRefused) as refused:
+            await client.call("place_order", item="tea")
+
+    assert pack.name == "fastapi"
+    assert not listed.is_error
+    assert refused.value.scopes == {"orders:write"}
+    assert {name: tool.approval for name, tool in pack.tools.items()} == {
+        "place_order": True,
+        "read_order": False,
+    }
+
+
 def test_a_description_is_a_mapping_or_a_file(tmp_path: Path) -> None:
     """Nothing is fetched while a file loads; a wrong option is refused by name."""
     (tmp_path / "status.yaml").write_text(
@@ -135,78 +154,26 @@ def test_a_description_is_a_mapping_or_a_file(tmp_path: Path) -> None:
         "servers: [{url: 'https://status.example.com'}]\n"
         "paths: {/status: {get: {operationId: get_status, responses: {}}}}\n"
     )
-    packs = [openapi_pack("a", DOCUMENT), openapi_pack("b", tmp_path / "status.yaml")]
-    guarded = openapi_pack("c", DOCUMENT, scopes=("status:read",), auth="secret:TOKEN")
+    packs = [Pack.from_openapi(DOCUMENT), Pack.from_openapi(tmp_path / "status.yaml")]
+    guarded = Pack.from_openapi(DOCUMENT, scopes=("status:read",), auth="secret:TOKEN")
 
-    assert [set(pack.tools) for pack in packs] == [{"get_status"}] * 2
+    assert [(pack.name, set(pack.tools)) for pack in packs] == [("status", {"get_status"})] * 2
     assert guarded.tools["get_status"].scopes == {"status:read"}
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"scope": ("x",)}, TypeError, "no option scope"),
-        ({"scopes": "status:read"}, TypeError, "scopes"),
+        ({"scopes": "status:read"}, TypeError, "scopes and approval are collections"),
+        ({"scopes": {"get_staus": ()}}, ValueError, "there is no get_staus; it has get_status"),
+        ({"scopes": {}}, ValueError, "scopes leaves out get_status"),
+        ({"scopes": ("two words",)}, ValueError, "two words"),
+        ({"approval": {"get_staus"}}, ValueError, "there is no get_staus"),
         ({"auth": "literal-secret"}, ValueError, "no reference to a secret"),
         ({"paths": ("/other",)}, ValueError, "no operation"),
+        ({"name": "No Name"}, ValueError, "pack name 'No Name'"),
     ]
     for options, kind, says in wrong:
         with pytest.raises(kind, match=says):
-            openapi_pack("d", DOCUMENT, **options)
+            Pack.from_openapi(DOCUMENT, **options)
     with pytest.raises(ValueError, match="nothing is fetched while a file loads"):
-        openapi_pack("d", "https://status.example.com/openapi.json")
-
-
-def shelf() -> fastmcp.FastMCP[Any]:
-    server: fastmcp.FastMCP[Any] = fastmcp.FastMCP("shelf")
-
-    @server.tool(annotations={"readOnlyHint": True})
-    async def count(ctx: fastmcp.Context, upto: int) -> int:
-        """Count with progress."""
-        await ctx.report_progress(1, upto, "one")
-        return upto
-
-    @server.tool
-    def cover() -> Image:
-        """A cover."""
-        return Image(data=PIXEL, format="png")
-
-    @server.tool
-    def fail() -> str:
-        """Fail."""
-        raise fastmcp.exceptions.ToolError("out of paper")
-
-    return server
-
-
-async def test_a_fastmcp_server_in_this_process_is_behind_the_gate() -> None:
-    """Its tools, hints, progress, images and failures; scopes by tool."""
-    pack = fastmcp_pack("shelf", shelf(), scopes={"cover": {"shelf:read"}})
-    async with serving(pack) as server:
-        client = server.client(scopes={"shelf:read"})
-        listed = await client.tools()
-        counted = await client.call("count", upto=3)
-        wrong = await client.call("count", upto="x")
-        drawn = await client.call("cover")
-        failed = await client.call("fail")
-        with pytest.raises(CallRefused) as refused:
-            await server.client().call("cover")
-
-    assert listed["count"]["annotations"]["readOnlyHint"] is True
-    assert counted.structured == {"result": 3}
-    assert counted.progress == ({"progress": 1.0, "total": 3.0, "message": "one"},)
-    assert wrong.is_error
-    assert drawn.images == [PIXEL]
-    assert failed.is_error
-    assert "out of paper" in failed.text
-    assert refused.value.scopes == {"shelf:read"}
-
-
-def test_a_name_that_the_server_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A misspelt tool would stay open; so would a text taken for a collection."""
-    with pytest.raises(ValueError, match="no tool covr"):
-        fastmcp_pack("shelf", shelf(), scopes={"covr": {"shelf:read"}})
-    with pytest.raises(ValueError, match="no tool al"):
-        fastmcp_pack("shelf", shelf(), approval={"al"})
-    for scopes in ("shelf:read", {"cover": "shelf:read"}):
-        with pytest.raises(TypeError, match="collections of texts"):
-            fastmcp_pack("shelf", shelf(), scopes=scopes)  # type: ignore[arg-type]
-    monkeypatch.setitem(sys.modules, "fastmcp", None)
-    with pytest.raises(ImportError):
-        fastmcp_pack("shelf", None)
+        Pack.from_openapi("https://status.example.com/openapi.json")
+    with pytest.raises(ValueError, match="pass name="):
+        Pack.from_openapi({**DOCUMENT, "info": {"title": "状態", "version": "1"}})

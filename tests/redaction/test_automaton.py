@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.document import cleaned, is_clear_beginning
 from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.stream import RedactedStream
 from tests.redaction.echo_server import FORMS, b64, leaks
@@ -329,3 +329,28 @@ def test_a_form_is_what_it_says() -> None:
     ]
 
     assert unread == []
+
+
+PLAIN_PIECES = [b"ghp_", b"0a" * 20, b"86427531", b"8642", b"7531", b"Bearer ", b"a word"]
+BREAKS_AND_ESCAPES = [b"\n", b"\r\n  ", b"  ", b"%", b"&", b"\\", b'"', b"\\n", b"&#56;"]
+PIECES = st.sampled_from([*PLAIN_PIECES, *BREAKS_AND_ESCAPES])
+
+
+@given(st.lists(PIECES, max_size=12).map(b"".join), st.sampled_from([REDACTOR, Redactor({})]))
+def test_one_search_finds_what_all_readings_of_a_text_hold(text: bytes, redactor: Redactor) -> None:
+    """The escape behind the text makes the redactor read every decoding of it."""
+    longer = text + b" . " + b"%41"
+    found = [one for one in redactor.spans(longer) if one.start < len(text)]
+
+    assert not (redactor.surely_clear(text) and found)
+    assert redactor.clear(text) == (not redactor.spans(text))
+
+
+@given(st.lists(PIECES, max_size=12).map(b"".join), st.integers(0, 40))
+def test_what_a_record_shows_of_long_arguments_is_clear(text: bytes, cut: int) -> None:
+    """If the beginning is taken for clear, nothing of the whole is redacted before the cut."""
+    encoded = json.dumps({"text": text.decode()}).encode()
+    for redactor, reach in ((REDACTOR, 12 * REDACTOR.longest), (Redactor({}), 12)):
+        whole = cleaned(encoded, redactor) or encoded
+        if is_clear_beginning(encoded[: cut + reach], redactor):
+            assert whole[: cut - 12] == encoded[: max(cut - 12, 0)] or cut < 12

@@ -65,7 +65,9 @@ NAMED = [*pack.tools, "nothing"]
 # The document cannot know what arguments a tool takes, so a good object may still be refused.
 LEFT_OUT = ["positive_data_acceptance"]
 
-EXAMPLES = pytest.mark.parametrize("examples", [4, pytest.param(40, marks=pytest.mark.slow)])
+FEW, MANY = 3, 16
+"""Beside those that each value of each schema asks for, which are hundreds."""
+EXAMPLES = pytest.mark.parametrize("examples", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +137,15 @@ def test_generated_requests_find_what_the_document_says(server: Server, examples
     document = believed(fetched(server))
     # Some probes ask with other methods, so health answers them all.
     del document["paths"]["/health"]
+    if examples == FEW:
+        # An administrator asks there below; others are refused before anything is read.
+        document["paths"] = {
+            path: item for path, item in document["paths"].items() if not path.startswith("/v1/")
+        }
     sent, wrong = tried(server, document, examples, without=LEFT_OUT)
 
     assert wrong == set()
-    assert sent > 100
+    assert sent > 50
 
 
 def test_generated_calls_of_real_tools_find_what_the_document_says(server: Server) -> None:
@@ -147,10 +154,10 @@ def test_generated_calls_of_real_tools_find_what_the_document_says(server: Serve
     call = document["paths"]["/tool/{name}/call"]
     call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": NAMED}
     document["paths"] = {"/tool/{name}/call": call, "/health": document["paths"]["/health"]}
-    sent, wrong = tried(server, document, 40, without=[*LEFT_OUT, "unsupported_method"])
+    sent, wrong = tried(server, document, MANY, without=[*LEFT_OUT, "unsupported_method"])
 
     assert wrong == set()
-    assert sent > 100
+    assert sent > 50
 
 
 @pytest.mark.requirement("E1", "E9")
@@ -170,7 +177,7 @@ def test_generated_requests_of_an_administrator_find_what_the_document_says(
     sent, wrong = tried(server, document, examples, without=LEFT_OUT, scope="gatepost:admin")
 
     assert wrong == set()
-    assert sent > 100
+    assert sent > 50
 
 
 @pytest.mark.requirement("O1", "O3")

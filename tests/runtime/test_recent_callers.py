@@ -87,6 +87,19 @@ async def test_what_was_noted_comes_back_for_its_tenant(processes: TwoProcesses)
     assert await processes.subjects(most=1) == ["bob"]
 
 
+async def test_operators_see_the_latest_callers_of_all_tenants(processes: TwoProcesses) -> None:
+    """With their tenant, the latest first; who has lost access is left out."""
+    for name, tenant in (("alice", "acme"), ("bob", "globex"), ("carol", "acme"), ("eve", "acme")):
+        processes.now += 1
+        processes.one.note(a_caller(subject=name, tenant_id=tenant))
+        await processes.one.write()
+    processes.out.add("eve")
+    found = [(tenant, one.subject) for tenant, one in await processes.other.everywhere(9)]
+
+    assert found == [("acme", "carol"), ("globex", "bob"), ("acme", "alice")]
+    assert len(await processes.other.everywhere(2)) == 2
+
+
 async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses) -> None:
     """Once in a while, and when it comes with other permissions; never for a verdict alone."""
     for _ in range(10):

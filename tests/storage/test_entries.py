@@ -76,6 +76,22 @@ async def test_the_tenants_of_a_subject_are_found(records: Records) -> None:
     assert await records.tenants("z") == []
 
 
+async def test_the_latest_entries_of_all_tenants_are_found(records: Records) -> None:
+    """By one key of one subject, with their tenant, the last change first, up to a number."""
+    for number, (tenant, key) in enumerate(
+        (("b", "k"), ("a\x00", "k"), ("c", "other"), ("d", "k"))
+    ):
+        await records.of(tenant).entries("x").put(key, tenant.encode(), now=NOW + number)
+    await records.of("e").entries("y").put("k", b"", now=NOW + 9)
+    await records.of("d").entries("x").delete("k")
+    await records.of("b").entries("x").put("k", b"again", now=NOW + 8)
+    found = await records.latest("x", "k", 9)
+
+    assert [(tenant, one.value) for tenant, one in found] == [("b", b"again"), ("a\x00", b"a\x00")]
+    assert found[0][1] == await records.of("b").entries("x").get("k")
+    assert await records.latest("x", "k", 1) == found[:1]
+
+
 async def test_entries_of_several_tenants_are_read_together(records: Records) -> None:
     """Each tenant's own of that subject; those that have none, or deleted theirs, are left out."""
     for tenant, key in (("a\x00", "1"), ("a\x00", "2"), ("b", "1"), ("c", "1"), ("d", "1")):

@@ -27,6 +27,10 @@ START_WITHIN_S = 30
 ALSO = ["gatepost.app", "gatepost.serve", "gatepost.runtime.metrics_server", "gatepost_packs.demo"]
 ALSO += ["gatepost.storage.sql.records", "gatepost.telemetry.exposition"]
 ALSO += ["gatepost.storage.sql.postgresql", "gatepost.storage.valkey.relay"]
+ALSO += ["gatepost.storage.sql.postgresql_audit_writer", "gatepost.check.upstreams"]
+ALSO += ["gatepost.check.agents", "gatepost.check.credentials", "anyio._backends._asyncio"]
+ALSO += ["sqlalchemy.dialects.postgresql.asyncpg", "sqlalchemy.dialects.sqlite.aiosqlite"]
+ALSO += ["anyio.streams.stapled", "uvicorn.lifespan.off"]
 """What the commands import by name once they run."""
 
 

@@ -185,6 +185,8 @@ class TcpProxy(socketserver.ThreadingTCPServer):
         self.passing.set()
         self.commits_to_lose = 0
         """Answers to a COMMIT that do not arrive, with the connection they belong to."""
+        self.requests: list[bytes] = []
+        """What a client has sent until each answer began: one for each round trip."""
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of connections that end in the middle."""
@@ -194,6 +196,7 @@ class TcpConnection(socketserver.BaseRequestHandler):
     """One connection and its other half."""
 
     server: TcpProxy
+    asked = b""
 
     def handle(self) -> None:
         with socket.create_connection(("127.0.0.1", self.server.target), timeout=60) as there:
@@ -207,6 +210,11 @@ class TcpConnection(socketserver.BaseRequestHandler):
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 self.server.passing.wait()
+                if source is self.request:
+                    self.asked += data
+                elif self.asked:
+                    self.server.requests.append(self.asked)
+                    self.asked = b""
                 is_commit = source is not self.request and any(one in data for one in COMMITTED)
                 if is_commit and self.server.commits_to_lose:
                     self.server.commits_to_lose -= 1

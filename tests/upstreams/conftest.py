@@ -36,6 +36,7 @@ from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.watch import ChangeWatch
+from tests.support.stores import sqlite_url
 
 Answer = UpstreamMessage | ConnectionFailure
 EVERYTHING: Mapping[str, Any] = {
@@ -237,7 +238,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return "memory:"
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/records.db"
+        return sqlite_url(tmp_path)
     url: str = request.getfixturevalue("emptied_postgres")
     return url
 

@@ -19,6 +19,8 @@ START = bytes(32)
 """The previous hash of the first record."""
 PURPOSE = "audit head"
 
+_encode = msgspec.json.encode
+
 log = logging.getLogger("gatepost.audit")
 
 
@@ -86,7 +88,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
         times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
         made = segments(writer, head.number + 1, elements, times, sorts)
         self.segments[chain] = made
-        head = msgspec.structs.replace(head, number=number, hash=previous)
+        head = ChainHead(tenant, writer, number, previous, head.pruned, "")
         head = self.heads[chain] = proven(head, self.keyring)
         return made, head
 
@@ -165,7 +167,8 @@ def first(chain: ChainKey) -> ChainHead:
 
 def proven(head: ChainHead, keyring: KeyRing) -> ChainHead:
     """Return the head with its proof."""
-    return msgspec.structs.replace(head, proof=keyring.sign(PURPOSE, _signed_part(head)))
+    proof = keyring.sign(PURPOSE, _signed_part(head))
+    return ChainHead(head.tenant, head.writer, head.number, head.hash, head.pruned, proof)
 
 
 def is_proven(head: ChainHead, keyring: KeyRing) -> bool:
@@ -174,9 +177,7 @@ def is_proven(head: ChainHead, keyring: KeyRing) -> bool:
 
 
 def _signed_part(head: ChainHead) -> bytes:
-    return msgspec.json.encode(
-        [head.tenant, head.writer, head.number, head.hash.hex(), head.pruned]
-    )
+    return _encode([head.tenant, head.writer, head.number, head.hash.hex(), head.pruned])
 
 
 def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing) -> str:

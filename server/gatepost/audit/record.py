@@ -8,8 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.redaction.document import cleaned
-from gatepost.redaction.redactor import are_clear
+from gatepost.redaction.document import cleaned, is_clear, is_clear_beginning
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
@@ -48,6 +47,11 @@ OVERLAP_BYTES = 65_536
 """
 Bytes after the shown part of the arguments that are searched, too: a secret that begins before the
 cut must be found whole. No stored secret is longer.
+"""
+NEAR_BYTES, LONGEST_ESCAPE = 1_024, 12
+"""
+The same for the secrets of one tenant: twice the bytes of the longest escape for each byte of its
+longest secret, and some for line breaks.
 """
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -130,7 +134,11 @@ decode_person = msgspec.json.Decoder(RecordedPerson).decode
 def person_of(caller: TenantContext, peer: str = "") -> RecordedPerson:
     """Return the identity of a caller with its address."""
     named = caller.issuer, caller.subject, caller.client_id or "", caller.name, caller.actor or ""
-    return RecordedPerson(*map(text, (*named, peer and address(peer))))
+    fields = [*named, peer and address(peer)]
+    together = "".join(fields)
+    if text(together) is not together:
+        fields = [*map(text, fields)]
+    return RecordedPerson(*fields)
 
 
 def address(peer: str) -> str:
@@ -210,9 +218,12 @@ def shown(redacted: RedactedCall, most: int) -> str:
     """Return the call's arguments without secrets, cut to *most* bytes."""
     arguments = redacted.call.arguments
     window, redactor = arguments[: most + OVERLAP_BYTES], redacted.now()
-    # The quotation mark ends a string that the cut has left open.
-    clean = None if are_clear([window + b'"'], redactor) else cleaned(window, redactor)
-    data = window if clean is None else clean
+    near = window[: most + NEAR_BYTES + LONGEST_ESCAPE * redactor.longest]
+    data = window
+    if len(near) == len(window) or not is_clear_beginning(near, redactor):
+        # The quotation mark ends a string that the cut has left open.
+        clean = None if is_clear(window + b'"', redactor) else cleaned(window, redactor)
+        data = window if clean is None else clean
     if len(arguments) <= most:
         return text(data.decode(errors="replace"), len(data))
     return text(data[:most].decode(errors="replace"), most) + "…"

@@ -90,7 +90,7 @@ class ChainExamination:
             ("last", self.last, last),
             ("since", min(row.at for row in rows), segment.since),
             ("until", max(row.at for row in rows), segment.until),
-            ("counts", counts_of(row.sort for row in rows), segment.counts),
+            ("counts", counts_of([row.sort for row in rows]), segment.counts),
         ):
             if said != kept:
                 raise self._bad(

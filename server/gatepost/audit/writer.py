@@ -43,6 +43,8 @@ LATE_AT_ONCE = 1_000
 """Delayed records per commit after an outage: all at once could exceed the time limit."""
 CLOSING_S = 5.0
 """How long a stop waits for the last records."""
+RELAXED_S, MOST_UNWRITTEN = 0.02, 1_000
+"""With `durability = "relaxed"`: the pause before a batch, and the records that may wait for it."""
 # Not the shared generator of the process, which a tool may have seeded.
 DICE = random.SystemRandom()
 
@@ -113,6 +115,7 @@ class AuditWriter:
         """Apply these settings from now on."""
         self.settings = settings
         self._batch_s = settings.batch_ms / 1000
+        self._most_unwritten = MOST_UNWRITTEN if settings.durability == "relaxed" else 0
 
     def ended(
         self,
@@ -125,12 +128,14 @@ class AuditWriter:
         if ending is not None:
             reason = reason_of(ending) if isinstance(ending, BaseException) else ending
             entry = call, began, perf_counter(), redacted_calls, reason
-            return COUNTED if self._refusals.add(entry) else self._add(entry)
-        self._waiting.append((call, began, perf_counter(), redacted_calls, None))
-        if (wake := self._wake) is not None:
-            self._wake = None
-            wake(None)
-        return self._commit
+            commit = COUNTED if self._refusals.add(entry) else self._add(entry)
+        else:
+            self._waiting.append((call, began, perf_counter(), redacted_calls, None))
+            if (wake := self._wake) is not None:
+                self._wake = None
+                wake(None)
+            commit = self._commit
+        return COUNTED if len(self._waiting) <= self._most_unwritten else commit
 
     def _add(self, entry: Entry) -> CommitFuture:
         self._waiting.append(entry)
@@ -301,6 +306,8 @@ class AuditWriter:
         # Wait for calls that are about to end, while any ends in two turns of the event loop: a
         # call that arrives in the first turn begins in the second. A single call does not wait; a
         # timer would split calls that end together, or leave the processor idle.
+        if self._most_unwritten and not self._closing:
+            await asyncio.sleep(RELAXED_S)
         until = perf_counter() + self._batch_s
         seen = 0
         while len(self._waiting) != seen and perf_counter() < until:

@@ -35,3 +35,12 @@ def problems(config: Config) -> Iterator[Problem]:
             "warning",
             "audit.enabled",
         )
+    if audit.enabled and audit.durability == "relaxed" and not config.development:
+        yield Problem(
+            "config.W123",
+            "calls are answered before their audit records are on the disk, so a killed process "
+            "loses the records of its last moments",
+            'remove audit.durability = "relaxed", unless you accept that',
+            "warning",
+            "audit.durability",
+        )

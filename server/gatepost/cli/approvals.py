@@ -33,10 +33,10 @@ from gatepost.policy.approvals.request import (
     DisplayedParty,
     Operator,
     Undecidable,
-    cursor_of,
+    WaitingPage,
     place_at,
 )
-from gatepost.policy.approvals.service import PAGE, ApprovalService
+from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.stores import keyring_of
@@ -76,20 +76,22 @@ def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
             "--after takes what the last line of a list of waiting requests says."
         )
 
-    async def look(service: ApprovalService) -> list[ApprovalRequest]:
+    async def look(service: ApprovalService) -> WaitingPage:
         if past:
-            return await service.history(tenant, most=PAST)
-        return await service.waiting(tenant, after=place, most=PAGE + 1)
+            return WaitingPage(tuple(await service.history(tenant, most=PAST)))
+        return await service.waiting_page(tenant, place)
 
-    listed = with_approvals(path, tenant, look)
-    found = listed[:PAGE]
-    if not found:
+    page = with_approvals(path, tenant, look)
+    if not page.requests:
         click.echo(f"Tenant {tenant} has no {'decided' if past else 'waiting'} requests.")
         return
-    rows = [(one.id, one.state, one.tool, who(one.caller), when(one.created_at)) for one in found]
+    rows = [
+        (one.id, one.state, one.tool, who(one.caller), when(one.created_at))
+        for one in page.requests
+    ]
     table(("ID", "STATE", "TOOL", "CALLER", "SINCE"), rows)
-    if len(listed) > PAGE:
-        click.echo(f"\nMore requests wait: add --after {visible(cursor_of(found[-1]))}")
+    if page.later:
+        click.echo(f"\nMore requests wait: add --after {visible(page.later)}")
 
 
 @approvals.command()

@@ -49,6 +49,9 @@ COMMANDS = {
     ),
     "call": CommandEntry("gatepost.cli.remote:call", "Call a tool of any MCP server."),
     "list": CommandEntry("gatepost.cli.remote:list_tools", "List the tools of any MCP server."),
+    "sign-out": CommandEntry(
+        "gatepost.cli.remote:sign_out", "Forget the sign-in at an MCP server."
+    ),
     "issuer": CommandEntry(
         "gatepost.cli.issuer:issuer", "Read an identity provider and print its settings."
     ),

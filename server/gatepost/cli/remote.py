@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 import webbrowser
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,8 +17,10 @@ from gatepost.cli.configuration import nearest, visible
 from gatepost.cli.doctor import STDIN, read_token, tls_context
 from gatepost.cli.token import DEFAULT_STATE, STATE_FILE, DevState
 from gatepost.doctor.http import Unreachable
-from gatepost.mcp_client.session import RemoteSession, RequestFailed, connected
-from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed, no_sign_in
+from gatepost.mcp_client.access_tokens import SignedInTokens, no_sign_in
+from gatepost.mcp_client.kept_sign_in import KeptSignIn, state_home
+from gatepost.mcp_client.session import RemoteSession, RequestFailed, SignIn, connected
+from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.upstreams.connection import RequestOptions
 
@@ -43,6 +46,7 @@ def server_options(command: Command) -> Command:
             click.option("--client-id", default="", help="Id of a client that is registered."),
             click.option("--scopes", default="", help="Scopes to request, separated by spaces."),
             click.option("--no-browser", is_flag=True, help="Only print the sign-in page's URL."),
+            click.option("--no-keep", is_flag=True, help="Neither use nor keep a sign-in."),
             click.option(
                 "--ca-bundle",
                 type=click.Path(path_type=Path),
@@ -119,14 +123,19 @@ def done(work: Work[T], *, url: str, token: str, no_browser: bool, **options: An
             webbrowser.open(page)
 
     async def run() -> T:
-        tls = tls_context(options["ca_bundle"])
-        async with httpx2.AsyncClient(verify=tls) as client:
-            signing_in = BrowserSignIn(
-                client, place, client_id=options["client_id"], scopes=options["scopes"], show=show
-            )
-            sign_in = no_sign_in if given else signing_in
+        async with httpx2.AsyncClient(verify=tls_context(options["ca_bundle"])) as client:
+            sign_in: SignIn = no_sign_in
+            begin = given
+            if not given:
+                client_id, scopes = options["client_id"], options["scopes"]
+                browser = BrowserSignIn(
+                    client, place, client_id=client_id, scopes=scopes, show=show
+                )
+                kept = None if options["no_keep"] else _kept(place, client_id)
+                sign_in = tokens = SignedInTokens(browser, kept, scopes=scopes, tell=_warn)
+                begin = await tokens.first()
             async with connected(
-                client, place, token=given, sign_in=sign_in, heard=tell
+                client, place, token=begin, sign_in=sign_in, heard=tell
             ) as session:
                 return await work(session)
 
@@ -136,6 +145,50 @@ def done(work: Work[T], *, url: str, token: str, no_browser: bool, **options: An
         raise click.ClickException("Nobody signed in within five minutes.") from None
     except (RequestFailed, SignInFailed, Unreachable) as error:
         raise click.ClickException(visible(str(error))) from None
+
+
+@click.command("sign-out", short_help="Forget the sign-in at an MCP server.")
+@click.option("--url", default="", help="The MCP server. Default: the running `gatepost dev`.")
+@click.option("--client-id", default="", help="Id of the client that signed in, if you named one.")
+def sign_out(url: str, client_id: str) -> None:
+    """
+    Forget the sign-in that `gatepost call` and `gatepost list` keep for an MCP server.
+
+    The issuer is asked to revoke it as well.
+    """
+    place = url or _development()
+    kept = _kept(place, client_id)
+
+    async def run() -> bool:
+        found = None if kept is None else kept.read()
+        if found is None:
+            return False
+        async with httpx2.AsyncClient(verify=tls_context(None)) as client:
+            return await BrowserSignIn(client, place, show=click.echo).revoke(found)
+
+    try:
+        revoked = asyncio.run(run())
+        there = kept is not None and kept.forget()
+    except OSError as error:
+        raise click.ClickException(visible(str(error))) from None
+    if not there:
+        click.echo(f"No sign-in at {visible(place)} is kept.")
+    elif revoked:
+        click.echo(f"Signed out of {visible(place)}; its issuer has revoked the sign-in.")
+    else:
+        click.echo(f"Signed out of {visible(place)}. Its issuer did not revoke the sign-in.")
+
+
+def _kept(place: str, client_id: str) -> KeptSignIn | None:
+    try:
+        return KeptSignIn(state_home(os.environ), place, client_id)
+    except OSError as error:
+        _warn(f"The sign-in is not kept: {error}")
+        return None
+
+
+def _warn(sentence: str) -> None:
+    click.echo(visible(sentence), err=True)
 
 
 def tell(notification: Mapping[str, Any]) -> None:

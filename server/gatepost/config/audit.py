@@ -26,6 +26,12 @@ class AuditSettings(SettingsTable, frozen=True, kw_only=True):
     While the database does not answer: `refuse` calls before they run, or `go_on` and write the
     records later, as many as fit in memory.
     """
+    durability: Literal["group", "relaxed"] = "group"
+    """
+    Whether an answer waits until its record is on the disk: `group` waits for one write with the
+    calls that end at the same time. `relaxed` does not wait, so a killed process loses the records
+    of its last moments.
+    """
     batch_ms: float = 2.0
     """Maximum time, in milliseconds, that a record waits to be written together with others."""
     checkpoint_s: float = 300.0

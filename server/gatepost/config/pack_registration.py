@@ -47,6 +47,11 @@ class PackRegistration(msgspec.Struct, frozen=True):
     The module whose function `packs_from(settings, fetch)` makes more packs of the pack's table;
     a SettingFault in its answer says why one cannot be made. `fetch(url)` returns bytes.
     """
+    in_code: str = ""
+    """
+    For the pack `openapi`: the module whose functions `pack_of_description` and `pack_of_app` make
+    the packs of `Pack.from_openapi` and `Pack.from_fastapi`.
+    """
     stores_files: bool = True
     """Whether tools use workspaces; if no enabled pack does, a server needs no folder for them."""
     scripts: str = ""

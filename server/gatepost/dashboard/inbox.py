@@ -1,6 +1,6 @@
 """The first page: waiting requests, updated live."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,8 +15,8 @@ from gatepost.dashboard.page import (
     stream,
 )
 from gatepost.dashboard.request_page import address
-from gatepost.policy.approvals.request import ApprovalRequest, cursor_of, place_at
-from gatepost.policy.approvals.service import PAGE, ApprovalService
+from gatepost.policy.approvals.request import WaitingPage, place_at
+from gatepost.policy.approvals.service import ApprovalService
 
 
 class InboxPage:
@@ -34,7 +34,7 @@ class InboxPage:
         if not visit.visitor.roles & DECIDERS:
             return redirect("/operations")
         after = place_at(visit.query.get("after", ""))
-        found = await self._approvals.waiting(visit.tenant, after=after, most=PAGE + 1)
+        found = await self._approvals.waiting_page(visit.tenant, after)
         return self._sheet.page(
             "waiting.html", visit, here="", is_first=after is None, **shown(found)
         )
@@ -44,13 +44,12 @@ class InboxPage:
         return stream(self._events(visit))
 
     async def _events(self, visit: PageRequest) -> AsyncIterator[ServerSentEvent]:
-        async for requests in self._live.watch(visit.tenant):
-            found = {"requests": None} if requests is None else shown(requests)
+        async for page in self._live.watch(visit.tenant):
+            found = {"requests": None} if page is None else shown(page)
             yield ServerSentEvent("inbox", self._sheet.part("inbox.html", visit, **found))
 
 
-def shown(found: Sequence[ApprovalRequest]) -> dict[str, Any]:
+def shown(page: WaitingPage) -> dict[str, Any]:
     """Return a page of requests, each with its path, and the path of the next page if any."""
-    page = found[:PAGE]
-    later = f"?{urlencode({'after': cursor_of(page[-1])})}" if len(found) > PAGE else ""
-    return {"requests": [(one, address(one)) for one in page], "later": later}
+    later = f"?{urlencode({'after': page.later})}" if page.later else ""
+    return {"requests": [(one, address(one)) for one in page.requests], "later": later}

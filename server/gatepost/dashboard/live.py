@@ -5,17 +5,16 @@ from collections.abc import AsyncIterator
 
 from gatepost.background import started
 from gatepost.policy.approvals.notifications import TOPIC
-from gatepost.policy.approvals.request import ApprovalRequest
-from gatepost.policy.approvals.service import PAGE, ApprovalService
+from gatepost.policy.approvals.request import WaitingPage
+from gatepost.policy.approvals.service import ApprovalService
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Relay, WakeUps
 
 POLL_S = 1.0
 """Seconds between reads of the store, because the relay can lose a message."""
 
-Waiting = tuple[ApprovalRequest, ...] | None
-"""The first page of the waiting requests, oldest first, and one more if there are more; None while
-the store is not available."""
+Waiting = WaitingPage | None
+"""The first page of the waiting requests; None while the store is not available."""
 
 
 class LiveInbox:
@@ -61,7 +60,7 @@ class LiveInbox:
         async with WakeUps(self._relay.of(tenant), TOPIC) as wake_ups:
             while True:
                 try:
-                    room.tell(tuple(await self._approvals.waiting(tenant, most=PAGE + 1)))
+                    room.tell(await self._approvals.waiting_page(tenant))
                 except StoreUnavailable:
                     room.tell(None)
                 await wake_ups.wait(self._poll_s)

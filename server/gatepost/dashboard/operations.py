@@ -1,5 +1,6 @@
 """The operators' page: the processes, issuers, refusals, tools and callers of all tenants."""
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -26,6 +27,8 @@ BUCKETS = len(BOUNDS_S) + 1
 OLD_KEYS_S = 7_200.0
 """The age of keys that the documented alert uses, too."""
 GOOD_STATES = frozenset({"ready", "asked", "template"})
+
+log = logging.getLogger("gatepost.dashboard")
 
 Reports = Callable[[float], Awaitable[list[ProcessReport]]]
 
@@ -67,6 +70,9 @@ class OperationsPage:
     async def show(self, visit: PageRequest) -> PageResponse:
         """Show the deployment as its processes reported it last."""
         now = self._sheet.clock()
+        # No tenant's audit trail has it: the page is about all of them.
+        visitor = visit.visitor
+        log.info("operations_shown", extra={"issuer": visitor.issuer, "subject": visitor.subject})
         found = await self._read(now)
         return self._sheet.page(
             "operations.html",

@@ -195,8 +195,8 @@ class RequestPage:
             and self._approvals.objection(request, visit.visitor) is None
         )
         if not is_open:
-            found = await self._approvals.waiting(visit.tenant)
-            values["others"] = f"{PAGE} or" if len(found) >= PAGE else len(found)
+            page = await self._approvals.waiting_page(visit.tenant)
+            values["others"] = f"{PAGE} or" if page.later else len(page.requests)
         here = "" if is_open else "/history"
         return self._sheet.page("request.html", visit, here=here, status=status, **values)
 

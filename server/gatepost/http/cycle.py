@@ -20,7 +20,10 @@ Fields = Iterable[tuple[bytes, bytes]]
 CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 BROKEN = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 OK = 200
+UNFRAMED = frozenset({NO_CONTENT, 304})
+"""Statuses of answers without a body."""
 COPIED_BYTES = 16 * 1024
 """Smaller bodies are copied behind the head: one buffer costs less than several."""
 
@@ -97,6 +100,8 @@ class Cycle(RequestResponseCycle, OneStepSend):
     request: EdgeRequest | None = None
     """By Edge: the request, whose id and further fields every answer has."""
     _start: Any = None
+    _streams = False
+    """Whether the answer is a stream whose parts need no look at their framing."""
 
     # What uvicorn's own way asks for, which is the connection's.
     transport: Any = property(attrgetter("connection.flow"))
@@ -145,9 +150,12 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self.waiting_for_100_continue = False
             return
         start, self._start = self._start, None
-        if start is not None:
+        if start is None:
+            if self._streams and self._sent_part(message):
+                return
+        else:
             self.response_started = False
-            if self._sent_whole(start, message):
+            if self._sent_whole(start, message) or self._began_stream(start, message):
                 return
             if self.request is not None:
                 start = labelled(start, self.request)
@@ -193,6 +201,46 @@ class Cycle(RequestResponseCycle, OneStepSend):
         connection.on_response_complete()
         return True
 
+    def _began_stream(self, start: Any, message: Any) -> bool:
+        """Return whether the messages began a stream, and were sent in one write."""
+        connection, request = self.connection, self.request
+        status, fields = start["status"], start.get("headers", ())
+        if (
+            message["type"] != "http.response.body"
+            or not (message.get("more_body") and message.get("body"))
+            or not self.keep_alive
+            or self.disconnected
+            or connection.flow.write_paused
+            or status in UNFRAMED
+            or self.scope["method"] == "HEAD"
+            or not FRAMING.isdisjoint(name.lower() for name, _ in fields)
+        ):
+            return False
+        if request is not None:
+            own = (b"x-request-id", request.id.encode("ascii"))
+            fields = [*fields, own, *request.answer_headers]
+        lines = lines_of([*connection.server_state.default_headers, *fields])
+        if lines is None:
+            return False
+        self.response_started = self._streams = self.chunked_encoding = True
+        self.waiting_for_100_continue = False
+        connection.flow.write(b"%b%b%b%b" % (STATUS_LINE[status], lines, CHUNKED, chunk(message)))
+        return True
+
+    def _sent_part(self, message: Any) -> bool:
+        """Return whether the message was a further part of a stream, and was sent."""
+        flow = self.connection.flow
+        if (
+            message["type"] != "http.response.body"
+            or not (message.get("more_body") and message.get("body"))
+            or self.disconnected
+            or self.response_complete
+            or flow.write_paused
+        ):
+            return False
+        flow.write(chunk(message))
+        return True
+
     def ended(self, task: "asyncio.Task[None]") -> None:
         """Handle the end of the task that ran the application."""
         self.connection.tasks.discard(task)
@@ -218,6 +266,12 @@ class Cycle(RequestResponseCycle, OneStepSend):
         body: bytes = message.get("body", b"")
         fields = undeclared(start.get("headers", ()), len(body))
         return fields is not None and self.send_whole(start["status"], fields, body)
+
+
+def chunk(message: Any) -> bytes:
+    """Return a part of a stream with its size (RFC 9112 section 7.1)."""
+    body = message["body"]
+    return b"%x\r\n%b\r\n" % (len(body), body)
 
 
 def labelled(message: Any, request: EdgeRequest) -> Any:

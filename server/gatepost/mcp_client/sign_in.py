@@ -1,6 +1,5 @@
 """Sign in at the authorization server of an MCP server: authorization code with PKCE."""
 
-import asyncio
 import base64
 import hashlib
 import secrets
@@ -9,17 +8,25 @@ from urllib.parse import urlencode, urlsplit
 
 import httpx2
 import msgspec
+from msgspec.structs import replace
 
 from gatepost.credentials.token_endpoint import covers
-from gatepost.doctor.challenge import read_challenge
-from gatepost.doctor.http import HttpAnswer, HttpProbe, is_loopback, problem_of_address
-from gatepost.doctor.report import Findings
+from gatepost.doctor.http import (
+    HttpAnswer,
+    HttpProbe,
+    Unreachable,
+    is_loopback,
+    problem_of_address,
+)
 from gatepost.doctor.resource import appended, inserted
+from gatepost.mcp_client.kept_sign_in import KeptTokens, tokens_of
 from gatepost.mcp_client.loopback import CallbackReceiver
 from gatepost_authz.discovery import DiscoveryLocation, IssuerMetadata, locations, metadata_of
 from gatepost_authz.fetch import FetchError
 
 NAME = "gatepost"
+ABOUT = ("url", "resource", "issuer", "client_id", "token_endpoint", "revocation_endpoint")
+"""The members of kept tokens that a refresh does not change."""
 JSON = {"accept": "application/json", "content-type": "application/json"}
 FORM = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
 
@@ -61,9 +68,12 @@ class BrowserSignIn:
         self._probe, self._url = HttpProbe(client), url
         self._client_id, self._scopes, self._show = client_id, scopes, show
 
-    async def __call__(self, refused: HttpAnswer) -> str:
-        """Return an access token for what the challenge asks; raises SignInFailed."""
-        challenge = read_challenge(refused, Findings())
+    async def __call__(self, challenge: Mapping[str, str], scopes: str = "") -> KeptTokens:
+        """
+        Return tokens for what the challenge asks, and for *scopes*; raises SignInFailed.
+
+        *scopes* are those of an earlier sign-in, so that a second one does not lose the first.
+        """
         server = await self._server(challenge.get("resource_metadata", ""))
         async with CallbackReceiver() as receiver:
             client_id = self._client_id or await self._registered(server, receiver.redirect_uri)
@@ -80,7 +90,7 @@ class BrowserSignIn:
                 "code_challenge_method": "S256",
                 "resource": server.resource,
             }
-            if scope := self._scopes or challenge.get("scope", ""):
+            if scope := _joined(self._scopes or challenge.get("scope", ""), scopes):
                 query["scope"] = scope
             place = server.metadata.endpoint("authorization_endpoint")
             self._show(f"{place}{'&' if '?' in place else '?'}{urlencode(query)}")
@@ -94,7 +104,47 @@ class BrowserSignIn:
                 "code_verifier": verifier,
                 "resource": server.resource,
             }
-            return await self._token(server, form)
+            document = await self._token(server.metadata.endpoint("token_endpoint"), form)
+        revocation = server.text("revocation_endpoint")
+        return tokens_of(
+            document,
+            scope,
+            url=self._url,
+            resource=server.resource,
+            issuer=server.metadata.issuer,
+            client_id=client_id,
+            token_endpoint=server.metadata.endpoint("token_endpoint"),
+            revocation_endpoint="" if self._problem_of(revocation) else revocation,
+        )
+
+    async def refreshed(self, kept: KeptTokens) -> KeptTokens:
+        """Return new tokens for a refresh token (RFC 6749 section 6); raises SignInFailed."""
+        if problem := self._problem_of(kept.token_endpoint):
+            raise SignInFailed(f"The token endpoint {kept.token_endpoint} {problem}.")
+        form = {
+            "grant_type": "refresh_token",
+            "refresh_token": kept.refresh_token,
+            "client_id": kept.client_id,
+            "resource": kept.resource,
+        }
+        document = await self._token(kept.token_endpoint, form)
+        about = {name: getattr(kept, name) for name in ABOUT}
+        new = tokens_of(document, " ".join(kept.scopes), **about)
+        # An issuer that does not rotate refresh tokens sends none.
+        return replace(new, refresh_token=new.refresh_token or kept.refresh_token)
+
+    async def revoke(self, kept: KeptTokens) -> bool:
+        """Take the tokens back at their issuer (RFC 7009); return whether it did so."""
+        place = kept.revocation_endpoint
+        if not place or self._problem_of(place):
+            return False
+        token = kept.refresh_token or kept.access_token
+        body = urlencode({"token": token, "client_id": kept.client_id}).encode()
+        try:
+            answer = await self._probe.send("POST", place, headers=FORM, body=body)
+        except Unreachable:
+            return False
+        return answer.status == 200
 
     async def _server(self, advertised: str) -> SignInServer:
         """Find the authorization server: RFC 9728, then RFC 8414 or OpenID Connect."""
@@ -164,7 +214,7 @@ class BrowserSignIn:
         about = {
             "client_name": NAME,
             "redirect_uris": [redirect_uri],
-            "grant_types": ["authorization_code"],
+            "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
             "token_endpoint_auth_method": "none",
             "application_type": "native",
@@ -186,8 +236,7 @@ class BrowserSignIn:
         reason = answer.get("error_description") or answer.get("error") or "no reason given"
         raise SignInFailed(f"The sign-in was refused: {reason}")
 
-    async def _token(self, server: SignInServer, form: Mapping[str, str]) -> str:
-        place = server.metadata.endpoint("token_endpoint")
+    async def _token(self, place: str, form: Mapping[str, str]) -> Mapping[str, object]:
         body = urlencode(form).encode()
         answer = await self._probe.send("POST", place, headers=FORM, body=body)
         document = answer.json_object() or {}
@@ -199,7 +248,7 @@ class BrowserSignIn:
         if not (token.isascii() and token.isprintable()):
             # The error of the HTTP client would show the token.
             raise SignInFailed(f"{urlsplit(place).netloc} issued a token that no header can carry.")
-        return token
+        return document
 
 
 def _refusal(what: str, place: str, answer: HttpAnswer) -> str:
@@ -208,9 +257,5 @@ def _refusal(what: str, place: str, answer: HttpAnswer) -> str:
     return f"{urlsplit(place).netloc} did not {what}: {reason}"
 
 
-async def no_sign_in(refused: HttpAnswer) -> str:
-    """Refuse to sign in, where a token was given."""
-    await asyncio.sleep(0)
-    raise SignInFailed(
-        f"The server refused the token of --token (HTTP {refused.status}). Leave it out to sign in."
-    )
+def _joined(*scopes: str) -> str:
+    return " ".join(dict.fromkeys(" ".join(scopes).split()))

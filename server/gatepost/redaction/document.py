@@ -21,6 +21,7 @@ from gatepost.redaction.redactor import (
     quoted,
     replaced,
 )
+from gatepost.redaction.search import BACKSLASH
 
 BINARY = frozenset({b"blob", b"data"})
 """The members of MCP's content blocks whose value is base64."""
@@ -64,6 +65,34 @@ def cleaned(
     return document.changed(found, binary, numbers) if found or binary or numbers else None
 
 
+def is_clear(encoded: bytes, redactor: Redactor) -> bool:
+    """
+    Return True only if `cleaned` would find nothing in this JSON document.
+
+    It decides the usual cases at a fraction of the cost: documents without escapes, and all those
+    of a tenant without secrets. Binary members are not looked into.
+    """
+    if BACKSLASH in encoded:
+        return redactor.plain and redactor.surely_clear(_strings(encoded))
+    return redactor.clear(encoded) and not quoted(encoded, redactor)
+
+
+def is_clear_beginning(encoded: bytes, redactor: Redactor) -> bool:
+    """
+    Return True only if nothing to redact begins in the beginning of a JSON document.
+
+    A token is known by how it begins, and may reach beyond; a known value must be there as a whole.
+    """
+    if not redactor.surely_clear(_strings(encoded)):
+        return False
+    return redactor.plain or cleaned(encoded, redactor) is None
+
+
+def _strings(encoded: bytes) -> bytes:
+    """Return the strings of a document, decoded, with a separator between them."""
+    return _Document(encoded, blocks=False, names=frozenset()).text()
+
+
 class DocumentLeaf(NamedTuple):
     """A string with its index, or a number with its place after the indexes of all strings."""
 
@@ -100,12 +129,16 @@ class _Document:
     def spans(self, redactor: Redactor, split: Split) -> dict[int, list[SecretSpan]]:
         """Return the spans to redact in each string."""
         found = split.strings
-        alone = redactor.spans(self._joined(self._strings, SEPARATOR, _ESCAPED_SEPARATOR))
+        alone = redactor.spans(self.text())
         if alone:
             for pieces in placed(alone, [*map(len, self._texts)], 1):
                 for index, piece in pieces:
                     found.setdefault(index, []).append(piece)
         return {index: merged(spans) for index, spans in found.items() if not self._stays(index)}
+
+    def text(self) -> bytes:
+        """Return the decoded strings with a separator between them."""
+        return self._joined(self._strings, SEPARATOR, _ESCAPED_SEPARATOR)
 
     def split(self, redactor: Redactor) -> Split:
         """Return the secrets that are split over consecutive leaves in one of the views."""

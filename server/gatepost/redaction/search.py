@@ -30,6 +30,7 @@ WINDOW_BYTES = 65_536
 WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the following indentation; base64 is often wrapped."""
 BACKSLASH, PERCENT, AND, NEWLINE, RETURN = b"\\%&\n\r"
+BREAKS, BLANK = frozenset(b"\r\n"), frozenset(b" \t\x0b\f")
 MOST_REMEMBERED = 4096
 AT_ONCE = 50_000
 """The number of matches processed at once, while no other thread runs."""
@@ -64,6 +65,18 @@ class _Escapes(dict[bytes, bytes]):
 
 
 _escapes = _Escapes()
+
+
+def is_escaped(text: bytes) -> bool:
+    """Return whether a text has an escape."""
+    # One after another: each runs at the speed of memory, and a pattern of all of them does not.
+    # As numbers, since Python takes bytes for a number first, which costs ten times as much.
+    if not (BACKSLASH in text or PERCENT in text or AND in text):
+        return False
+    return any(
+        ESCAPE.search(text, start, start + WINDOW_BYTES + LONGEST)
+        for start in range(0, len(text), WINDOW_BYTES)
+    )
 
 
 def layers(text: bytes) -> list[bytes]:
@@ -127,7 +140,7 @@ def unescaped(text: bytes) -> bytes:
 
 def unwrapped(text: bytes) -> bytes:
     """Return the text without line breaks."""
-    if text.count(b"\n") + text.count(b"\r") > AT_ONCE:
+    if len(text) > 2 * AT_ONCE and text.count(b"\n") + text.count(b"\r") > AT_ONCE:
         return b"".join([b"".join(pieces[::2]) for pieces in portions(WRAP, text)])
     first, *others = text.splitlines() or [b""]
     return first + b"".join(map(bytes.lstrip, others))
@@ -241,8 +254,29 @@ class Automaton:
         # Four times as fast, and some megabytes more: for the one that most tenants share.
         form = Implementation.DFA if fast else Implementation.ContiguousNFA
         self._reach = max(map(len, by_window), default=1) - 1
+        self._outlasts_breaks = all(
+            BLANK.isdisjoint(window[:1]) and BREAKS.isdisjoint(window) for window in by_window
+        )
         automaton = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard, implementation=form)
         self.search = automaton.find_matches_as_indexes
+
+    def surely_clear(self, text: bytes) -> bool:
+        """Return whether no decoding of the text has a hit; False also for texts with escapes."""
+        if is_escaped(text):
+            return False
+        if NEWLINE in text or RETURN in text:
+            whole = unwrapped(text)
+            if self._hit(whole):
+                return False
+            if self._outlasts_breaks:
+                return True  # each hit of the text would be one of the text without line breaks
+        return not self._hit(text)
+
+    def _hit(self, text: bytes) -> bool:
+        """Return whether the text has a hit, without a list of all of them."""
+        if len(text) <= STEP_BYTES:
+            return bool(self.search(text, True))
+        return next(self._hits(text), None) is not None
 
     def finds(self, text: bytes) -> list[SecretSpan]:
         """Return all matches in *text*, unordered; they may overlap. Raises TooMuch."""

@@ -50,7 +50,8 @@ class ApprovalServices:
         self._relay, self._redaction = relay, redaction
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
         self.outbox = OutboxSender(records, self.webhook)
-        self._notices = ChannelNotices(clock=clock)
+        self._notices: ChannelNotices | None = None
+        self._clock = clock
         self._listeners = tuple(listeners)
         self._notifier = ApprovalNotifier(relay, *self._listeners, audit=ApprovalAudit(writer))
         self.service = ApprovalService(
@@ -76,8 +77,9 @@ class ApprovalServices:
         listeners = self._listeners
         noticed = by_name.get(settings.notice.tool)
         if run is not None and noticed is not None:
-            self._notices.apply(settings.notice, noticed, pages(config), run)
-            listeners = *listeners, self._notices
+            notices = self._notices = self._notices or ChannelNotices(clock=self._clock)
+            notices.apply(settings.notice, noticed, pages(config), run)
+            listeners = *listeners, notices
         hook = settings.webhook
         key = key_of(resolve(hook.secret)) if hook.url else b""
         self.webhook.apply(hook.url, key, pages(config))
@@ -94,7 +96,8 @@ class ApprovalServices:
             try:
                 yield
             finally:
-                await self._notices.settle(CLOSING_S)
+                if self._notices is not None:
+                    await self._notices.settle(CLOSING_S)
 
     def stages(
         self,

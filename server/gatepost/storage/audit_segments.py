@@ -100,13 +100,15 @@ def segments(
 
     The records of a segment ended within one hour, by which they are counted.
     """
-    cuts, size = [0], 0
-    for at, one in enumerate(elements):
-        size += len(one)
-        other_hour = times[at] // HOUR_MS != times[at - 1] // HOUR_MS
-        if (size > MOST_BYTES or other_hour) and at > cuts[-1]:
-            cuts.append(at)
-            size = len(one)
+    cuts = [0]
+    if sum(map(len, elements)) > MOST_BYTES or len({at // HOUR_MS for at in times}) > 1:
+        size = 0
+        for at, one in enumerate(elements):
+            size += len(one)
+            other_hour = times[at] // HOUR_MS != times[at - 1] // HOUR_MS
+            if (size > MOST_BYTES or other_hour) and at > cuts[-1]:
+                cuts.append(at)
+                size = len(one)
     return [
         Segment(
             writer,
@@ -122,8 +124,11 @@ def segments(
     ]
 
 
-def counts_of(sorts: Iterable[Sort]) -> str:
+def counts_of(sorts: Sequence[Sort]) -> str:
     """Return the column `counts` of a segment with records of these sorts."""
+    alike = {*sorts}
+    if len(alike) == 1 and len(sort := alike.pop()) == 3:
+        return _encode([(*sort, len(sorts))]).decode()  # nearly always
     counted: Counter[tuple[str, ...]] = Counter()
     for sort, number in Counter(sorts).items():
         if len(sort) == 3:
@@ -292,22 +297,26 @@ def quoted(text: str) -> str:
 
 
 def counted(segment: Segment) -> list[tuple[tuple[str, str, str, str], int]]:
-    """
-    Return the number of records of each kind, tool, outcome and limit of a segment.
-
-    Refusals by a limit count as many calls as they stand for. Raises Damaged.
-    """
-    found = []
+    """Return what `read_counts` returns for a segment; raises Damaged."""
     try:
-        said = _counts(segment.counts)
+        return read_counts(segment.counts)
     except _UNREADABLE:
         raise Damaged(segment.first) from None
-    for one in said:
+
+
+def read_counts(counts: str) -> list[tuple[tuple[str, str, str, str], int]]:
+    """
+    Return the number of records of each kind, tool, outcome and limit of the column `counts`.
+
+    Refusals by a limit count as many calls as they stand for. Raises ValueError.
+    """
+    found = []
+    for one in _counts(counts):
         match one:
             case (str(kind), str(tool), str(outcome), int(number)):
                 found.append(((kind, tool, outcome, ""), number))
             case (str(kind), str(tool), str(outcome), str(limit), int(number)):
                 found.append(((kind, tool, outcome, limit), number))
             case _:
-                raise Damaged(segment.first)
+                raise ValueError(f"no sort of records has {len(one)} fields like these")
     return found

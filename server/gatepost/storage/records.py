@@ -95,6 +95,9 @@ class Records(Protocol):
     async def tenants(self, subject: str) -> list[str]:
         """Return the tenants that have an entry of that subject."""
 
+    async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+        """Return the entries of all tenants with that key and their tenant, the newest first."""
+
     async def entries_of(
         self, tenants: Collection[str], subject: str
     ) -> Mapping[str, Sequence[Entry]]:

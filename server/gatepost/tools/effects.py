@@ -35,6 +35,16 @@ class Effects(msgspec.Struct, frozen=True):
                 raise TypeError(f"Effects: {name} must be True or False, not {value!r}")
 
 
+def effects_of(hints: Annotations) -> Effects:
+    """Return the effects that *hints* declare; without a hint, only `open_world` is true."""
+    return Effects(
+        read_only=hints.read_only_hint is True,
+        destructive=hints.destructive_hint is True,
+        idempotent=hints.idempotent_hint is True,
+        open_world=hints.open_world_hint is not False,
+    )
+
+
 Settings = TypeVar("Settings")
 
 

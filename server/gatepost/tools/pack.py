@@ -1,22 +1,14 @@
 """A pack: functions of one subject that decorators turn into tools, resources and prompts."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, Unpack, get_type_hints, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from gatepost.tools.api import (
-    WORDS,
-    Annotations,
-    CallContext,
-    Effects,
-    Offer,
-    Outcome,
-    TaskSupport,
-    Tool,
-)
+from gatepost.tools.api import WORDS, CallContext, Offer, Outcome, Tool
 from gatepost.tools.dependency import injected
-from gatepost.tools.effects import FileWrite
+from gatepost.tools.effects import effects_of
+from gatepost.tools.fastmcp_server import add_offers
 from gatepost.tools.function import OfferOptions as CommonOptions
 from gatepost.tools.function import (
     check_function,
@@ -30,66 +22,37 @@ from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.lifespan import Lifespan
 from gatepost.tools.methods import marked_methods
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
+from gatepost.tools.pack_sources import (
+    ApiOptions,
+    FastApiApp,
+    GivenAccess,
+    OperationOptions,
+    Scopes,
+    openapi_maker,
+    pack_name,
+    title_of,
+)
 from gatepost.tools.prompt import PromptFunction, prompt
 from gatepost.tools.raw_schema import checker, validator_of
 from gatepost.tools.resource import ResourceFunction, ResourceOptions, document
-from gatepost.tools.results import holding, invoking, labelled, returned_by, vetted
+from gatepost.tools.results import detached, holding, invoking, labelled, returned_by, vetted
 from gatepost.tools.schema import arguments_of
 from gatepost.tools.secret import secret_arguments, with_hints
 from gatepost.tools.skill import offers_of, read_skill
+from gatepost.tools.tool_options import (
+    COMMON,
+    OF_PROMPTS,
+    OF_RESOURCES,
+    OF_TOOLS,
+    ToolOptions,
+    hints_of,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 Function = TypeVar("Function", bound=Callable[..., Any])
 Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
-
-
-class ToolOptions(CommonOptions, total=False):
-    """The options of a tool; the hints are MCP's ToolAnnotations."""
-
-    read_only: bool
-    destructive: bool
-    idempotent: bool
-    open_world: bool
-    effects: Effects
-    """
-    The tool's real effects, if its published hints must differ, for instance because they copy
-    another product's documentation. Lists show the hints; Gatepost's decisions use the effects.
-    """
-    task_support: TaskSupport
-    """
-    ``optional``: if the client supports tasks, a call becomes a task when it starts. It is answered
-    at once and survives its connection. ``required``: MCP clients without task support are
-    refused. Default: ``forbidden``.
-    """
-    detaches: bool
-    """
-    The function decides when it becomes a task, with ``await ctx.detach()``. A request for input
-    before that ends the call, which is then repeated from its start (2026-07-28, multi round-trip
-    requests). Put all effects after it.
-    """
-    read_only_form: Callable[[Any], bool]
-    """
-    For a tool that reads or writes depending on its arguments (`git status`, GET). The function
-    gets the checked arguments, a dictionary by name, and returns whether this call only reads.
-    """
-    writes: FileWrite
-    """The file that a call writes; approvers see how it would change."""
-    approval: bool
-    """Whether every call needs an approval, unless `approvals.auto_approve` names the tool."""
-    untrusted: str
-    """
-    The source of third-party text in the tool's answers and failures, such as "web page". MCP
-    clients find it in the `_meta` of each result.
-    """
-
-
-COMMON = frozenset(get_type_hints(CommonOptions))
-OF_PROMPTS = COMMON | {"name"}
-OF_TOOLS = frozenset(get_type_hints(ToolOptions)) | {"name", "output_schema"}
-OF_RESOURCES = frozenset(get_type_hints(ResourceOptions)) | {"name"}
-"""The names of all options; any other name is refused when the pack loads."""
 
 
 class Pack:
@@ -108,6 +71,75 @@ class Pack:
         self.prompts: dict[str, Prompt] = {}
         self.skills: dict[str, Skill] = {}
         self.lifespans: list[Lifespan[Any]] = []
+
+    @classmethod
+    def from_openapi(
+        cls,
+        document: Mapping[str, Any] | Path | str,
+        *,
+        name: str = "",
+        scopes: Scopes = (),
+        approval: Collection[str] = (),
+        **options: Unpack[ApiOptions],
+    ) -> "Pack":
+        """
+        Return a pack with a tool for each operation of an OpenAPI description.
+
+        *document* is the description itself, or the path of a YAML or JSON file. For a description
+        at a URL, write a table `[packs.openapi.apis.NAME]`. *name* defaults to the title or the
+        file's name. *scopes* are what a caller needs for all tools, or a dictionary with those of
+        each tool and of `"*"`, all others. *approval* names the tools whose calls need an approval.
+        Raises ValueError if the description cannot be used or there is no such tool, and TypeError
+        for an unknown option.
+        """
+        make = openapi_maker("pack_of_description")
+        pack: Pack = make(pack_name(name, title_of(document)), document, options)
+        GivenAccess(pack.name, scopes, approval).guard(pack.tools)
+        return pack
+
+    @classmethod
+    def from_fastapi(
+        cls,
+        app: FastApiApp,
+        *,
+        name: str = "",
+        scopes: Scopes = (),
+        approval: Collection[str] = (),
+        **options: Unpack[OperationOptions],
+    ) -> "Pack":
+        """
+        Return a pack with a tool for each operation of a FastAPI app, which runs in this process.
+
+        Calls go to it without a socket, and its lifespan runs with the server. The caller is
+        `gatepost_authz.caller_of(request.scope)`. *name* defaults to its title; the rest is as in
+        `from_openapi`.
+        """
+        pack: Pack = openapi_maker("pack_of_app")(pack_name(name, app.title), app, options)
+        GivenAccess(pack.name, scopes, approval).guard(pack.tools)
+        return pack
+
+    @classmethod
+    def from_fastmcp(
+        cls,
+        server: Any,
+        *,
+        name: str = "",
+        scopes: Scopes = (),
+        approval: Collection[str] = (),
+    ) -> "Pack":
+        """
+        Return a pack with what a FastMCP server, or the SDK's MCPServer, offers in this process.
+
+        Tools, resources, templates and prompts are read now; the server's lifespan runs with
+        Gatepost. Each call has its own connection, in which `get_access_token()` is the caller,
+        without the token itself. Progress, log messages and elicitation reach the client; sampling
+        and roots are refused. *name* defaults to the server's; the rest is as in `from_openapi`.
+        *scopes* may also name prompts, and resources by URI or URI template. Raises ValueError if
+        an offer cannot be used, and ImportError without `fastmcp` 4 or newer.
+        """
+        pack = cls(pack_name(name, server.name))
+        add_offers(pack, server, GivenAccess(pack.name, scopes, approval))
+        return pack
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -343,18 +375,12 @@ class Pack:
             if options.get("detaches"):
                 raise ValueError(f"{name}: what detaches becomes a task; allow it by task_support")
         elif not options.get("detaches"):
-            made["invoke"] = _detached(made["invoke"])
+            made["invoke"] = detached(made["invoke"])
         made["invoke"] = labelled(made["invoke"], options.get("untrusted"))
-        hints = Annotations(
-            title=options.get("title"),
-            read_only_hint=options.get("read_only"),
-            destructive_hint=options.get("destructive"),
-            idempotent_hint=options.get("idempotent"),
-            open_world_hint=options.get("open_world"),
-        )
+        hints = hints_of(options)
         return Tool(
             annotations=hints,
-            effects=options.get("effects") or _effects_of(hints),
+            effects=options.get("effects") or effects_of(hints),
             routed=routed_arguments(made["input_schema"]),
             secret_arguments=secrets,
             **settled("tool", name, self.name, options),
@@ -372,23 +398,3 @@ class Pack:
             raise ValueError(f"the pack {self.name} has two {word}s named {offer.key}")
         kept[offer.key] = offer
         return offer
-
-
-def _effects_of(hints: Annotations) -> Effects:
-    """Return the effects that *hints* declare; without a hint, only `open_world` is true."""
-    return Effects(
-        read_only=hints.read_only_hint is True,
-        destructive=hints.destructive_hint is True,
-        idempotent=hints.idempotent_hint is True,
-        open_world=hints.open_world_hint is not False,
-    )
-
-
-def _detached(invoke: Invoke) -> Invoke:
-    """Wrap *invoke* so that the call becomes a task at its start, if the client supports tasks."""
-
-    async def detached(ctx: CallContext, arguments: Any) -> Outcome:
-        await ctx.detach()
-        return await invoke(ctx, arguments)
-
-    return detached

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import document
-from gatepost.redaction.redactor import SHORT_BYTES as SHORT_TEXT
 from gatepost.redaction.redactor import (
     Redactor,
     cleaned_text,
@@ -17,6 +16,7 @@ from gatepost.redaction.redactor import (
     quoted,
     redact_logs_of,
 )
+from gatepost.redaction.search import BACKSLASH
 from gatepost.tools.api import Failure, Offer, Outcome, Tool
 from gatepost.tools.client import (
     InputRequest,
@@ -187,39 +187,45 @@ def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) ->
 
     True means that there are no secrets and at most *most* bytes of each. False means nothing.
     """
-    content, value = outcome.content, outcome.structured
-    if len(content) != 1 or outcome.failure is not None:
-        return False
-    label = outcome.untrusted
+    label, value = outcome.untrusted, outcome.structured
     if label is not None and cleaned_text(label, redactor) != label:
         return False
-    block = content[0]
-    text = block.get("text")
-    if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
+    text = _only_text(outcome)
+    if text is None or len(text) > most:
         return False
-    try:
-        plain = text.encode()
-    except UnicodeEncodeError:
-        return False  # a lone surrogate, as in invalid file names
-    if len(plain) <= min(SHORT_TEXT, most) and redactor.plain:
-        # As `_is_clear`, of which nothing else applies to most answers.
-        if not redactor.clear(plain):
-            return False
-    elif len(plain) > most or not _is_clear(plain, redactor):
-        return False
-    return value is UNSET or _is_harmless_value(value, plain, redactor, most)
-
-
-def _is_harmless_value(value: Any, plain: bytes, redactor: Redactor, most: int) -> bool:
-    """Decide the same for the structured value beside a harmless text."""
+    if value is UNSET:
+        return (redactor.plain and redactor.surely_clear(text)) or _is_clear(text, redactor)
     if not isinstance(value, Raw):
         return False
     encoded = bytes(value)
-    if b"\\" in encoded or len(encoded) > most:
+    if len(encoded) > most:
         return False
-    if encoded == plain:
-        return True
+    if encoded == text:
+        # What is found in the text of a document is also found in its strings.
+        return _is_clear_document(encoded, redactor) or _is_clear(text, redactor)
+    return _is_clear(text, redactor) and _is_clear_document(encoded, redactor)
+
+
+def _is_clear_document(encoded: bytes, redactor: Redactor) -> bool:
+    """Return whether there are no secrets; False also means that it would take long to know."""
+    if BACKSLASH in encoded:
+        return document.is_clear(encoded, redactor)
     return _is_clear(encoded, redactor)
+
+
+def _only_text(outcome: Outcome) -> bytes | None:
+    """Return the text of an outcome that consists of one text; None for any other."""
+    content = outcome.content
+    if len(content) != 1 or outcome.failure is not None:
+        return None
+    block = content[0]
+    text = block.get("text")
+    if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
+        return None
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None  # a lone surrogate, as in invalid file names
 
 
 def _is_clear(text: bytes, redactor: Redactor) -> bool:

@@ -113,6 +113,18 @@ def has_result(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") == "object" and [*members] == [RESULT] == schema.get("required")
 
 
+def detached(
+    invoke: Callable[[CallContext, Any], Awaitable[Outcome]],
+) -> Callable[[CallContext, Any], Awaitable[Outcome]]:
+    """Wrap *invoke* so that the call becomes a task at its start, if the client supports tasks."""
+
+    async def begun(ctx: CallContext, arguments: Any) -> Outcome:
+        await ctx.detach()
+        return await invoke(ctx, arguments)
+
+    return begun
+
+
 def vetted(
     invoke: Callable[[CallContext, Any], Awaitable[Outcome]],
 ) -> Callable[[CallContext, Any], Awaitable[Outcome]]:

@@ -1,9 +1,9 @@
-"""Make packs in an author's own file: of an OpenAPI description, and of an app in this process."""
+"""What `Pack.from_openapi` and `Pack.from_fastapi` do: packs in an author's own file."""
 
 from collections.abc import AsyncIterator, Mapping, MutableMapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any
 
 import httpx2
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from gatepost import CallContext, OutboundReply, Pack, Sending
 from gatepost_authz import CALLER
 from gatepost_packs.openapi.description.operation import Operation
-from gatepost_packs.openapi.settings import Api, Method
+from gatepost_packs.openapi.settings import Api
 from gatepost_packs.openapi.store import described
 from gatepost_packs.openapi.tool_generation import Offered, pack_of
 
@@ -19,57 +19,10 @@ IN_PROCESS = "http://app.invalid"
 """The base URL of an app in this process, to which nothing is sent."""
 
 
-class OperationOptions(TypedDict, total=False):
-    """Which operations become tools, and what their callers need."""
-
-    tags: tuple[str, ...]
-    """Only operations with one of these tags."""
-    paths: tuple[str, ...]
-    """Only paths that match one of these patterns (`/pets/*`)."""
-    methods: tuple[Method, ...]
-    """Only these methods, in lower case."""
-    prefix: str
-    """Prefix of the tools' names."""
-    scopes: tuple[str, ...]
-    """The scopes that a caller needs for any of the tools, all of them."""
-    timeout_s: float
-    """Seconds that the API may take to answer."""
-
-
-class ApiOptions(OperationOptions, total=False):
-    """The same for an API of another server, and what is sent there."""
-
-    base_url: str
-    """Base URL of the API; default: the server in its description."""
-    auth: str
-    """The tenant's secret that calls are sent with, as `secret:NAME`."""
-    auth_header: str
-    """The header that carries the secret; default: `Authorization`."""
-    auth_scheme: str
-    """The scheme before it in that header, for example `Bearer`."""
-    credential: str
-    """Instead of `auth`: the `[credentials.NAME]` table that calls are signed in with."""
-
-
-class AsgiApp(Protocol):
-    """A FastAPI app, as far as it is used."""
-
-    router: Any
-
-    def openapi(self) -> dict[str, Any]:
-        """Return the app's description."""
-
-
-def openapi_pack(
-    name: str, document: Mapping[str, Any] | Path | str, **options: Unpack[ApiOptions]
+def pack_of_description(
+    name: str, document: Mapping[str, Any] | Path | str, options: Mapping[str, Any]
 ) -> Pack:
-    """
-    Return a pack with a tool for each operation of an OpenAPI description.
-
-    *document* is the description itself, or the path of a YAML or JSON file. For a description at a
-    URL, write a table `[packs.openapi.apis.NAME]`. Raises ValueError if it cannot be used, and
-    TypeError for an unknown option.
-    """
+    """Make a pack as `Pack.from_openapi` does."""
     if isinstance(document, str) and document.startswith(("http://", "https://")):
         raise ValueError(
             f"{name}: nothing is fetched while a file loads; write [packs.openapi.apis.{name}] "
@@ -80,13 +33,8 @@ def openapi_pack(
     return pack_of(name, _checked(name, place, options), described(data))
 
 
-def fastapi_pack(name: str, app: AsgiApp, **options: Unpack[OperationOptions]) -> Pack:
-    """
-    Return a pack with a tool for each operation of a FastAPI app, which runs in this process.
-
-    Calls go to the app directly, without a socket, and the app's lifespan runs with the server.
-    `gatepost_authz.caller_of(request.scope)` is the caller. Raises as `openapi_pack` does.
-    """
+def pack_of_app(name: str, app: Any, options: Mapping[str, Any]) -> Pack:
+    """Make a pack as `Pack.from_fastapi` does."""
     document = described(_encoded(app.openapi()))
     made = _checked(name, "the app", {**options, "base_url": IN_PROCESS})
     pack = pack_of(name, made, document, partial(InProcessOperation, app))

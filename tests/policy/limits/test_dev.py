@@ -43,7 +43,8 @@ def status(running: Gatepost, token: str) -> int:
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
             return int(answer.status)
     except urllib.error.HTTPError as refused:
-        return refused.code
+        with refused:
+            return refused.code
 
 
 @pytest.mark.requirement("P12")

@@ -63,6 +63,16 @@ async def test_a_bucket_that_is_forgotten_is_nobodys_any_more() -> None:
     assert said == ["seen", "waited", "rate_limit caller", "rate_limit caller"]
 
 
+async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -> None:
+    """What is kept for all callers of a tenant must not outlive the bucket that others find."""
+    process = LimitedProcess(LimitRules(caller=bucket(5), tenant=bucket(50)))
+    counts = process.limits.counters
+    counts.buckets = Buckets(most=3, forgetting=counts.forget)
+    said = [await process.call(subject=f"person-{n}") for n in range(60)]
+
+    assert said == ["seen"] * 50 + ["rate_limit tenant"] * 10
+
+
 async def test_who_comes_back_from_a_person_counts_where_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -45,6 +45,8 @@ def traffic(server: Server) -> Traffic:
 def no_collector() -> Iterator[None]:
     """Nothing is collected during the test but what nobody refers to any more."""
     gc.collect()
+    # What there was before is not looked through again and again.
+    gc.freeze()
     gc.disable()
     try:
         yield

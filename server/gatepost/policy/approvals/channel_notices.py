@@ -10,7 +10,7 @@ import msgspec
 from gatepost.background import reason_of
 from gatepost.config.approvals import NoticeSettings
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.policy.approvals.request import ApprovalRequest, Page, no_page
+from gatepost.policy.approvals.request import ApprovalRequest, Page
 from gatepost.tools.api import Call, Outcome, Tool
 from gatepost.tools.client import NOBODY
 from gatepost_authz.caller import TenantContext
@@ -27,10 +27,6 @@ ALLOWED_S = 120.0
 log = logging.getLogger("gatepost.approvals")
 
 
-async def _no_run(call: Call) -> Outcome:
-    raise NotImplementedError
-
-
 class ChannelNotices:
     """
     An `ApprovalListener` that calls a tool of the request's tenant for each new request.
@@ -39,20 +35,24 @@ class ChannelNotices:
     text has no arguments and no names, because a channel may have other readers than the page.
     """
 
+    _settings: NoticeSettings
+    _tool: Tool
+    _page: Page
+    _run: Run
+
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._running: dict[asyncio.Task[None], str] = {}
         """The tenant of each notice that is under way."""
-        self.apply(NoticeSettings(), None, no_page, _no_run)
 
-    def apply(self, settings: NoticeSettings, tool: Tool | None, page: Page, run: Run) -> None:
-        """Use this tool from now on; None: nobody is told."""
+    def apply(self, settings: NoticeSettings, tool: Tool, page: Page, run: Run) -> None:
+        """Use this tool from now on, which comes before the first notice."""
         self._settings, self._tool, self._page, self._run = settings, tool, page, run
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Begin to send a notice of a new request."""
         request, tool = change.request, self._tool
-        if tool is None or request is None or change.what != "requested":
+        if request is None or change.what != "requested":
             return
         # A notice that needs an approval itself, or whose tool calls another one that needs it,
         # must not cause the next one.

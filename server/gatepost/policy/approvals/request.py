@@ -351,6 +351,14 @@ def cursor_of(request: ApprovalRequest) -> str:
     return f"{request.created_at!r}~{request.id}"
 
 
+class WaitingPage(msgspec.Struct, frozen=True):
+    """One page of the requests that wait, the oldest first."""
+
+    requests: tuple[ApprovalRequest, ...] = ()
+    later: str = ""
+    """The cursor of the next page; empty on the last one."""
+
+
 def place_at(cursor: str) -> WaitingSince | None:
     """Return the place that a cursor names, or None if it is no cursor."""
     at, _, request_id = cursor.partition("~")

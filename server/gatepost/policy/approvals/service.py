@@ -30,8 +30,10 @@ from gatepost.policy.approvals.request import (
     SealedArguments,
     StoredApproval,
     Undecidable,
+    WaitingPage,
     WaitingSince,
     approval_of,
+    cursor_of,
     none_revoked,
     party_of,
     place_of,
@@ -110,6 +112,12 @@ class ApprovalService:
         self.settings, self.plan = settings, plan
         self.policies = ToolPolicies(settings, plan, tools, beside)
         self.requests.apply(settings, self.policies)
+
+    async def waiting_page(self, tenant: str, after: WaitingSince | None = None) -> WaitingPage:
+        """Return a page of what `waiting` returns, and where the next one begins."""
+        found = await self.waiting(tenant, after=after, most=PAGE + 1)
+        page = tuple(found[:PAGE])
+        return WaitingPage(page, cursor_of(page[-1]) if len(found) > PAGE else "")
 
     async def waiting(
         self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE

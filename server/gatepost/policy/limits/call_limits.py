@@ -32,18 +32,21 @@ class QuotaRow(msgspec.Struct, frozen=True):
         return self.here, 0.0, self.room_s
 
 
-def quota_rows(rules: LimitRules, principal: Principal) -> list[QuotaRow]:
-    """Return the quotas that apply to a caller."""
+def caller_quota(rules: LimitRules, principal: Principal) -> list[QuotaRow]:
+    """Return the quota of a caller; none if there is no limit."""
     name = f"audit {named(principal)}"
-    rows: list[tuple[Kind, str, tuple[str, ...], Bound]] = [
-        ("caller_audit", name, ("audit", *principal), rules.caller_audit),
-        ("tenant_audit", "audit tenant", ("audit", principal[0], "tenant"), rules.tenant_audit),
-    ]
-    return [
-        QuotaRow(kind, shared, here, 1 / bound.rate, bound.burst / bound.rate)
-        for kind, shared, here, bound in rows
-        if bound.rate
-    ]
+    return _quota("caller_audit", name, ("audit", *principal), rules.caller_audit)
+
+
+def tenant_quota(rules: LimitRules, tenant: str) -> list[QuotaRow]:
+    """Return the quota of a tenant, which its callers share; none if there is no limit."""
+    return _quota("tenant_audit", "audit tenant", ("audit", tenant, "tenant"), rules.tenant_audit)
+
+
+def _quota(kind: Kind, shared: str, here: tuple[str, ...], bound: Bound) -> list[QuotaRow]:
+    if not bound.rate:
+        return []
+    return [QuotaRow(kind, shared, here, 1 / bound.rate, bound.burst / bound.rate)]
 
 
 class AuditQuota(msgspec.Struct, frozen=True):

@@ -1,12 +1,19 @@
 """The counters of this process, token buckets and running calls, and what tenants use of them."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
-from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, Key, quota_rows
+from gatepost.policy.limits.call_limits import (
+    AuditQuota,
+    CallLimits,
+    Key,
+    caller_quota,
+    tenant_quota,
+)
 from gatepost.policy.limits.rules import (
     ANY,
     IN_QUEUE,
@@ -14,14 +21,34 @@ from gatepost.policy.limits.rules import (
     Kind,
     LimitRules,
     Principal,
+    named,
     rows_of,
 )
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import Buckets, ConcurrencySlot, Spending
+from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, ConcurrencySlot, Spending
 from gatepost.storage.relay import Relay
 
 MOST_CALL_LIMITS = 50_000
 """Maximum number of cached `CallLimits`; creating one again takes microseconds."""
+
+
+SharedKey = tuple[str, str | None, bool]
+"""Tenant, tool and whether the calls are nested, as in `Key`."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class SharedLimits(msgspec.Struct, frozen=True):
+    """The part of `CallLimits` that all callers of a tenant share in calls of one tool."""
+
+    buckets: Sequence[Bucket]
+    concurrency: Sequence[ConcurrencyCounter]
+    quotas: tuple[AuditQuota, ...]
+    kinds: Sequence[Kind]
+    """Also those of the caller's own buckets, which are the same for each."""
+    spendings: Sequence[Spending]
+    slots: Sequence[ConcurrencySlot]
 
 
 class LocalCounters:
@@ -32,6 +59,7 @@ class LocalCounters:
         """Cached limits by key; cleared when the settings change or the cache is full."""
         self.audited: dict[Principal, CallLimits] = {}
         """Cached quotas of audit records, by caller."""
+        self._shared: dict[SharedKey, SharedLimits] = {}
         self.buckets = Buckets(forgetting=self.forget)
         self.concurrency: WeakValueDictionary[Hashable, ConcurrencyCounter] = WeakValueDictionary()
         """By tenant, and by tenant and tool; kept while the cache or a call refers to it."""
@@ -41,6 +69,7 @@ class LocalCounters:
         """Clear the cached limits; what calls have taken stays taken."""
         self.call_limits.clear()
         self.audited.clear()
+        self._shared.clear()
 
     def audit(
         self, principal: Principal, rules: LimitRules, now: float, relay: Relay | None
@@ -49,26 +78,72 @@ class LocalCounters:
         known = self.audited.get(principal)
         if known is not None:
             return known
-        rows = quota_rows(rules, principal)
+        tenant = principal[0]
+        rows = [*caller_quota(rules, principal), *tenant_quota(rules, tenant)]
         found = self.buckets.these([row.bucket for row in rows], now)
-        if len(self.audited) >= MOST_CALL_LIMITS:
-            self.audited.clear()
-        made = self.audited[principal] = CallLimits(
+        return self._audited(principal, tuple(map(AuditQuota, rows, found)), relay)
+
+    def _audited(
+        self, principal: Principal, quotas: tuple[AuditQuota, ...], relay: Relay | None
+    ) -> CallLimits:
+        made = CallLimits(
             tenant=principal[0],
-            buckets=tuple(found),
+            buckets=[quota.bucket for quota in quotas],
             concurrency=(),
-            kinds=[row.kind for row in rows],
+            kinds=[quota.row.kind for quota in quotas],
             queue=None,
             relay=None if relay is None else relay.of(principal[0]),
-            quotas=tuple(map(AuditQuota, rows, found)),
+            quotas=quotas,
         )
+        _keep(self.audited, principal, made)
         return made
 
     def limits_of(self, key: Key, rules: LimitRules, now: float, relay: Relay | None) -> CallLimits:
         """Return the limits of calls with this key under these rules."""
         principal, tool, inner = key[:4], key[4], key[5]
-        tenant = principal[0]
-        rows = rows_of(rules, tenant, (tool,) if tool else (), (principal,))
+        tenant, caller = principal[0], rules.caller
+        rows = [] if tool is None else caller_quota(rules, principal)
+        own = [row.bucket for row in rows]
+        if caller.rate:
+            own.append((principal, 1 / caller.rate, caller.burst / caller.rate))
+        # Making room for these may drop buckets, and then what is shared.
+        found = self.buckets.these(own, now)
+        shared = self._shared.get((tenant, tool, inner))
+        if shared is None:
+            shared, found = self._share((tenant, tool, inner), own, rules, now)
+        quotas = (*map(AuditQuota, rows, found), *shared.quotas)
+        call_limits = CallLimits(
+            tenant=tenant,
+            buckets=(
+                *found[len(rows) :],
+                *shared.buckets,
+                *[quota.bucket for quota in quotas],
+            ),
+            concurrency=shared.concurrency,
+            kinds=shared.kinds,
+            queue=None if inner else self.queue,
+            quotas=quotas,
+        )
+        if relay is not None:
+            call_limits.relay = relay.of(tenant)
+            spendings = [Spending(named(principal), caller.rate, caller.burst)]
+            call_limits.spendings = [*(spendings if caller.rate else ()), *shared.spendings]
+            call_limits.slots = shared.slots
+        if tool is not None and principal not in self.audited:
+            self._audited(principal, quotas, relay)
+        _keep(self.call_limits, key, call_limits)
+        return call_limits
+
+    def _share(
+        self, key: SharedKey, own: Sequence[BucketRate], rules: LimitRules, now: float
+    ) -> tuple[SharedLimits, list[Bucket]]:
+        """
+        Return what the callers of a tenant share in calls of a tool, and the buckets of *own*.
+
+        All buckets are looked up together, so that making room for one drops no other.
+        """
+        tenant, tool, inner = key
+        rows = rows_of(rules, tenant, (tool,) if tool else (), ())
         rated = [row for row in rows if row.bound.rate]
         # A tenant's calls are counted even without a limit: the admission queue needs the number.
         placed = [
@@ -78,40 +153,34 @@ class LocalCounters:
             or (row.kind == "tool" and row.bound.most != ANY)
         ]
         bounded = [row for row in placed if row.bound.most != ANY]
-        quotas = [] if tool is None else quota_rows(rules, principal)
-        buckets = self.buckets.these(
-            [
-                *(
-                    (row.here, 1 / row.bound.rate, row.bound.burst / row.bound.rate)
-                    for row in rated
-                ),
-                *(row.bucket for row in quotas),
-            ],
-            now,
+        quotas = [] if tool is None else tenant_quota(rules, tenant)
+        wanted = [
+            *own,
+            *((row.here, 1 / row.bound.rate, row.bound.burst / row.bound.rate) for row in rated),
+            *(row.bucket for row in quotas),
+        ]
+        found = self.buckets.these(wanted, now)
+        of_rows, of_quotas = found[len(own) : len(own) + len(rated)], found[len(own) + len(rated) :]
+        own_rate: list[Kind] = ["caller"] if rules.caller.rate else []
+        own_quota: list[Kind] = (
+            ["caller_audit"] if rules.caller_audit.rate and tool is not None else []
         )
-        if len(self.call_limits) >= MOST_CALL_LIMITS:
-            self.call_limits.clear()
-        call_limits = self.call_limits[key] = CallLimits(
-            tenant=tenant,
-            buckets=tuple(buckets),
-            concurrency=tuple(self._counter(row) for row in placed),
+        made = SharedLimits(
+            buckets=of_rows,
+            concurrency=[self._counter(row) for row in placed],
+            quotas=tuple(map(AuditQuota, quotas, of_quotas)),
             kinds=[
+                *own_rate,
                 *(row.kind for row in rated),
+                *own_quota,
                 *(row.kind for row in quotas),
                 *(row.kind for row in bounded),
             ],
-            queue=None if inner else self.queue,
-            quotas=tuple(map(AuditQuota, quotas, buckets[len(rated) :])),
+            spendings=[Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated],
+            slots=[ConcurrencySlot(row.shared, int(row.bound.most)) for row in bounded],
         )
-        if relay is not None:
-            call_limits.relay = relay.of(tenant)
-            call_limits.spendings = [
-                Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated
-            ]
-            call_limits.slots = [
-                ConcurrencySlot(row.shared, int(row.bound.most)) for row in bounded
-            ]
-        return call_limits
+        _keep(self._shared, key, made)
+        return made, found[: len(own)]
 
     def _counter(self, row: BoundKey) -> ConcurrencyCounter:
         counter = self.concurrency.get(row.here)
@@ -124,6 +193,12 @@ class LocalCounters:
     def running(self) -> Mapping[Hashable, int]:
         """Return the numbers of running and waiting calls by tenant, and by tenant and tool."""
         return {name: counter.taken for name, counter in self.concurrency.items() if counter.taken}
+
+
+def _keep(cache: dict[K, V], key: K, made: V) -> None:
+    if len(cache) >= MOST_CALL_LIMITS:
+        cache.clear()
+    cache[key] = made
 
 
 class BucketUsage(msgspec.Struct, frozen=True):

@@ -67,6 +67,14 @@ class MemoryRecords:
         kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
         return sorted([name for name, entries in kept if await entries.all()])
 
+    async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+        """Return the entries of all tenants with that key and their tenant, the newest first."""
+        kept = [
+            (name, await tenant.entries(subject).get(key)) for name, tenant in self._tenants.items()
+        ]
+        found = [(name, entry) for name, entry in kept if entry is not None]
+        return sorted(found, key=lambda one: -one[1].updated_at)[:most]
+
     async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
         """Return the entries of a subject of several tenants; those that have none are left out."""
         found = {tenant: await self.of(tenant).entries(subject).all() for tenant in tenants}

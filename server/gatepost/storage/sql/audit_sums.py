@@ -1,17 +1,20 @@
 """The hourly sums of audit records in SQL: the statements that add to them, and reading them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, literal_column, select
 
 from gatepost.storage.audit import Count, Segment
-from gatepost.storage.audit_segments import HOUR_MS
+from gatepost.storage.audit_segments import HOUR_MS, read_counts
 from gatepost.storage.audit_sums import KEPT_MS, SUMMED, sorted_counts, sums_of
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
 
 COLUMNS = [column.name for column in AUDIT_SUMS.columns]
+MOST_COUNTS = 1_000
+"""Values of the column `counts` whose only sort is cached: most segments have a few records."""
 _SUMS = AUDIT_SUMS.c
 _OURS = _SUMS.tenant == bindparam("its_tenant")
 _FORGET = delete(AUDIT_SUMS).where(_OURS)
@@ -23,19 +26,36 @@ ADDED = (
 """The end of a statement that adds to sums."""
 
 
-def sqlite_sum(tenant: str, writer: str, since: str, counts: str) -> str:
-    """Return the statement that adds a segment to the sums; the arguments are SQL expressions."""
-    # The database reads `counts` itself, so that a batch is one call of the driver and has no more
-    # parameters. Without WHERE, SQLite takes ON CONFLICT for a join.
+def sqlite_sum(tenant: str, writer: str, since: str, counts: str | Sequence[str]) -> str:
+    """
+    Return the statement that adds a segment to the sums; the arguments are SQL expressions.
+
+    *counts* is the column, or kind, tool, outcome, limit and number of the only sort.
+    """
     hour = f"{since} - {since} % {HOUR_MS}"
-    kinds = ", ".join(f"'{kind}'" for kind in SUMMED)
-    return f"""
-    INSERT INTO audit_sums ({", ".join(COLUMNS)})
-    SELECT {tenant}, {hour}, {writer}, {_item("0")}, {_item("1")}, {_item("2")},
+    chain, expires = f"{tenant}, {hour}, {writer}", f"({hour} + {KEPT_MS}) / 1000.0"
+    if not isinstance(counts, str):
+        summed = f"VALUES ({chain}, {', '.join(counts)}, {expires})"
+    else:
+        # The database reads `counts` itself, so that a batch is one call of the driver. Without
+        # WHERE, SQLite takes ON CONFLICT for a join.
+        kinds = ", ".join(f"'{kind}'" for kind in SUMMED)
+        summed = f"""
+    SELECT {chain}, {_item("0")}, {_item("1")}, {_item("2")},
         CASE json_array_length(one.value) WHEN 5 THEN {_item("3")} ELSE '' END,
-        {_item("#-1")}, ({hour} + {KEPT_MS}) / 1000.0
-    FROM json_each({counts}) AS one WHERE {_item("0")} IN ({kinds})
-    {ADDED}"""  # noqa: S608  # our names
+        {_item("#-1")}, {expires}
+    FROM json_each({counts}) AS one WHERE {_item("0")} IN ({kinds})"""  # noqa: S608  # our names
+    return f"INSERT INTO audit_sums ({', '.join(COLUMNS)}) {summed} {ADDED}"
+
+
+@lru_cache(MOST_COUNTS)
+def only_sort(counts: str) -> tuple[str | int, ...] | None:
+    """Return kind, tool, outcome, limit and number of `counts` with one sort that is summed."""
+    found = read_counts(counts)
+    if len(found) == 1 and found[0][0][0] in SUMMED:
+        sort, number = found[0]
+        return *sort, number
+    return None
 
 
 def _item(place: str) -> str:

@@ -25,6 +25,9 @@ OVER_S = 8.0
 CLOSE_S = 3.0
 """How long a close then waits for connections."""
 
+UNKNOWN_STATEMENT = "26000"
+"""SQLSTATE where a pooler has lost a prepared statement."""
+
 LATE = "the database does not answer in time"
 
 # Whoever writes in SQLite takes the lock at once: one who has read first is refused it.
@@ -228,4 +231,5 @@ def told(error: BaseException) -> str:
     cause = error.__cause__ or error
     code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)
     name = type(cause).__name__
-    return f"the database does not serve: {name}" + (f" ({code})" if code else "")
+    hint = ": set pool_mode=transaction in its URL" if code == UNKNOWN_STATEMENT else ""
+    return f"the database does not serve: {name}" + (f" ({code})" if code else "") + hint

@@ -35,6 +35,16 @@ _TENANTS = (
     .where(ENTRIES.c.subject == bindparam("its_subject"), ENTRIES.c.value.is_not(None))
     .distinct()
 )
+_LATEST = (
+    select(ENTRIES.c.tenant, *_FIELDS)
+    .where(
+        ENTRIES.c.subject == bindparam("its_subject"),
+        ENTRIES.c.key == bindparam("its_key"),
+        ENTRIES.c.value.is_not(None),
+    )
+    .order_by(ENTRIES.c.updated_at.desc())
+    .limit(bindparam("most", type_=Integer))
+)
 _THIS = (
     ENTRIES.c.tenant == bindparam("its_tenant"),
     ENTRIES.c.subject == bindparam("its_subject"),
@@ -122,6 +132,13 @@ class SqlEntries:
 async def tenants(database: Database, subject: str) -> list[str]:
     """Return the tenants that have an entry of a subject."""
     return sorted(row.tenant for row in await database.rows(_TENANTS, {"its_subject": subject}))
+
+
+async def latest(database: Database, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
+    """Return the entries of all tenants with that key and their tenant, the newest first."""
+    which = {"its_subject": subject, "its_key": key, "most": most}
+    found = [dict(row._mapping) for row in await database.rows(_LATEST, which)]
+    return [(values.pop("tenant"), Entry(**values)) for values in found]
 
 
 async def entries_of(

@@ -1,19 +1,25 @@
 """A PostgreSQL database; needs the `postgres` extra."""
 
 import contextlib
+import secrets
 import time
+from itertools import count
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types
 from sqlalchemy import URL, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError
 
-from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql.database import ANSWER_S, STATEMENT_MS, Database, engine_of, told
 
-CONNECTIONS = 10
+CONNECTIONS = 9
+"""Beside the one that audit records are written with."""
 RECYCLE_S = 1800
+STATEMENTS = 100
+"""Prepared statements that a connection keeps."""
 # Acknowledged means on disk, whatever the role or the server has as its default.
 SETTLE = f"SET statement_timeout = {STATEMENT_MS}; SET synchronous_commit = on"
 READ_ONLY = "25006"
@@ -22,35 +28,76 @@ ENDED = ("08", "57P")
 """The prefixes of SQLSTATEs after which a connection is closed."""
 
 
-def database(url: str) -> Database:
-    """Return the database of a `postgresql://` URL, as libpq reads it; it connects lazily."""
+POOL_MODE = "pool_mode"
+POOL_MODES = ("session", "transaction")
 
-    async def connect() -> asyncpg.Connection:
+
+class PostgresDatabase(Database):
+    """
+    A database behind a URL, as libpq reads it; it connects lazily.
+
+    With ``pool_mode=transaction`` in the URL, a connection leads to another session for each
+    transaction. So it sets nothing for the session, and its statements have no names.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url, mode = _split(url)
+        self.is_pooled = mode == "transaction"
+        names, process = count(1), secrets.token_hex(6)
+        engine = engine_of(
+            URL.create("postgresql+asyncpg"),
+            connections=CONNECTIONS,
+            pool_recycle=RECYCLE_S,
+            connect_args={
+                "async_creator_fn": self.connect,
+                "prepared_statement_cache_size": 0 if self.is_pooled else STATEMENTS,
+                # The driver numbers the statements of each process from 1. Behind a pooler, such a
+                # name may be that of another process's statement.
+                "prepared_statement_name_func": lambda: (
+                    "" if self.is_pooled else f"gatepost_{process}_{next(names)}"
+                ),
+            },
+        )
+        errors = (asyncpg.PostgresError, asyncpg.InterfaceError)
+        super().__init__(engine, interruptible=True, errors=errors)
+        _watch(self)
+
+    async def connect(self, **_: object) -> asyncpg.Connection:
+        """Return a new connection of the driver; raises StoreUnavailable."""
         try:
-            return await _connected(url)
+            return await self._connected()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
             # Not its text: that may repeat the address, and with it the password.
             raise StoreUnavailable(told(error)) from None
 
-    engine = engine_of(
-        URL.create("postgresql+asyncpg"),
-        connections=CONNECTIONS,
-        async_creator=connect,
-        pool_recycle=RECYCLE_S,
-    )
-    errors = (asyncpg.PostgresError, asyncpg.InterfaceError)
-    made = Database(engine, interruptible=True, errors=errors)
-    _watch(made)
-    return made
+    async def _connected(self) -> asyncpg.Connection:
+        # Without the driver's own cache, whose statements have names that another process uses too.
+        connection = await asyncpg.connect(self._url, timeout=ANSWER_S, statement_cache_size=0)
+        if self.is_pooled:
+            return connection
+        with contextlib.ExitStack() as undo:
+            undo.callback(connection.terminate)
+            await connection.execute(SETTLE)
+            undo.pop_all()
+        return connection
 
 
-async def _connected(url: str) -> asyncpg.Connection:
-    connection = await asyncpg.connect(url, timeout=ANSWER_S)
-    with contextlib.ExitStack() as undo:
-        undo.callback(connection.terminate)
-        await connection.execute(SETTLE)
-        undo.pop_all()
-    return connection
+def database(url: str) -> PostgresDatabase:
+    """Return the database of a `postgresql://` URL; raises StoreRefused."""
+    return PostgresDatabase(url)
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Return the URL for the driver, and the pool mode."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    modes = [value for name, value in options if name == POOL_MODE]
+    if not modes:
+        return url, POOL_MODES[0]
+    if (mode := modes[-1]) not in POOL_MODES:
+        raise StoreRefused(f"`{POOL_MODE}` in the database's URL must be session or transaction")
+    rest = [option for option in options if option[0] != POOL_MODE]
+    return parts._replace(query=urlencode(rest)).geturl(), mode
 
 
 def _watch(database: Database) -> None:

@@ -1,10 +1,14 @@
 """The audit store of PostgreSQL: a batch of any number of tenants is one statement."""
 
+import asyncio
 import contextlib
+import secrets
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]  # it has no types
 from msgspec.structs import astuple
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -15,7 +19,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
 from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of
-from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.postgresql import RECYCLE_S, PostgresDatabase
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
 
 MOST_ATTEMPTS = 5
@@ -89,8 +93,9 @@ FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS chain (tenant, writer, 
 class PostgresAuditStore(SqlAuditStore):
     """Implement `AuditStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database)
+        self._writer = PostgresWriter(database)
         self._heads: dict[ChainKey, ChainHead | None] = {}
         """The heads that this process has written."""
 
@@ -99,19 +104,30 @@ class PostgresAuditStore(SqlAuditStore):
         if any(batch.values()):
             await self._database.apart(self._write(batch, link))
 
+    async def aclose(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
     async def _write(self, batch: Batch, link: Link) -> None:
         known = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
-        ends = dict(known)
+        ends = known
+        if len(known) < len(batch):
+            read, shown = await self._found([chain for chain in batch if chain not in known])
+            known, ends = known | read, known | shown
+        made, segments = _linked(batch, ends, link)
         try:
-            async with self._database.engine.connect() as connection:
-                if unknown := [chain for chain in batch if chain not in known]:
-                    read = await _read(connection, unknown)
-                    known |= read
-                    ends |= await _shown(connection, read)
-                made = await _add(connection, batch, known, ends, link)
-        except IntegrityError:
+            await self._writer.add(_parameters(known, made, segments))
+        except asyncpg.IntegrityConstraintViolationError:
             made = await self._write_in_turn(batch, link)
         self._heads |= made
+
+    async def _found(
+        self, chains: Sequence[ChainKey]
+    ) -> tuple[dict[ChainKey, ChainHead | None], dict[ChainKey, ChainHead | None]]:
+        """Return the heads of chains, and the ends that records are added after."""
+        async with self._database.engine.connect() as connection:
+            read = await _read(connection, chains)
+            return read, await _shown(connection, read)
 
     async def _write_in_turn(self, batch: Batch, link: Link) -> dict[ChainKey, ChainHead]:
         """Write after the heads in the database, which wait for this meanwhile."""
@@ -121,8 +137,70 @@ class PostgresAuditStore(SqlAuditStore):
                 async with self._database.transaction() as connection:
                     heads = await locked(connection, sorted(batch))
                     ends = await _shown(connection, heads)
-                    return await _add(connection, batch, heads, ends, link)
+                    made, segments = _linked(batch, ends, link)
+                    await connection.exec_driver_sql(_WRITE, _parameters(heads, made, segments))
+                    return made
         raise StoreUnavailable("other processes write to the same chains of audit records")
+
+
+class PostgresWriter:
+    """
+    The connection that records are written with: the driver itself, which costs half of a pool.
+
+    It has one prepared statement, so that a batch is one round trip. A pooler that keeps no
+    prepared statements costs a second one.
+    """
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+        self._turn = asyncio.Lock()
+        self._connection: asyncpg.Connection | None = None
+        self._statement: Any = None
+        self._since = self._used = 0.0
+        self._is_kept = True
+        """Whether a prepared statement is still there in the next transaction."""
+
+    async def add(self, parameters: Sequence[Any]) -> None:
+        """Write a batch; raises the errors of the driver, and StoreUnavailable."""
+        is_usable = False
+        async with self._turn:
+            try:
+                await self._add(parameters)
+                is_usable = True
+            except asyncpg.IntegrityConstraintViolationError:
+                is_usable = True
+                raise
+            finally:
+                if not is_usable:  # the statement may still run
+                    self.close()
+
+    def close(self) -> None:
+        """Close the connection without waiting; another batch opens one."""
+        connection, self._connection, self._statement = self._connection, None, None
+        if connection is not None:
+            connection.terminate()
+
+    async def _add(self, parameters: Sequence[Any]) -> None:
+        now = time.monotonic()
+        if now - self._since > RECYCLE_S or self._used < self._database.doubted:
+            self.close()
+        if self._connection is None or self._connection.is_closed():
+            self._statement = None
+            self._connection = await self._database.connect()
+            self._since = now
+        self._used = now
+        if self._statement is None:
+            name = f"gatepost_audit_{secrets.token_hex(6)}" if self._is_kept else ""
+            self._statement = await self._connection.prepare(_WRITE, name=name)
+        try:
+            await self._statement.fetch(*parameters)
+        except asyncpg.InvalidSQLStatementNameError:
+            self._is_kept = False
+            self._statement = await self._connection.prepare(_WRITE, name="")
+            await self._statement.fetch(*parameters)
+        finally:
+            if not self._is_kept:
+                self._statement = None
 
 
 async def _read(
@@ -146,25 +224,16 @@ async def _shown(
     return {**heads, **{chain: await shown(connection, chain, heads[chain]) for chain in beyond}}
 
 
-async def _add(
-    connection: AsyncConnection,
-    batch: Batch,
-    known: Mapping[ChainKey, ChainHead | None],
-    ends: Mapping[ChainKey, ChainHead | None],
-    link: Link,
-) -> dict[ChainKey, ChainHead]:
-    """
-    Add a batch after these ends and return its heads.
-
-    Raises IntegrityError unless all heads are as *known*.
-    """
+def _linked(
+    batch: Batch, ends: Mapping[ChainKey, ChainHead | None], link: Link
+) -> tuple[dict[ChainKey, ChainHead], list[tuple[str, Segment]]]:
+    """Return the heads after a batch that is added after these ends, and its segments."""
     made: dict[ChainKey, ChainHead] = {}
     segments: list[tuple[str, Segment]] = []
     for chain, drafts in batch.items():
         added, made[chain] = link(chain, ends[chain], drafts)
         segments += [(chain[0], one) for one in added]
-    await connection.exec_driver_sql(_WRITE, _parameters(known, made, segments))
-    return made
+    return made, segments
 
 
 def _parameters(

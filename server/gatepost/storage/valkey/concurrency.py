@@ -4,7 +4,8 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+
+import msgspec
 
 from gatepost.storage.rate_limits import LEASE_S, SLOT_WAIT_S, Denial
 from gatepost.storage.valkey.rate_limits import Bucket, Place, RateLimitRequest, ValkeyRateLimits
@@ -12,78 +13,91 @@ from gatepost.storage.valkey.rate_limits import Bucket, Place, RateLimitRequest,
 RENEW_S = LEASE_S / 3
 """Renewed twice before it is over: one renewal may fail."""
 
+LEAVE_S = 0.01
+"""How long other processes may not know of a released slot: the next request mostly tells it."""
+MANY = 20
+"""From so many slots on, one that is taken for `LEAVE_S` longer does not matter."""
+
 TAKE = f"""
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
-local me, count = ARGV[1], tonumber(ARGV[2])
-local first, at, bucket = #KEYS - count, 3, 1
-local used, mine, answers = {{}}, {{}}, {{}}
-for i = 1, count do
-  mine[i] = tonumber(ARGV[at])
+local me, mine, wishes = unpack(cmsgpack.unpack(ARGV[1]))
+local slots = #mine
+local buckets = #KEYS - slots
+local full, changed, used, denied = {{}}, {{}}, {{}}, nil
+if buckets > 0 then
+  for i, value in ipairs(redis.call('MGET', unpack(KEYS, 1, buckets))) do
+    full[i] = math.max(tonumber(value or '0'), now)
+  end
+end
+for i = 1, slots do
   used[i] = mine[i]
-  at = at + 1
-  local fields = redis.call('HGETALL', KEYS[first + i])
+  local fields = redis.call('HGETALL', KEYS[buckets + i])
   for f = 1, #fields, 2 do
     if fields[f] ~= me then
       local taken, till = string.match(fields[f + 1], '(%d+) (%S+)')
       if tonumber(till) > now then
         used[i] = used[i] + tonumber(taken)
       else
-        redis.call('HDEL', KEYS[first + i], fields[f])
+        redis.call('HDEL', KEYS[buckets + i], fields[f])
       end
     end
   end
 end
-local wishes = tonumber(ARGV[at])
-at = at + 1
-for w = 1, wishes do
-  local buckets, slots = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-  at = at + 2
-  local longest, who, full = 0.000001, nil, {{}}
-  for b = 1, buckets do
-    local rate, burst = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-    at = at + 2
-    local key = KEYS[bucket + b - 1]
-    full[b] = math.max(tonumber(redis.call('GET', key) or '0'), now) + 1 / rate
-    local wait = full[b] - now - burst / rate
-    if wait > longest then longest, who = wait, b - 1 end
+for w, wish in ipairs(wishes) do
+  local rated, placed = wish[1], wish[2]
+  local longest, who = 0.000001, nil
+  for b = 1, #rated, 3 do
+    local wait = full[rated[b]] - now + (1 - rated[b + 2]) / rated[b + 1]
+    if wait > longest then longest, who = wait, (b - 1) / 3 end
   end
-  for s = 1, slots do
-    local slot, most = tonumber(ARGV[at + 2 * s - 2]), tonumber(ARGV[at + 2 * s - 1])
-    if used[slot] >= most and longest < {SLOT_WAIT_S} then
-      longest, who = {SLOT_WAIT_S}, buckets + s - 1
+  for s = 1, #placed, 2 do
+    if used[placed[s]] >= placed[s + 1] and longest < {SLOT_WAIT_S} then
+      longest, who = {SLOT_WAIT_S}, #rated / 3 + (s - 1) / 2
     end
   end
   if who then
-    answers[w] = string.format('%d %.6f', who, longest)
+    denied = denied or {{}}
+    denied[#denied + 1] = {{w - 1, who, longest}}
   else
-    for b = 1, buckets do
-      redis.call('SET', KEYS[bucket + b - 1], string.format('%.6f', full[b]),
-        'PX', math.ceil((full[b] - now) * 1000))
+    for b = 1, #rated, 3 do
+      local i = rated[b]
+      full[i], changed[i] = full[i] + 1 / rated[b + 1], true
     end
-    for s = 1, slots do
-      local slot = tonumber(ARGV[at + 2 * s - 2])
+    for s = 1, #placed, 2 do
+      local slot = placed[s]
       used[slot], mine[slot] = used[slot] + 1, mine[slot] + 1
     end
-    answers[w] = ''
   end
-  bucket, at = bucket + buckets, at + 2 * slots
 end
-for i = 1, count do
+for i in pairs(changed) do
+  redis.call('SET', KEYS[i], string.format('%.6f', full[i]),
+    'PX', math.ceil((full[i] - now) * 1000))
+end
+for i = 1, slots do
+  local key = KEYS[buckets + i]
   if mine[i] > 0 then
-    redis.call('HSET', KEYS[first + i], me, string.format('%d %.6f', mine[i], now + {LEASE_S}))
-    redis.call('PEXPIRE', KEYS[first + i], {LEASE_S * 1000:.0f})
+    redis.call('HSET', key, me, string.format('%d %.6f', mine[i], now + {LEASE_S}))
+    redis.call('PEXPIRE', key, {LEASE_S * 1000:.0f})
   else
-    redis.call('HDEL', KEYS[first + i], me)
+    redis.call('HDEL', key, me)
   end
 end
-return answers
+return denied and cmsgpack.pack(denied) or ''
 """
 """
-Buckets as `gatepost.storage.rate_limits` keeps them: when each will be full again. A slot is a
-hash: each process with the number of places that it has and the time until which that counts. A
-process tells its numbers whole, so that what was lost on the way is right again with the next
-question.
+One run takes all that many calls ask for, each all or nothing, in their order. Each bucket and slot
+is read once and written once, however many calls name it.
+
+A bucket is stored as `gatepost.storage.rate_limits` stores it: as the time when it is full again. A
+slot is a hash: each process with the number of places that it has and the time until which that
+counts. A process tells its numbers whole, so that what was lost on the way is right again with the
+next question.
+
+The argument is MessagePack: ``[process, [places of each slot], [[buckets, slots], …]]``, where
+buckets are ``number, rate, burst, …`` and slots ``number, most, …``. The keys are those of the
+buckets, then those of the slots. The answer names the calls that got nothing:
+``[[call, index of the longest wait, seconds], …]``, or is empty.
 """
 
 LEVELS = """
@@ -106,8 +120,11 @@ return levels
 """
 """The seconds until each bucket is full, and the places in use of each slot."""
 
-Run = Callable[[list[bytes], list[Any]], Awaitable[list[bytes]]]
-"""Runs `TAKE` with keys and arguments; raises StoreUnavailable."""
+Run = Callable[[Sequence[bytes], bytes], Awaitable[bytes]]
+"""Runs `TAKE` with keys and its argument; raises StoreUnavailable."""
+
+_encode = msgspec.msgpack.encode
+_denials = msgspec.msgpack.Decoder(list[tuple[int, int, float]]).decode
 
 
 class ValkeyConcurrency:
@@ -120,6 +137,7 @@ class ValkeyConcurrency:
         self._untold: set[bytes] = set()
         self._unsure: frozenset[bytes] = frozenset()
         self._renewal: asyncio.TimerHandle | None = None
+        self._release: asyncio.TimerHandle | None = None
         self._till = ValkeyRateLimits(self._ask, self._taken)
 
     async def take(self, buckets: Sequence[Bucket], slots: Sequence[Place]) -> Denial | None:
@@ -131,7 +149,7 @@ class ValkeyConcurrency:
         except asyncio.CancelledError:
             # Who was stopped between the answer and its next step has taken places all the same.
             if came_true(wish.answer):
-                self.leave([key for key, _ in slots])
+                self.leave(slots)
             raise
 
     def hold(self, slots: Sequence[bytes]) -> None:
@@ -139,18 +157,23 @@ class ValkeyConcurrency:
         self._count(slots)
         self._tell(slots)
 
-    def leave(self, slots: Sequence[bytes]) -> None:
+    def leave(self, slots: Sequence[Place]) -> None:
         """Release slots; other processes learn of it soon."""
-        self._held.subtract(slots)
-        for slot in slots:
-            if self._held[slot] <= 0:
-                del self._held[slot]
-        self._tell(slots)
+        self._held.subtract([key for key, _ in slots])
+        for key, most in slots:
+            if self._held[key] <= 0:
+                del self._held[key]
+            self._untold.add(key)
+            if most < MANY:
+                self._till.tell()
+        if slots and self._release is None:
+            self._release = asyncio.get_running_loop().call_later(LEAVE_S, self._told_late)
 
     async def aclose(self) -> None:
         """Let what is under way come to its end."""
-        if self._renewal is not None:
-            self._renewal.cancel()
+        for timer in (self._renewal, self._release):
+            if timer is not None:
+                timer.cancel()
         await self._till.aclose()
 
     def _taken(self, wish: RateLimitRequest) -> None:
@@ -168,6 +191,11 @@ class ValkeyConcurrency:
             self._renewal = asyncio.get_running_loop().call_later(RENEW_S, self._renew)
             self._tell(self._held)
 
+    def _told_late(self) -> None:
+        self._release = None
+        if self._untold:  # else a request of other calls has told it
+            self._till.tell()
+
     def _tell(self, slots: Iterable[bytes]) -> None:
         if slots:
             self._untold.update(slots)
@@ -176,19 +204,23 @@ class ValkeyConcurrency:
     async def _ask(self, wishes: list[RateLimitRequest]) -> list[Denial | None]:
         named = (key for wish in wishes for key, _ in wish.slots)
         told = self._unsure.union(self._untold, named)
-        numbers = {key: number for number, key in enumerate(told, 1)}
+        slots = {key: number for number, key in enumerate(told, 1)}
         # Perhaps a server does it all and only its answer is lost: then they are told anew.
         self._unsure, self._untold = told, set()
-        keys = [*(key for wish in wishes for key, _, _ in wish.buckets), *told]
-        arguments: list[Any] = [self._me, len(told), *(self._held.get(key, 0) for key in told)]
-        arguments.append(len(wishes))
+        buckets: dict[bytes, int] = {}
+        wanted: list[tuple[list[float], list[int]]] = []
         for wish in wishes:
-            arguments += (len(wish.buckets), len(wish.slots))
-            arguments += (term for bucket in wish.buckets for term in bucket[1:])
-            arguments += (term for key, most in wish.slots for term in (numbers[key], most))
-        answers = await self._run(keys, arguments)
+            rated: list[float] = []
+            for key, rate, burst in wish.buckets:
+                rated += (buckets.setdefault(key, len(buckets) + 1), rate, burst)
+            wanted.append((rated, [one for key, most in wish.slots for one in (slots[key], most)]))
+        held = [self._held.get(key, 0) for key in slots]
+        answer = await self._run([*buckets, *slots], _encode((self._me, held, wanted)))
         self._unsure = frozenset()
-        return [_denial(answer) for answer in answers]
+        denials: list[Denial | None] = [None] * len(wishes)
+        for number, at, wait_s in _denials(answer) if answer else ():
+            denials[number] = Denial(at, wait_s)
+        return denials
 
 
 def came_true(answer: "asyncio.Future[Denial | None]") -> bool:
@@ -196,10 +228,3 @@ def came_true(answer: "asyncio.Future[Denial | None]") -> bool:
     if not answer.done() or answer.cancelled() or answer.exception() is not None:
         return False
     return answer.result() is None
-
-
-def _denial(answer: bytes) -> Denial | None:
-    if not answer:
-        return None
-    at, wait_s = answer.split()
-    return Denial(int(at), float(wait_s))

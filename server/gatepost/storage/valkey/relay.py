@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 from redis.asyncio import Redis
@@ -16,8 +17,11 @@ from gatepost.storage.rate_limits import ConcurrencySlot, Denial, Spending
 from gatepost.storage.relay import Deliver, LogEvent
 from gatepost.storage.valkey.channels import ANSWER_S, Channels, ValkeySubscription
 from gatepost.storage.valkey.concurrency import LEVELS, TAKE, ValkeyConcurrency
+from gatepost.storage.valkey.script_connection import ScriptConnection
 
 CONNECTIONS = 16
+MOST_KEYS = 20_000
+"""Keys that are kept because each call of a caller needs the same."""
 MOST_EVENTS = 2**63
 """Numbers from here on are no event's."""
 SCANNED = 1000
@@ -40,11 +44,11 @@ class ValkeyRelay:
             url, max_connections=CONNECTIONS, timeout=ANSWER_S, socket_timeout=ANSWER_S, **common
         )
         self.client = Redis(connection_pool=self._pool)
-        self._take = self.client.register_script(TAKE)
         self._levels = self.client.register_script(LEVELS)
-        self.places = ValkeyConcurrency(self._run)
         # What is followed may be silent for as long as it likes.
         self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
+        self._take = ScriptConnection(TAKE, self._listening.make_connection)
+        self.places = ValkeyConcurrency(self._run)
         self.channels = Channels(self._listening.make_connection)
         # Keys are apart by database, channels are not.
         self.topics = b"topic@%d" % int(self._pool.connection_kwargs.get("db", 0))
@@ -63,6 +67,8 @@ class ValkeyRelay:
         await self.channels.aclose()
         await self.places.aclose()
         with contextlib.suppress(RedisError, OSError):
+            await self._take.aclose()
+        with contextlib.suppress(RedisError, OSError):
             await self.client.aclose()
             await self._pool.aclose()
 
@@ -71,9 +77,9 @@ class ValkeyRelay:
         with answering():
             return [float(level) for level in await self._levels(keys=keys, args=[buckets])]
 
-    async def _run(self, keys: list[bytes], arguments: list[Any]) -> list[bytes]:
+    async def _run(self, keys: Sequence[bytes], argument: bytes) -> bytes:
         with answering():
-            return cast("list[bytes]", await self._take(keys=keys, args=arguments))
+            return cast("bytes", await self._take.run(keys, argument))
 
 
 class ValkeyTenantRelay:
@@ -124,7 +130,7 @@ class ValkeyTenantRelay:
 
     def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
         """Release slots; other processes learn of it soon."""
-        self._relay.places.leave([self._key(b"slot", slot.name) for slot in slots])
+        self._relay.places.leave([(self._key(b"slot", slot.name), slot.most) for slot in slots])
 
     async def levels(
         self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
@@ -176,9 +182,7 @@ class ValkeyTenantRelay:
                     await self._client.unlink(key)
 
     def _key(self, kind: bytes, name: str) -> bytes:
-        # With its length before it, no tenant's name can run into what follows.
-        tenant = self._tenant
-        return b"gatepost:%b:%d:%b:%b" % (kind, len(tenant), tenant, _bytes(name))
+        return _key(kind, self._tenant, name)
 
 
 @contextlib.contextmanager
@@ -194,6 +198,12 @@ def answering() -> Iterator[None]:
 async def opened(url: str) -> ValkeyRelay:
     """Return the relay at a URL; it connects when it is first used."""
     return ValkeyRelay(url)
+
+
+@lru_cache(maxsize=MOST_KEYS)
+def _key(kind: bytes, tenant: bytes, name: str) -> bytes:
+    # With its length before it, no tenant's name can run into what follows.
+    return b"gatepost:%b:%d:%b:%b" % (kind, len(tenant), tenant, _bytes(name))
 
 
 def _bytes(name: str) -> bytes:

@@ -1,0 +1,98 @@
+"""Where a client's access tokens come from: a kept sign-in, a refresh, or the browser."""
+
+import asyncio
+from collections.abc import Callable
+
+from gatepost.doctor.challenge import read_challenge
+from gatepost.doctor.http import HttpAnswer, Unreachable
+from gatepost.doctor.report import Findings
+from gatepost.mcp_client.kept_sign_in import KeptSignIn, KeptTokens
+from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed
+
+
+class SignedInTokens:
+    """
+    Gets access tokens for one server, and asks a person only if it must.
+
+    *kept* is the file where the sign-in is kept, None if it is not. *scopes* are those that it must
+    have, separated by spaces. *tell* shows a sentence if it cannot be kept.
+    """
+
+    def __init__(
+        self,
+        browser: BrowserSignIn,
+        kept: KeptSignIn | None,
+        *,
+        scopes: str = "",
+        tell: Callable[[str], object],
+    ) -> None:
+        self._browser, self._kept, self._tell = browser, kept, tell
+        self._scopes = scopes
+        self._used = ""
+        """The access token that was used last."""
+        self._refreshed = False
+
+    async def first(self) -> str:
+        """Return the access token to begin with; empty if there is none."""
+        found = self._read()
+        if found is not None and not found.is_current:
+            found = await self._refresh(found)
+        self._used = found.access_token if found and found.covers(self._scopes) else ""
+        return self._used
+
+    async def __call__(self, refused: HttpAnswer) -> str:
+        """Return another token after the answer 401 or 403; raises SignInFailed."""
+        found = self._read()
+        if found and self._used and refused.status == 401 and not self._refreshed:
+            # Another command may have refreshed meanwhile.
+            other = found.access_token != self._used
+            current = found if other else await self._refresh(found)
+            if current is not None:
+                self._used = current.access_token
+                return self._used
+        # A sign-in for one more scope must not lose the scopes of the one before.
+        before = " ".join(found.scopes) if found else ""
+        tokens = await self._browser(read_challenge(refused, Findings()), before)
+        self._write(tokens)
+        self._used = tokens.access_token
+        return self._used
+
+    async def _refresh(self, old: KeptTokens) -> KeptTokens | None:
+        """Return new tokens; None if only a person can sign in."""
+        self._refreshed = True
+        if self._kept is None or not old.refresh_token:
+            return None
+        try:
+            async with self._kept.alone():
+                found = self._read()
+                if found is None or found.access_token != old.access_token:
+                    return found
+                tokens = await self._browser.refreshed(found)
+                self._write(tokens)
+                return tokens
+        except (SignInFailed, Unreachable, OSError):
+            return None
+
+    def _read(self) -> KeptTokens | None:
+        try:
+            return None if self._kept is None else self._kept.read()
+        except OSError as error:
+            self._tell(f"The kept sign-in is not used: {error}")
+            self._kept = None
+            return None
+
+    def _write(self, tokens: KeptTokens) -> None:
+        try:
+            if self._kept is not None:
+                self._kept.write(tokens)
+        except OSError as error:
+            self._tell(f"The sign-in is not kept: {error}")
+            self._kept = None
+
+
+async def no_sign_in(refused: HttpAnswer) -> str:
+    """Refuse to sign in, where a token was given."""
+    await asyncio.sleep(0)
+    raise SignInFailed(
+        f"The server refused the token of --token (HTTP {refused.status}). Leave it out to sign in."
+    )

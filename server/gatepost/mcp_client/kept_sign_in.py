@@ -1,0 +1,146 @@
+"""Keep a sign-in between two commands, in a file that only its user can read."""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gatepost.permissions import OTHERS, is_foreign
+
+FOLDER = "gatepost/sign-ins"
+MOST_BYTES = 262_144
+MARGIN_S = 30.0
+"""A token that expires sooner is not used any more."""
+OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class KeptTokens(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sign-in yielded: tokens, and where they are refreshed and revoked."""
+
+    url: str
+    """The MCP server."""
+    resource: str
+    issuer: str
+    client_id: str
+    token_endpoint: str
+    revocation_endpoint: str = ""
+    access_token: str
+    refresh_token: str = ""
+    scopes: tuple[str, ...] = ()
+    expires_at: float | None = None
+    """None: the issuer did not say."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the access token has not expired yet."""
+        return self.expires_at is None or time.time() < self.expires_at - MARGIN_S
+
+    def covers(self, scopes: str) -> bool:
+        """Return whether the sign-in has these scopes, which are separated by spaces."""
+        return {*scopes.split()} <= {*self.scopes}
+
+
+def state_home(environment: Mapping[str, str]) -> Path:
+    """
+    Return the folder of the kept sign-ins, by the XDG base directory specification.
+
+    Raises OSError if the user has no home directory.
+    """
+    named = Path(environment.get("XDG_STATE_HOME", ""))
+    if named.is_absolute():
+        return named / FOLDER
+    try:
+        return Path.home() / ".local/state" / FOLDER
+    except RuntimeError:
+        raise FileNotFoundError("this user has no home directory; set XDG_STATE_HOME") from None
+
+
+class KeptSignIn:
+    """
+    The file of one MCP server and client, for the user of this process.
+
+    Raises OSError where the folder cannot be written, and PermissionError for a file that others
+    can read or that belongs to another user.
+    """
+
+    def __init__(self, folder: Path, url: str, client_id: str) -> None:
+        # A URL may have any characters and any length.
+        name = hashlib.sha256(msgspec.json.encode((url, client_id))).hexdigest()[:40]
+        self._folder, self._url = folder, url
+        self._path, self._lock = folder / f"{name}.json", folder / f"{name}.lock"
+
+    def read(self) -> KeptTokens | None:
+        """Return what is kept for the server; None if there is nothing that can be used."""
+        try:
+            handle = os.open(self._path, os.O_RDONLY | OPEN)
+        except FileNotFoundError:
+            return None
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(handle)
+            if is_foreign(status) or status.st_mode & OTHERS:
+                raise PermissionError(f"{self._path} can be read by other users; delete it")
+            try:
+                kept = msgspec.json.decode(file.read(MOST_BYTES), type=KeptTokens)
+            except msgspec.DecodeError:
+                return None  # of another version, or cut short
+        return kept if kept.url == self._url else None
+
+    def write(self, kept: KeptTokens) -> None:
+        """Replace what is kept, in one step."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new = self._path.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(kept))
+        new.replace(self._path)
+
+    def forget(self) -> bool:
+        """Delete the file; return whether there was one."""
+        with contextlib.suppress(FileNotFoundError):
+            self._lock.unlink()
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Let no other command refresh for the time of a block: issuers end reused tokens."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | OPEN, 0o600)
+        try:
+            await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def tokens_of(document: Mapping[str, Any], asked: str, **about: str) -> KeptTokens:
+    """
+    Return the tokens of an answer of a token endpoint (RFC 6749 section 5.1).
+
+    *asked* are the scopes of the request, which an answer without `scope` has granted.
+    """
+    granted, refresh = document.get("scope"), document.get("refresh_token")
+    seconds = document.get("expires_in")
+    expires_at = None
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+        expires_at = time.time() + seconds
+    return KeptTokens(
+        access_token=str(document["access_token"]),
+        refresh_token=refresh if isinstance(refresh, str) else "",
+        scopes=tuple((granted if isinstance(granted, str) else asked).split()),
+        expires_at=expires_at,
+        **about,
+    )

@@ -1,0 +1,325 @@
+"""Add to a pack what a FastMCP server offers, which runs in this process."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from gatepost.tools.api import CallContext, Outcome, ToolFailure
+from gatepost.tools.client import LEVELS
+from gatepost.tools.failure import FailureKind
+from gatepost.tools.function import OfferOptions, settled
+from gatepost.tools.offers import Prompt, PromptArgument, ResourceOffer, Template
+from gatepost.tools.prompt import completer
+from gatepost.tools.resource import NO_DOCUMENT, Read
+from gatepost.tools.uri_template import UriTemplate
+
+if TYPE_CHECKING:
+    from gatepost.tools.pack import Pack
+    from gatepost.tools.pack_sources import GivenAccess
+
+T = TypeVar("T")
+Work = Callable[[Any], Awaitable[T]]
+
+WILDCARD = re.compile(r"\{(\w+)\*\}")
+"""FastMCP's form of a variable that has several segments; RFC 6570 has `{+x}`."""
+NOT_IN_A_NAME = re.compile(r"[^a-z0-9_]")
+NOT_FOUND = frozenset({-32002, -32602})
+"""What revisions of MCP answer for a resource that does not exist."""
+
+
+class FastMcpServer:
+    """A FastMCP server of this process, and connections to it; ImportError without `fastmcp`."""
+
+    def __init__(self, server: Any) -> None:
+        # Packages of the author's, which Gatepost does not need.
+        client = import_module("fastmcp.client")
+        self._server, self._client = server, client.Client
+        self._elicited = import_module("fastmcp.client.elicitation").ElicitResult
+        self._token = import_module("fastmcp.server.auth.auth").AccessToken
+        self._user = import_module("mcp.server.auth.middleware.bearer_auth").AuthenticatedUser
+        self._users = import_module("mcp.server.auth.middleware.auth_context").auth_context_var
+        self._refused: type[Exception] = import_module("mcp").MCPError
+
+    def connection(self, **handlers: Any) -> Any:
+        """Return a client that connects in memory, in the era in which tools can ask."""
+        return self._client(self._server, mode="legacy", **handlers)
+
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Run the server's own lifespan, by a connection that stays open."""
+        async with self.connection():
+            yield
+
+    def read(self, work: Work[T]) -> T:
+        """Return the result of *work* with a connection, in a thread: a loop may run in this."""
+
+        async def connected() -> T:
+            async with self.connection() as client:
+                return await work(client)
+
+        return _finished(connected)
+
+    async def answer(self, ctx: CallContext, work: Work[T]) -> T:
+        """
+        Return the result of *work* with a connection of its own for the caller.
+
+        Raises ToolFailure for an error of the server, and what asking the client raises.
+        """
+        asking = AskedByServer(ctx, self._elicited)
+
+        async def tell(message: Any) -> None:
+            if message.level in LEVELS:
+                await ctx.log(message.level, message.data, logger=message.logger)
+
+        # The tasks of the connection inherit the variable.
+        before = self._users.set(self._user(self._caller(ctx)))
+        try:
+            async with self.connection(
+                progress_handler=ctx.progress, log_handler=tell, elicitation_handler=asking
+            ) as client:
+                done = await asking.unless_refused(work(client))
+        except self._refused as error:
+            found = getattr(error, "code", 0) not in NOT_FOUND
+            kind: FailureKind = "tool_error" if found else "not_found"
+            raise ToolFailure(kind, str(error) or "The server refused the request.") from None
+        finally:
+            self._users.reset(before)
+        if asking.refusal is not None:
+            raise asking.refusal
+        return done[0]
+
+    def _caller(self, ctx: CallContext) -> Any:
+        caller = ctx.caller
+        about = {"iss": caller.issuer, "sub": caller.subject, "tenant_id": caller.tenant_id}
+        return self._token(
+            token="",  # the token is for Gatepost alone
+            client_id=caller.client_id or "",
+            scopes=sorted(caller.scopes),
+            expires_at=caller.expires_at,
+            resource=caller.resource,
+            subject=caller.subject,
+            claims={**caller.claims, **about},
+        )
+
+
+class AskedByServer:
+    """
+    Asks the client what a tool of the server asks.
+
+    Asking can end the call: the client gets the question as the answer, and calls again. The
+    server's own error handling must not see that, so the connection is closed instead.
+    """
+
+    def __init__(self, ctx: CallContext, result: Any) -> None:
+        self._ctx, self._result = ctx, result
+        self.refusal: BaseException | None = None
+        self._ended = asyncio.Event()
+
+    async def __call__(self, message: str, shape: Any, params: Any, context: Any) -> Any:
+        """Answer `elicitation/create`, as FastMCP calls its handler."""
+        if (url := getattr(params, "url", None)) is not None:
+            asking: Awaitable[Any] = self._ctx.ask_url(message, url)
+        else:
+            asking = self._ctx.ask(message, params.requested_schema)
+        # In a task of its own: what ends a call is no Exception, and would end the connection.
+        task = asyncio.ensure_future(asking)
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+        if (refusal := task.exception()) is not None:
+            self.refusal = refusal
+            self._ended.set()
+            await asyncio.Event().wait()
+        answer = task.result()
+        return self._result(action=answer.action, content=answer.content)
+
+    async def unless_refused(self, work: Awaitable[T]) -> list[T]:
+        """Return the result of *work* as a list, empty if asking ended the call before."""
+        task = asyncio.ensure_future(work)
+        ended = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
+            return [] if self.refusal is not None else [await task]
+        finally:
+            task.cancel()
+            ended.cancel()
+
+
+class FastMcpLists(msgspec.Struct):
+    """The lists of a server."""
+
+    tools: list[Any]
+    resources: list[Any]
+    templates: list[Any]
+    prompts: list[Any]
+
+
+def add_offers(pack: "Pack", server: Any, access: "GivenAccess") -> None:
+    """Add all offers of a FastMCP server; raises as `Pack.from_fastmcp` does."""
+    connected = FastMcpServer(server)
+    found = connected.read(_offers)
+    others = [
+        *(str(one.uri) for one in found.resources),
+        *(_template(one) for one in found.templates),
+        *(one.name for one in found.prompts),
+    ]
+    access.check([one.name for one in found.tools], others)
+    for tool in found.tools:
+        _add_tool(pack, connected, tool, access)
+    for resource in found.resources:
+        made = _resource(pack.name, connected, resource, access)
+        pack.documents[made.key] = made
+    for template in found.templates:
+        kept = _template_offer(pack.name, connected, template, access)
+        pack.templates[kept.key] = kept
+    for prompt in found.prompts:
+        offered = _prompt(pack.name, connected, prompt, access)
+        pack.prompts[offered.key] = offered
+    pack.lifespan(connected.lifespan)
+
+
+async def _offers(client: Any) -> FastMcpLists:
+    return FastMcpLists(
+        await client.list_tools(),
+        await client.list_resources(),
+        await client.list_resource_templates(),
+        await client.list_prompts(),
+    )
+
+
+def _add_tool(pack: "Pack", server: FastMcpServer, tool: Any, access: "GivenAccess") -> None:
+    async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+        answer = await server.answer(ctx, lambda client: client.call_tool_mcp(tool.name, arguments))
+        content = tuple(map(_block, answer.content))
+        if answer.is_error:
+            told = " ".join(block["text"] for block in content if block["type"] == "text")
+            raise ToolFailure("tool_error", told or "The tool failed.")
+        structured = answer.structured_content
+        return Outcome(content) if structured is None else Outcome(content, structured)
+
+    hints = tool.annotations
+    told = {
+        "read_only": getattr(hints, "read_only_hint", None),
+        "destructive": getattr(hints, "destructive_hint", None),
+        "idempotent": getattr(hints, "idempotent_hint", None),
+        "open_world": getattr(hints, "open_world_hint", None),
+    }
+    pack.add(
+        tool.name,
+        description=_description(tool),
+        input_schema=tool.input_schema,
+        invoke=invoke,
+        output_schema=tool.output_schema,
+        title=tool.title,
+        scopes=access.scopes_of(tool.name),
+        approval=access.needs_approval(tool.name),
+        **{hint: value for hint, value in told.items() if value is not None},
+    )
+
+
+def _resource(
+    pack: str, server: FastMcpServer, resource: Any, access: "GivenAccess"
+) -> ResourceOffer:
+    uri = str(resource.uri)
+    return ResourceOffer(
+        uri=uri,
+        size=resource.size,
+        check=lambda _: uri,
+        **_document(pack, server, resource, access.scopes_of(uri)),
+    )
+
+
+def _template_offer(
+    pack: str, server: FastMcpServer, listed: Any, access: "GivenAccess"
+) -> Template:
+    template = UriTemplate(_template(listed))
+
+    def check(arguments: bytes) -> str:
+        uri = msgspec.json.decode(arguments, type=Read).uri
+        if template.match(uri) is None:
+            raise ToolFailure("not_found", NO_DOCUMENT)
+        return uri
+
+    made = _document(pack, server, listed, access.scopes_of(template.text))
+    offer = Template(template=template, check=check, **made)
+    return msgspec.structs.replace(offer, completer=completer(offer, template.names, {}))
+
+
+def _document(
+    pack: str, server: FastMcpServer, listed: Any, scopes: frozenset[str]
+) -> dict[str, Any]:
+    """Return the members that a resource and a template share; *listed* is FastMCP's form."""
+
+    async def invoke(ctx: CallContext, uri: str) -> Outcome:
+        answer = await server.answer(ctx, lambda client: client.read_resource_mcp(uri))
+        return Outcome(tuple(map(_block, answer.contents)))
+
+    name = NOT_IN_A_NAME.sub("_", listed.name.lower())[:64] or "resource"
+    return {
+        **settled("resource", name, pack, {"scopes": scopes, "title": listed.title or listed.name}),
+        "description": _description(listed),
+        "mime_type": listed.mime_type,
+        "invoke": invoke,
+    }
+
+
+def _prompt(pack: str, server: FastMcpServer, listed: Any, access: "GivenAccess") -> Prompt:
+    arguments = tuple(
+        PromptArgument(one.name, one.title, one.description, bool(one.required))
+        for one in listed.arguments or ()
+    )
+    names = [one.name for one in arguments]
+    required = [one.name for one in arguments if one.required]
+
+    def check(raw: bytes) -> dict[str, str]:
+        try:
+            given = msgspec.json.decode(raw, type=dict[str, str])
+        except msgspec.DecodeError:
+            raise ToolFailure("validation", "The arguments of a prompt are texts.") from None
+        for name in required:
+            if name not in given:
+                raise ToolFailure("validation", f"`{name}` is required.", field=name)
+        for name in given:
+            if name not in names:
+                raise ToolFailure("validation", f"`{name[:64]}` is no argument.", field=name[:64])
+        return given
+
+    async def invoke(ctx: CallContext, given: Mapping[str, str]) -> Outcome:
+        answer = await server.answer(
+            ctx, lambda client: client.get_prompt_mcp(listed.name, dict(given))
+        )
+        return Outcome(tuple(map(_block, answer.messages)))
+
+    options: OfferOptions = {"scopes": access.scopes_of(listed.name), "title": listed.title}
+    offer = Prompt(
+        description=_description(listed),
+        arguments=arguments,
+        check=check,
+        invoke=invoke,
+        **settled("prompt", listed.name, pack, options),
+    )
+    return msgspec.structs.replace(offer, completer=completer(offer, names, {}))
+
+
+def _template(listed: Any) -> str:
+    return WILDCARD.sub(r"{+\1}", listed.uri_template)
+
+
+def _description(listed: Any) -> str:
+    return str(listed.description or listed.title or listed.name)
+
+
+def _block(model: Any) -> dict[str, Any]:
+    """Return a model of the SDK in MCP's form."""
+    shown: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return shown
+
+
+def _finished(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()

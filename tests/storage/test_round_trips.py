@@ -1,0 +1,143 @@
+"""How often a call waits for the database and for Valkey, counted by a proxy before each."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.record import RecordBody
+from gatepost.audit.record_builder import draft
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.rate_limits import ConcurrencySlot, Spending
+from gatepost.storage.sql.records import SqlRecords
+from tests.support.client import Client
+from tests.support.issuers import Idp
+from tests.support.proxies import TcpProxy, tcp_proxy
+from tests.support.server import Server, issuer_settings, running_server
+from tests.support.stores import Postgres, Valkey
+
+TENANTS = [f"t{number:02}" for number in range(50)]
+BUCKETS = [Spending(name, 100.0, 100.0) for name in ("caller", "tenant", "tool")]
+SLOTS = [ConcurrencySlot("tenant", 200), ConcurrencySlot("tool", 100)]
+CALLS = 20
+
+
+@pytest.fixture
+def to_postgres(postgres_server: Postgres) -> Iterator[TcpProxy]:
+    with tcp_proxy(postgres_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def to_valkey(valkey_server: Valkey) -> Iterator[TcpProxy]:
+    with tcp_proxy(valkey_server.port) as proxy:
+        yield proxy
+
+
+def through(url: str, proxy: TcpProxy) -> str:
+    """The URL of a server, with the proxy's port."""
+    return url.replace(f":{proxy.target}/", f":{proxy.port}/")
+
+
+async def test_a_batch_of_fifty_tenants_is_one_round_trip(
+    emptied_postgres: str, to_postgres: TcpProxy
+) -> None:
+    """With its sums, in one statement: all of it or nothing."""
+    records, keyring = (
+        await open_records(through(emptied_postgres, to_postgres)),
+        KeyRing.ephemeral(),
+    )
+    body = {name: RecordBody(at=1, kind="call", tenant=name, outcome="success") for name in TENANTS}
+    batch = {(name, 1): [draft(body[name], {})] * 2 for name in TENANTS}
+    await records.audit.write(batch, WriteAttempt(keyring).link)
+    before = len(to_postgres.requests)
+
+    await records.audit.write(batch, WriteAttempt(keyring).link)
+    took = len(to_postgres.requests) - before
+    heads = await records.audit.heads("", 99)
+    await records.aclose()
+
+    assert took == 1
+    assert [heads[name][0].number for name in TENANTS] == [4] * 50
+
+
+async def test_calls_that_come_together_share_a_round_trip_for_all_their_limits(
+    valkey: str, to_valkey: TcpProxy
+) -> None:
+    """Of several tenants, with what earlier calls gave back."""
+    relay = await open_relay(through(valkey, to_valkey))
+    tenants = [relay.of(name) for name in TENANTS[:4]]
+
+    async def take() -> list[object]:
+        return await asyncio.gather(
+            *(tenants[at % 4].spend_all(BUCKETS, SLOTS) for at in range(32))
+        )
+
+    first = await take()
+    for at in range(32):
+        tenants[at % 4].leave(SLOTS)
+    before = len(to_valkey.requests)
+    second = await take()
+    took = len(to_valkey.requests) - before
+    levels = await tenants[0].levels(BUCKETS, SLOTS)
+    await relay.aclose()
+
+    assert (first, second) == ([None] * 32, [None] * 32)
+    assert took == 1
+    assert levels[3:] == [8, 8]
+    assert levels[0] == pytest.approx(84, abs=15)
+
+
+@pytest.fixture
+def server(
+    idp: Idp, emptied_postgres: str, valkey: str, to_postgres: TcpProxy, to_valkey: TcpProxy
+) -> Iterator[Server]:
+    storage = {
+        "database": through(emptied_postgres, to_postgres),
+        "shared": through(valkey, to_valkey),
+    }
+    limits = {"requests_per_second": 1000, "tool": {"requests_per_second": 1000, "concurrency": 50}}
+    settings = {"storage": storage, "limits": limits, "tenancy": {"create_on_first_use": True}}
+    with running_server(idp, [issuer_settings(idp)], **settings) as running:
+        yield running
+
+
+def test_a_call_is_one_round_trip_to_each(
+    server: Server, to_postgres: TcpProxy, to_valkey: TcpProxy
+) -> None:
+    """Calls that come together share them; nothing else is asked for a call."""
+    token, statements = server.token(), list[str]()
+    clients = [Client(server.config.resource) for _ in range(CALLS)]
+    assert [client.call(token).status for client in clients[:3]] == [200] * 3
+    assert isinstance(server.services.records, SqlRecords)
+
+    def tell(_: object, __: object, statement: str, *more: Any) -> None:
+        statements.append(statement)
+
+    event.listen(server.services.records.database.engine.sync_engine, "before_cursor_execute", tell)
+
+    def counted() -> tuple[int, int]:
+        """The batches of records, and the questions about limits."""
+        batches = sum(b"gatepost_audit" in one for one in tuple(to_postgres.requests))
+        return batches, sum(b"EVALSHA" in one for one in tuple(to_valkey.requests))
+
+    start = counted()
+    assert [clients[0].call(token).status for _ in range(CALLS)] == [200] * CALLS
+    alone = counted()
+    with ThreadPoolExecutor(CALLS) as threads:
+        answers = [*threads.map(lambda client: client.call(token).status, clients)]
+    together = counted()
+
+    assert answers == [200] * CALLS
+    assert alone[0] - start[0] == CALLS
+    # A call that nobody follows gives its places back with a question that it does not wait for.
+    assert CALLS <= alone[1] - start[1] <= 2 * CALLS
+    assert together[0] - alone[0] < CALLS
+    assert together[1] - alone[1] < CALLS
+    # What else is asked meanwhile is asked by the clock.
+    assert not [one for one in statements if "audit" in one or not one.startswith("SELECT")]
