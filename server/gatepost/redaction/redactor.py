@@ -389,8 +389,7 @@ def cleaned_for_log(text: str, tenant: str = "") -> str:
     """
     Return a text for the log, redacted.
 
-    Within a call, the secrets of its tenant are redacted; elsewhere those of *tenant*, whom the
-    text is about, or of all known tenants if it names none.
+    Within a call, the secrets of its tenant are redacted; elsewhere of *tenant*, or of all known.
     """
     here = HERE.get()
     if here is not None and not here.over:
