@@ -43,7 +43,7 @@ def test_ordinary_sentences_stay_as_they_are() -> None:
 @pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])
 def test_a_text_of_the_servers_own_is_not_searched(formatter: logging.Formatter) -> None:
     """A signature stays whole, whatever it resembles; any other text beside it is searched."""
-    record = logging.makeLogRecord({"msg": "signed", "levelname": "INFO"})
+    record = logging.makeLogRecord({"name": "gatepost.audit", "msg": "signed"})
     record.signature, record.said = OwnText(TOKEN), TOKEN
 
     assert formatter.format(record).count(TOKEN) == 1

@@ -369,6 +369,9 @@ class TenantRedactors(Protocol):
     def redactors(self) -> Iterable[Redactor]:
         """Return all redactors."""
 
+    def of(self, tenant: str | None) -> Redactor:
+        """Return that of a tenant, which also knows the server's own secrets."""
+
 
 HERE: ContextVar[LogContext | None] = ContextVar("gatepost_call", default=None)
 """The current call; threads and tasks inherit it."""
@@ -382,16 +385,16 @@ def redact_logs_of(holder: TenantRedactors) -> None:
     _holders.add(holder)
 
 
-def cleaned_for_log(text: str) -> str:
+def cleaned_for_log(text: str, tenant: str = "") -> str:
     """
     Return a text for the log, redacted.
 
-    Within a call, the secrets of its tenant are redacted; elsewhere those of all known tenants.
+    Within a call, the secrets of its tenant are redacted; elsewhere of *tenant*, or of all known.
     """
     here = HERE.get()
     if here is not None and not here.over:
         return cleaned_text(text, here.now())
     for holder in [*_holders]:
-        for redactor in [*holder.redactors()]:
+        for redactor in [holder.of(tenant)] if tenant else [*holder.redactors()]:
             text = cleaned_text(text, redactor)
     return _PLAIN.clean(text)

@@ -236,7 +236,7 @@ class SecretReader:
 
     async def all(self, tenant: str) -> Mapping[str, str]:
         """Return a reading that begins after this call; raises StoreUnavailable."""
-        if self._next is None:
+        if self._next is None or self._next[1].done():
             tenants = set[str]()
             # Without the context of this call: others wait for the task, too.
             task = asyncio.get_running_loop().create_task(self._read(tenants), context=Context())

@@ -43,9 +43,9 @@ class OwnText(str):
     __slots__ = ()
 
 
-def scrub(text: str) -> str:
-    """Return the text without the tenant's secrets and without credentials."""
-    return _SECRETS.sub("[REDACTED]", cleaned_for_log(text))
+def scrub(text: str, tenant: str = "") -> str:
+    """Return a text about *tenant* (empty: any) without its secrets and without credentials."""
+    return _SECRETS.sub("[REDACTED]", cleaned_for_log(text, tenant))
 
 
 def printable(text: str, *, limit: int = 1000) -> str:
@@ -81,14 +81,20 @@ def details(record: logging.LogRecord) -> dict[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
-def _plain(value: object) -> str:
+def _tenant_of(record: logging.LogRecord) -> str:
+    """Return the tenant that an event is about: to search for the secrets of all takes long."""
+    tenant = getattr(record, "tenant", "")
+    return tenant if isinstance(tenant, str) and record.name.startswith(OWN_LOGGERS) else ""
+
+
+def _plain(value: object, tenant: str) -> str:
     if isinstance(value, OwnText):
         return str(value)
     if isinstance(value, dict | list | tuple):
         # As JSON, in which a secret is also found where it is split over members.
         with suppress(TypeError, ValueError, RecursionError):
-            return scrub(_ENCODER.encode(value).decode())
-    return scrub(value) if isinstance(value, str) else scrub(repr(value))
+            return scrub(_ENCODER.encode(value).decode(), tenant)
+    return scrub(value if isinstance(value, str) else repr(value), tenant)
 
 
 def _encoded(event: dict[str, object]) -> str:
@@ -109,16 +115,17 @@ class JsonFormatter(logging.Formatter):
     """Formats each event as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
+        tenant = _tenant_of(record)
         event: dict[str, object] = {
             "time": timestamp(record.created),
             "level": record.levelname.lower(),
-            "event": scrub(record.getMessage()),
+            "event": scrub(record.getMessage(), tenant),
             "logger": record.name,
         }
         if (span := CURRENT.get()) is not None:
             event |= {"trace_id": span.trace_id, "span_id": span.span_id}
         for name, value in details(record).items():
-            shown = _plain(value)
+            shown = _plain(value, tenant)
             event[name] = (
                 value if isinstance(value, int | float) and shown == repr(value) else shown
             )
@@ -132,9 +139,10 @@ class ConsoleFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
-        line = f"{at} {record.levelname.lower():<7} {printable(scrub(record.getMessage()))}"
+        tenant = _tenant_of(record)
+        line = f"{at} {record.levelname.lower():<7} {printable(scrub(record.getMessage(), tenant))}"
         for name, value in details(record).items():
-            line += f" {name}={printable(str(_plain(value)))}"
+            line += f" {name}={printable(str(_plain(value, tenant)))}"
         if (span := CURRENT.get()) is not None:
             line += f" trace_id={span.trace_id}"
         if record.exc_info:
