@@ -185,7 +185,8 @@ def proxied(options: argparse.Namespace, bench: Bench) -> int:
         print(gateway.profile(bench, servers, max(seconds, 5)))
         return 0
     number = options.rounds or (1 if options.quick else 3)
-    costs = gateway.run(bench, number, seconds, lambda line: print(line, flush=True))
+    say = lambda line: print(line, flush=True)  # noqa: E731
+    costs = gateway.run(bench, number, seconds, say, options.only)
     print(f"\n{gateway.render(costs)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-gateway.json"
     gateway.save(costs, this_machine(), path)

@@ -178,13 +178,21 @@ def start_all(
     return running
 
 
-def run(bench: Bench, rounds: int, seconds: int, tell: Callable[[str], None]) -> GatewayCosts:
-    """Ask all of them in turn, in each round with new servers."""
+def run(
+    bench: Bench, rounds: int, seconds: int, tell: Callable[[str], None], only: Sequence[str] = ()
+) -> GatewayCosts:
+    """
+    Ask all of them in turn, in each round with new servers.
+
+    With *only*, the gateways of these names, beside what they are compared with.
+    """
     costs = GatewayCosts()
+    wanted = {FLOOR, FORWARD, *only} if only else {one.name for one in gateways("")}
     for round_ in range(1, rounds + 1):
         tell(f"round {round_} of {rounds} ...")
         with upstream_running(bench) as origin, ExitStack() as stack:
-            running = start_all(stack, bench, gateways(origin), round_, costs)
+            rows = [one for one in gateways(origin) if one.name in wanted]
+            running = start_all(stack, bench, rows, round_, costs)
             for what in WORKLOADS:
                 for contestant, process in running:
                     if what.name not in contestant.workloads:

@@ -112,8 +112,13 @@ async def test_the_bare_upstream_takes_notifications_and_refuses_other_methods()
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 @pytest.mark.timeout(900)
 def test_gateways_are_compared() -> None:
-    """A run of a few seconds calls the upstream through Gatepost, with and without controls."""
-    command = [sys.executable, "-m", "bench", "--gateway", "--quick"]
+    """
+    A run of a few seconds calls the upstream through Gatepost, with and without controls.
+
+    The other gateways have an environment of their own, which takes minutes to install.
+    """
+    gates = ["--only", "stripped", "--only", "gatepost"]
+    command = [sys.executable, "-m", "bench", "--gateway", "--quick", *gates]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=890)
     assert ran.returncode == 0, ran.stderr
     for gate in ("stripped", "gatepost"):

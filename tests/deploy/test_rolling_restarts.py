@@ -30,8 +30,8 @@ class Traffic(threading.Thread):
         self.lost: list[str] = []
 
     def run(self) -> None:
-        # A call takes a few milliseconds: the pause leaves the machine to the restarts.
-        while not self._ended.wait(0.02):
+        # A call is a TLS handshake, and each of them has a dozen while a replica restarts.
+        while not self._ended.wait(0.1):
             try:
                 answer = self._client.call(self._tokens.token(), "pid")
                 self.served_by[pid_of(answer)] += 1

@@ -21,6 +21,8 @@ def installed(wheel: Path) -> Path:
     home = wheel.parent / "environment"
     venv.create(home, with_pip=True)
     pip = [home / "bin/python", "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    # Most of it is never imported here.
+    pip.append("--no-compile")
     printed(*pip, "--require-hashes", "--requirement", LOCK, cwd=wheel.parent)
     printed(*pip, "--no-deps", wheel, cwd=wheel.parent)
     return home / "bin"

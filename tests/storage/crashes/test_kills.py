@@ -40,6 +40,8 @@ PATIENCE_S = 20.0
 TRIAL_RUNS = 4
 ROUNDS = 30
 """After which everything is looked at."""
+AT_A_STATEMENT = 0.85
+"""How many die at a statement of their database; the others die by the clock."""
 AT_ONCE = 6
 """Rounds that go on at the same time: whoever waits for a lease leaves the machine to others."""
 
@@ -156,7 +158,7 @@ class Killer:
         way: Literal["mcp", "rest"] = DICE.choice(("mcp", "rest"))
         order = Order(next(self._numbers), keys, way)
         after: float | None = None
-        if kill and DICE.random() < 0.5:
+        if kill and DICE.random() < AT_A_STATEMENT:
             statement, done = self._moment()
             order = msgspec.structs.replace(order, statement=statement, after=done)
         elif kill:
@@ -277,8 +279,8 @@ def main() -> None:
     sys.stdout.write(msgspec.json.encode(Killer(task).run()).decode())
 
 
-A_FEW, MANY = 12, 200
-"""Half of them die at a statement, so that many kills are at each statement in turn, and more."""
+A_FEW, MANY = 12, 100
+"""So many that each statement in turn has a kill before it and one after it, and more."""
 WITHIN_S = 580
 """Two idle cores need a tenth of that; a machine that others use must not look like a hang."""
 
@@ -319,7 +321,7 @@ def test_a_kill_now_and_then_breaks_no_promise(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(WITHIN_S + 20)
 @pytest.mark.requirement("A7", "O12")
-def test_hundreds_of_kills_break_no_promise_on_sqlite(tmp_path: Path) -> None:
+def test_many_kills_break_no_promise_on_sqlite(tmp_path: Path) -> None:
     """The same, so often that rare moments are among them."""
     holds(kills(tmp_path, "sqlite:///gatepost.db", "", MANY), MANY)
 
@@ -327,7 +329,7 @@ def test_hundreds_of_kills_break_no_promise_on_sqlite(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(WITHIN_S + 20)
 @pytest.mark.requirement("A7", "O12")
-def test_hundreds_of_kills_break_no_promise_on_postgresql(
+def test_many_kills_break_no_promise_on_postgresql(
     tmp_path: Path, migrated_postgres: str, valkey: str
 ) -> None:
     """The same with servers that outlive all of their clients."""

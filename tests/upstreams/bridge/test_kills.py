@@ -25,7 +25,7 @@ TOOL = "mcp_shop__order"
 FORMS = {"elicitation": {"form": {}}}
 STAYS, KILLED = 0, (1, 2, 3)
 """The numbers of the replicas."""
-CALLERS = 4
+CALLERS = 2
 """The calls that run when a replica is killed; some are parked, some not yet sent."""
 WITHIN_S = 60
 UNKNOWN = "It is unknown whether shop carried out the call."
