@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = ROOT / ".venv/deploy/bin/bump-my-version"
 SETTINGS = ".bumpversion.toml"
 VERSION = "47.11.0"
-NAME = re.compile(r"gatepost[:-](\d+\.\d+\.\d+)|^(?:version|appVersion)\W+(\d+\.\d+\.\d+)", re.M)
+NAME = re.compile(r"gatepost[:-](\d+\.\d+\.\d+)|^\W*(?:version|appVersion)\W+(\d+\.\d+\.\d+)", re.M)
 
 
 def test_a_release_has_one_version(tmp_path: Path) -> None:

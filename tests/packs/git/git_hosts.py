@@ -172,7 +172,10 @@ class SshHost:
             stderr=asyncio.subprocess.PIPE,
         )
         await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
-        process.exit(await child.wait())
+        code = await child.wait()
+        await process.stdout.drain()
+        await process.stderr.drain()
+        process.exit(code)
         await process.wait_closed()
 
 
