@@ -104,7 +104,7 @@ WHEN NEW.its_kind IS NULL BEGIN
     {sqlite_sum("NEW.tenant", "NEW.writer", "NEW.since", "NEW.counts")};
 END
 """
-_SUM = sqlite_sum("?1", "?2", "?3", "?4")
+_SUM = sqlite_sum(":tenant", ":writer", ":since", ":counts")
 _PLACES = f"({', '.join('?' * len(_COLUMNS))})"
 _GROW = [
     f"INSERT INTO audit_growth VALUES {', '.join([_PLACES] * size)}"  # noqa: S608  # our names
@@ -339,7 +339,15 @@ class SqliteWriter:
                 segments, head = link(chain, self._shown(connection, chain, before), drafts)
                 size += sum(len(one.records) for one in segments)
                 connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])
-                counts = [(name, one.writer, one.since, one.counts) for one in segments]
+                counts = [
+                    {
+                        "tenant": name,
+                        "writer": one.writer,
+                        "since": one.since,
+                        "counts": one.counts,
+                    }
+                    for one in segments
+                ]
                 connection.executemany(_SUM, counts)
                 connection.execute(_KEEP, (name, *astuple(head)[1:]))
                 heads[chain] = (name, head)
