@@ -5,12 +5,12 @@ import contextlib
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types
+import msgspec
 from msgspec.structs import astuple
-from sqlalchemy import select
+from sqlalchemy import Column, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,24 +25,26 @@ from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS,
 MOST_ATTEMPTS = 5
 """How often a batch is written again because another process has added to one of its chains."""
 
-_TYPES = {"BIGINT": "bigint", "BLOB": "bytea", "DOUBLE": "float8", "TEXT": "text"}
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _END = [column.name for column in AUDIT_HEADS.columns]
 _MOVED = _END[2:]
 _WAS = [f"was_{name}" for name in _MOVED]
+_READ = {"BIGINT": "({})::bigint", "BLOB": "decode({}, 'base64')", "DOUBLE": "({})::float8"}
 
 
-def _arrays() -> list[str]:
-    """Return the parameters for heads, segments and sums: an array for each column."""
-    ends = [*AUDIT_HEADS.columns, *[*AUDIT_HEADS.columns][2:]]
-    made, at = list[str](), count(1)
-    for columns in (ends, [*AUDIT_SEGMENTS.columns], [*AUDIT_SUMS.columns]):
-        types = [_TYPES[str(column.type)] for column in columns]
-        made.append(", ".join(f"${next(at)}::{name}[]" for name in types))
-    return made
+def _read_from(value: str, columns: Iterable[Column[Any]], names: Iterable[str]) -> str:
+    """Return the expressions that read columns from a JSON array."""
+    return ", ".join(
+        f"{_READ.get(str(column.type), '{}').format(f'{value} ->> {at}')} AS {name}"
+        for at, (column, name) in enumerate(zip(columns, names, strict=True))
+    )
 
 
-_HEADS, _SEGMENTS, _SUMS = _arrays()
+_HEADS = _read_from("row", [*AUDIT_HEADS.c, *[*AUDIT_HEADS.c][2:]], [*_END, *_WAS])
+_SEGMENTS = _read_from("row", [*AUDIT_SEGMENTS.c][:-1], _SEGMENT[:-1])
+_SUMS = _read_from("row", AUDIT_SUMS.c, COLUMNS)
+# The parameters are arrays of rows, each a JSON array, and the records of the segments. The driver
+# takes several times as long for an array of each column.
 # A head is moved only if all of its columns are as they were. Any other one is added: that fails
 # where there is one already, and where there should be one, which then gets no number. So a batch
 # is written whole, or not at all, with IntegrityError.
@@ -51,7 +53,7 @@ _HEADS, _SEGMENTS, _SUMS = _arrays()
 # The setting is part of the statement, because a connection pooler keeps none of the session's.
 _WRITE = f"""
 WITH durable AS (SELECT set_config('synchronous_commit', 'on', true)),
-ends AS (SELECT * FROM unnest({_HEADS}) AS ends ({", ".join([*_END, *_WAS])})),
+ends AS MATERIALIZED (SELECT {_HEADS} FROM unnest($1::jsonb[]) AS row),
 held AS (
     SELECT head.writer FROM audit_heads AS head JOIN ends USING (tenant, writer)
     ORDER BY tenant, writer FOR UPDATE OF head
@@ -71,13 +73,15 @@ begun AS (
 ),
 summed AS (
     INSERT INTO audit_sums ({", ".join(COLUMNS)})
-    SELECT sums.* FROM (SELECT count(*) FROM held) AS counted, unnest({_SUMS}) AS sums
+    SELECT {_SUMS} FROM (SELECT count(*) FROM held) AS counted, unnest($4::jsonb[]) AS row
+    WHERE true
     {ADDED}
 )
 INSERT INTO audit_segments ({", ".join(_SEGMENT)})
-SELECT made.* FROM durable, (SELECT count(*) FROM begun) AS counted,
-    unnest({_SEGMENTS}) AS made
+SELECT {_SEGMENTS}, made.records FROM durable, (SELECT count(*) FROM begun) AS counted,
+    unnest($2::jsonb[], $3::text[]) AS made (row, records)
 """  # noqa: S608  # our names
+_encode = msgspec.json.encode
 _NONE = (None,) * len(_MOVED)
 _NEWEST = f"""
 SELECT chain.place, newest.last, newest.first
@@ -240,20 +244,19 @@ def _parameters(
     known: Mapping[ChainKey, ChainHead | None],
     made: Mapping[ChainKey, ChainHead],
     segments: Sequence[tuple[str, Segment]],
-) -> tuple[list[Any], ...]:
-    """Return an array for each column of the heads, the segments and the sums."""
+) -> tuple[list[str], ...]:
+    """Return the rows of the heads, the segments, their records, and the rows of the sums."""
     ends = [
         (escaped(chain[0]), *_columns(made[chain])[1:], *_columns(known[chain])[2:])
         for chain in made
     ]
-    added = [(escaped(tenant), *astuple(one)) for tenant, one in segments]
-    sums = rows_of(segments)
-    return (*_by_column(ends, 0), *_by_column(added, 0), *_by_column(sums, len(COLUMNS)))
+    added = [(escaped(tenant), *astuple(one)[:-1]) for tenant, one in segments]
+    records = [one.records for _, one in segments]
+    return _encoded(ends), _encoded(added), records, _encoded(rows_of(segments))
 
 
-def _by_column(rows: Iterable[tuple[Any, ...]], empty: int) -> list[list[Any]]:
-    """Return the values of each column; of no rows as many empty columns as *empty*."""
-    return [list(one) for one in zip(*rows, strict=True)] or [[] for _ in range(empty)]
+def _encoded(rows: Iterable[tuple[Any, ...]]) -> list[str]:
+    return [_encode(row).decode() for row in rows]
 
 
 def _columns(head: ChainHead | None) -> tuple[Any, ...]:
