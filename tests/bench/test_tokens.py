@@ -25,7 +25,7 @@ def test_a_token_is_an_rfc_9068_access_token_of_the_published_key(mint: Mint) ->
     assert token.header["typ"] == "at+jwt"
     assert token.claims["aud"] == mint.resource
     assert {"iss", "sub", "client_id", "iat", "exp", "jti"} <= set(token.claims)
-    assert token.claims["org_id"] == "tenant-2"
+    assert token.claims["org_id"] == "tenant-12"
     assert "d" not in keys.keys[0].as_dict()
 
 
