@@ -23,6 +23,7 @@ from bench import (
     replicas,
     report,
     rounds,
+    sizes,
     soak,
     tokens,
     walk,
@@ -73,6 +74,7 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
         "--flat", action="store_true", help="what a call costs with more tenants, tools, records"
     )
     parser.add_argument("--full", action="store_true", help="with --flat: the largest sizes too")
+    parser.add_argument("--sizes", action="store_true", help="what documents of each size cost")
     parser.add_argument("--profile", action="store_true", help="where Gatepost's time goes")
     parser.add_argument(
         "--walk", action="store_true", help="how many files and functions one call goes through"
@@ -245,6 +247,19 @@ def flattened(options: argparse.Namespace) -> int:
     return 0
 
 
+def sized(options: argparse.Namespace) -> int:
+    """Send documents of growing sizes, print, save."""
+    number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 2
+    say = lambda line: print(line, flush=True)  # noqa: E731
+    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
+        found = sizes.run(sizes.Site(Path(place), origin, Cores.choose()), number, seconds, say)
+    print(f"\n{sizes.render(found)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-sizes.json"
+    sizes.save(found, this_machine(), path)
+    print(f"Every figure: {shown(path)}")
+    return 0
+
+
 def redacted(options: argparse.Namespace) -> int:
     """Search, print, save; needs no server and no load."""
     costs, makings = redaction.run(options.rounds or (3 if options.quick else 9))
@@ -279,6 +294,8 @@ def main(values: Sequence[str] | None = None) -> int:
             return replicated(options)
         if options.flat:
             return flattened(options)
+        if options.sizes:
+            return sized(options)
         wanted = plan(options)
     except (wrk.LoadError, ValueError) as reason:
         print(reason, file=sys.stderr)

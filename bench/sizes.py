@@ -1,0 +1,197 @@
+"""`python -m bench --sizes`: what a call costs with a document of 1 KiB to 4 MiB in and out."""
+
+import base64
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench import contestants, gatepost, wrk
+from bench.gatepost import free_port
+from bench.issuer import Issuer
+from bench.probe import NotAnswering, ask, first_answer, line_printed
+from bench.process import Cores, Process, usage
+from bench.report import number, table
+from bench.servers.settings import Settings
+from bench.tokens import Mint
+from bench.workload import PATH, Place, Workload
+
+START_S = 60
+KIB = 1024
+SIZES = (KIB, 16 * KIB, 64 * KIB, 1024 * KIB, 4096 * KIB)
+CONNECTIONS = 4
+MOST_BYTES = 40_000_000
+CONTROLS: Mapping[str, str] = {"off": gatepost.OFF, "on": gatepost.ON}
+TOOLS = '''\
+"""A tool that takes a document and gives it back."""
+
+from gatepost import CallContext, Pack
+
+pack = Pack("documents")
+
+
+@pack.tool(read_only=True)
+async def repeat(ctx: CallContext, text: str) -> str:
+    """Give a document back."""
+    return text
+'''
+
+
+def prose(size: int) -> str:
+    """Lines of text; each break is an escape in JSON."""
+    return ("A line of a document, as agents send and read them: many.\n" * (size // 58 + 1))[:size]
+
+
+def rows(size: int) -> str:
+    """A JSON document within a text: each of its quotation marks is an escape."""
+    row = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
+    return json.dumps([row] * max(1, size // (len(json.dumps(row)) + 2)))
+
+
+def digits(size: int) -> str:
+    """Random bytes in base64."""
+    return base64.b64encode(random.Random(1).randbytes(size * 3 // 4)).decode()
+
+
+KINDS: Mapping[str, Callable[[int], str]] = {"text": prose, "JSON": rows, "base64": digits}
+
+
+@dataclass(frozen=True)
+class Row:
+    """CPU microseconds of a call with one document, the lowest of each server's intervals."""
+
+    kind: str
+    size: int
+    floor_us: float
+    off_us: float
+    on_us: float
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers, as the load finds it."""
+
+    pid: int
+    place: Place
+
+
+class Site:
+    """The servers of a run; both Gateposts are one resource, so that they accept one token."""
+
+    def __init__(self, folder: Path, issuer: Issuer, cores: Cores) -> None:
+        self.folder, self._issuer, self._cores = folder, issuer, cores
+        self._port = free_port()
+        self._resource = f"http://127.0.0.1:{self._port}{PATH}"
+        mint = Mint.create(issuer.url, self._resource)
+        issuer.key_set = mint.key_set
+        self.token = mint.token(0)
+        (folder / "token").write_text(f"{self.token}\n", encoding="ascii")
+        (folder / "documents.py").write_text(TOOLS, encoding="utf-8")
+
+    @contextmanager
+    def gate(self, controls: str) -> Iterator[Server]:
+        """Run Gatepost with the controls off or on."""
+        folder = self.folder / controls
+        folder.mkdir()
+        settings = Settings(
+            self._port, self._issuer.url, self._issuer.jwks_uri, self._resource, 0, {}
+        )
+        config = gatepost.write_config(
+            settings, folder, more=[self.folder / "documents.py"], controls=CONTROLS[controls]
+        )
+        launch = contestants.serve(config)
+        port = free_port()
+        env = {
+            "GATEPOST_LISTEN__PORT": str(port),
+            "GATEPOST_TOOLS__MAX_RESULT_BYTES": str(MOST_BYTES),
+            "GATEPOST_LIMITS__MAX_BODY_BYTES": str(MOST_BYTES),
+            "GATEPOST_LIMITS__MAX_BODY_VALUES": str(MOST_BYTES),
+        }
+        log = folder / "output.log"
+        process = Process.start(
+            launch.command, log=log, cores=self._cores, env={**launch.env, **env}
+        )
+        try:
+            line_printed(process, "Gatepost is ready at", limit_s=START_S)
+            yield Server(process.pid, Place(port, PATH, f"127.0.0.1:{self._port}"))
+        finally:
+            process.stop()
+
+    @contextmanager
+    def floor(self, what: Workload, answer_bytes: int) -> Iterator[Server]:
+        """Run the bare server, which answers as many bytes as Gatepost does."""
+        folder = self.folder / f"floor-{what.name}"
+        folder.mkdir()
+        sizes = dict.fromkeys(("call", "document", "progress", "list", "refusal"), answer_bytes)
+        port = free_port()
+        launch = contestants.module("floor")(
+            Settings(port, "", "", self._resource, 0, sizes), folder
+        )
+        process = Process.start(
+            launch.command, log=folder / "output.log", cores=self._cores, env=launch.env
+        )
+        place = Place(port, "/call", f"127.0.0.1:{port}")
+        try:
+            first_answer(process, place, what, self.token, limit_s=START_S)
+            yield Server(process.pid, place)
+        finally:
+            process.stop()
+
+    def cost(self, server: Server, what: Workload, seconds: int) -> float:
+        """Return the CPU microseconds of a call over an interval; raises NotAnswering."""
+        script = self.folder / "calls.lua"
+        script.write_text(wrk.script(what, server.place, self.folder / "token"), encoding="utf-8")
+        before = usage(server.pid).cpu_s
+        account = wrk.load(
+            f"http://{server.place.address}",
+            script,
+            seconds=seconds,
+            cores=self._cores,
+            connections=CONNECTIONS,
+        )
+        if account.failed or account.refused or not account.requests:
+            raise NotAnswering(f"{what.name}: {account}")
+        return (usage(server.pid).cpu_s - before) / account.requests * 1e6
+
+
+def run(site: Site, rounds: int, seconds: int, say: Callable[[str], object] = print) -> list[Row]:
+    """Measure each document with the floor and both Gateposts in turn, several times."""
+    found: list[Row] = []
+    with ExitStack() as stack:
+        gates = [stack.enter_context(site.gate(controls)) for controls in CONTROLS]
+        for kind, make in KINDS.items():
+            for size in SIZES:
+                name = f"{kind}-{size}"
+                what = Workload(name, name, "tools/call", "one", text=make(size), named="repeat")
+                answer = ask(gates[0].place, what, site.token)
+                if wrong := what.misread(answer.status, answer.body):
+                    raise NotAnswering(f"{name}: {wrong[:300]}")
+                with site.floor(what, len(answer.body)) as floor:
+                    costs = [
+                        [site.cost(server, what, seconds) for server in (floor, *gates)]
+                        for _ in range(rounds)
+                    ]
+                found.append(Row(kind, size, *map(min, zip(*costs, strict=True))))
+                say(f"{size // KIB:,} KiB of {kind}: done")
+    return found
+
+
+def render(found: Sequence[Row]) -> str:
+    """The lowest costs, as other load only adds to them, with their growth, in lines of text."""
+    head = ["", "floor µs", "off µs", "ratio", "µs a KiB", "on µs", "ratio", "µs a KiB"]
+    lines = []
+    for one in found:
+        cells = [f"{one.size // KIB:,} KiB of {one.kind}", number(one.floor_us, 0)]
+        for us in (one.off_us, one.on_us):
+            cells += [number(us, 0), number(one.floor_us / us, 2), number(us / one.size * KIB, 1)]
+        lines.append(cells)
+    return table(head, lines)
+
+
+def save(found: Sequence[Row], machine: dict[str, object], path: Path) -> None:
+    """Everything as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine, "rows": [asdict(one) for one in found]}
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
