@@ -105,9 +105,9 @@ def contents(path: Path) -> Contents:
     return found
 
 
-def calls_of(names: Collection[str]) -> Iterator[ast.Call]:
-    """Every call of a function with one of these names in the source."""
-    for path in source_files():
+def calls_of(names: Collection[str], files: Iterable[Path] = ()) -> Iterator[ast.Call]:
+    """Every call of a function with one of these names in those files, or in the whole source."""
+    for path in files or source_files():
         text = path.read_text(encoding="utf-8")
         # To parse a file takes a hundred times as long as to look through it.
         if any(name in text for name in names):

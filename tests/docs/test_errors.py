@@ -2,6 +2,8 @@
 
 import ast
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
 from gatepost.mcp import jsonrpc
 from gatepost.rest.responses import TABLE
@@ -20,9 +22,9 @@ def headings() -> set[str]:
     return {line.removeprefix("### ") for line in lines if line.startswith("### ")}
 
 
-def refusal_codes() -> set[str]:
-    """The second argument of every refusal (status, code, message)."""
-    codes = [call.args[1] for call in calls_of(REFUSALS)]
+def refusal_codes(files: Iterable[Path] = ()) -> set[str]:
+    """The second argument of every refusal (status, code, message), by default in all files."""
+    codes = [call.args[1] for call in calls_of(REFUSALS, files)]
     return {str(code.value) for code in codes if isinstance(code, ast.Constant)}
 
 
