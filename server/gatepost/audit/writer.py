@@ -125,17 +125,17 @@ class AuditWriter:
         ending: Failure | BaseException | None,
     ) -> CommitFuture:
         """Record a call that has ended; implements `Recorder`."""
-        if ending is not None:
-            reason = reason_of(ending) if isinstance(ending, BaseException) else ending
-            entry = call, began, perf_counter(), redacted_calls, reason
-            commit = COUNTED if self._refusals.add(entry) else self._add(entry)
-        else:
+        if ending is None:
             self._waiting.append((call, began, perf_counter(), redacted_calls, None))
             if (wake := self._wake) is not None:
                 self._wake = None
                 wake(None)
-            commit = self._commit
-        return COUNTED if len(self._waiting) <= self._most_unwritten else commit
+        else:
+            reason = reason_of(ending) if isinstance(ending, BaseException) else ending
+            if self._refusals.add(entry := (call, began, perf_counter(), redacted_calls, reason)):
+                return COUNTED
+            self._add(entry)
+        return self._commit if len(self._waiting) > self._most_unwritten else COUNTED
 
     def _add(self, entry: Entry) -> CommitFuture:
         self._waiting.append(entry)
