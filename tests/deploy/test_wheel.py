@@ -1,6 +1,7 @@
 """The wheel in an empty environment: everything it needs is in its metadata, and it runs."""
 
 import re
+import shutil
 import sys
 import venv
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.deploy.conftest import clean, dev, printed
+from tests.deploy.conftest import PROGRAMS, clean, dev, printed
 
 pytestmark = pytest.mark.slow
 
@@ -47,12 +48,28 @@ def test_it_runs_after_pip_install(installed: Path, tmp_path: Path) -> None:
 def test_it_runs_by_uvx(wheel: Path, tmp_path: Path) -> None:
     """`uvx gatepost dev`, with the wheel in the place of the name."""
     uv = Path(sys.executable).with_name("uv")
-    constraints = tmp_path / "constraints.txt"
-    pins = re.findall(r"^[\w.\[\]-]+==\S+", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
-    constraints.write_text("\n".join(pins), encoding="utf-8")
-    by_uv = [uv, "tool", "run", "--constraints", constraints, "--from", wheel, "gatepost"]
+    by_uv = [uv, "tool", "run", "--constraints", pinned(tmp_path), "--from", wheel, "gatepost"]
     with dev(*by_uv, cwd=tmp_path) as process:
         assert "Traceback" not in process.output
+
+
+def test_it_runs_by_pipx(wheel: Path, tmp_path: Path) -> None:
+    """`pipx run gatepost dev`, with the wheel in the place of the name."""
+    pipx = shutil.which("pipx", path=PROGRAMS)
+    if pipx is None:
+        pytest.skip("make .venv/deploy/.installed installs pipx")
+    settings = [f"PIPX_HOME={tmp_path / 'pipx'}", f"PIP_CONSTRAINT={pinned(tmp_path)}"]
+    by_pipx = ["env", *settings, pipx, "run", "--spec", wheel, "gatepost"]
+    with dev(*by_pipx, cwd=tmp_path) as process:
+        assert "Traceback" not in process.output
+
+
+def pinned(folder: Path) -> Path:
+    """A file with the versions of the lock, for installers that know no hashes."""
+    pins = re.findall(r"^[\w.\[\]-]+==\S+", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
+    constraints = folder / "constraints.txt"
+    constraints.write_text("\n".join(pins), encoding="utf-8")
+    return constraints
 
 
 def test_the_wheel_holds_what_it_should(wheel: Path, tmp_path: Path) -> None:
