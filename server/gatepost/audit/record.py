@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.redaction.document import cleaned, is_clear, is_clear_beginning
+from gatepost.redaction.document import cleaned, is_clear, is_clear_before
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
@@ -47,11 +47,6 @@ OVERLAP_BYTES = 65_536
 """
 Bytes after the shown part of the arguments that are searched, too: a secret that begins before the
 cut must be found whole. No stored secret is longer.
-"""
-NEAR_BYTES, LONGEST_ESCAPE = 1_024, 12
-"""
-The same for the secrets of one tenant: twice the bytes of the longest escape for each byte of its
-longest secret, and some for line breaks.
 """
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -217,13 +212,11 @@ def may_show(redacted: RedactedCall, outcome: str) -> bool:
 def shown(redacted: RedactedCall, most: int) -> str:
     """Return the call's arguments without secrets, cut to *most* bytes."""
     arguments = redacted.call.arguments
-    window, redactor = arguments[: most + OVERLAP_BYTES], redacted.now()
-    near = window[: most + NEAR_BYTES + LONGEST_ESCAPE * redactor.longest]
-    data = window
-    if len(near) == len(window) or not is_clear_beginning(near, redactor):
+    data, redactor = arguments[: most + OVERLAP_BYTES], redacted.now()
+    if not is_clear_before(data, most, redactor):
         # The quotation mark ends a string that the cut has left open.
-        clean = None if is_clear(window + b'"', redactor) else cleaned(window, redactor)
-        data = window if clean is None else clean
+        clean = None if is_clear(data + b'"', redactor) else cleaned(data, redactor)
+        data = data if clean is None else clean
     if len(arguments) <= most:
         return text(data.decode(errors="replace"), len(data))
     return text(data[:most].decode(errors="replace"), most) + "…"

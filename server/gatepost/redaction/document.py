@@ -34,6 +34,13 @@ PROTOCOL = frozenset(
 )
 """The words of the protocol in content blocks, which are not redacted."""
 
+NEAR_BYTES, LONGEST_ESCAPE = 1_024, 12
+"""
+How far behind a cut known values are searched: the bytes that each byte of the longest may take,
+escaped twice, and some for line breaks.
+"""
+
+_BLANKS = b" \t\r\n\x0b\f"
 _encode = msgspec.json.encode
 _text = msgspec.json.Decoder(str).decode
 
@@ -77,15 +84,23 @@ def is_clear(encoded: bytes, redactor: Redactor) -> bool:
     return redactor.clear(encoded) and not quoted(encoded, redactor)
 
 
-def is_clear_beginning(encoded: bytes, redactor: Redactor) -> bool:
+def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
     """
-    Return True only if nothing to redact begins in the beginning of a JSON document.
+    Return True only if nothing to redact begins before *cut* in a long JSON document.
 
-    A token is known by how it begins, and may reach beyond; a known value must be there as a whole.
+    A token is known by how it begins. A known value lies within the bytes behind the cut if the
+    string that is cut goes on for as many; blanks, line breaks and escapes count for none, because
+    a caller could hide the rest of a secret behind any number of them.
     """
-    if not redactor.surely_clear(_strings(encoded)):
+    near = encoded[: cut + NEAR_BYTES + LONGEST_ESCAPE * redactor.longest]
+    if len(near) == len(encoded) or not redactor.surely_clear(_strings(near)):
         return False
-    return redactor.plain or cleaned(encoded, redactor) is None
+    if redactor.plain:
+        return True
+    rest = near[cut:].partition(b'"')[0]
+    room = len(rest.translate(None, _BLANKS)) - LONGEST_ESCAPE * rest.count(b"\\")
+    begun = near[:cut].replace(b"\\\\", b"").replace(b'\\"', b"").count(b'"') % 2 == 1
+    return begun and room >= redactor.longest and cleaned(near, redactor) is None
 
 
 def _strings(encoded: bytes) -> bytes:

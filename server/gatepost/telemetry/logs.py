@@ -84,7 +84,8 @@ def details(record: logging.LogRecord) -> dict[str, object]:
 def _tenant_of(record: logging.LogRecord) -> str:
     """Return the tenant that an event is about: to search for the secrets of all takes long."""
     tenant = getattr(record, "tenant", "")
-    return tenant if isinstance(tenant, str) and record.name.startswith(OWN_LOGGERS) else ""
+    is_own = record.name.partition(".")[0] in OWN_LOGGERS
+    return tenant if is_own and isinstance(tenant, str) else ""
 
 
 def _plain(value: object, tenant: str) -> str:

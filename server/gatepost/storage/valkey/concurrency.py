@@ -220,6 +220,10 @@ class ValkeyConcurrency:
         denials: list[Denial | None] = [None] * len(wishes)
         for number, at, wait_s in _denials(answer) if answer else ():
             denials[number] = Denial(at, wait_s)
+        for wish, denial in zip(wishes, denials, strict=True):
+            if denial is None and wish.slots and wish.answer.done():
+                # Who hung up meanwhile holds nothing, although the server has counted it.
+                self._tell([key for key, _ in wish.slots])
         return denials
 
 
