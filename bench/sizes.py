@@ -16,7 +16,7 @@ from bench.process import Cores, Process, usage
 from bench.report import number, table
 from bench.servers.settings import Settings
 from bench.tokens import Mint
-from bench.workload import PATH, Place, Workload
+from bench.workload import PATH, WORKLOADS, Place, Workload
 
 START_S = 60
 KIB = 1024
@@ -134,7 +134,7 @@ class Site:
         )
         place = Place(port, "/call", f"127.0.0.1:{port}")
         try:
-            first_answer(process, place, what, self.token, limit_s=START_S)
+            first_answer(process, place, WORKLOADS[0], self.token, limit_s=START_S)
             yield Server(process.pid, place)
         finally:
             process.stop()
