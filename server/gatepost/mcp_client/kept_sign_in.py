@@ -1,7 +1,6 @@
 """Keep a sign-in between two commands, in a file that only its user can read."""
 
 import asyncio
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -94,29 +93,34 @@ class KeptSignIn:
         return kept if kept.url == self._url else None
 
     def write(self, kept: KeptTokens) -> None:
-        """Replace what is kept, in one step."""
+        """Replace what is kept, in one step; only within a block of `alone`."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self._path.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(FileNotFoundError):
-            new.unlink()
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(kept))
-        new.replace(self._path)
+        new.unlink(missing_ok=True)
+        try:
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(kept))
+            new.replace(self._path)
+        finally:
+            new.unlink(missing_ok=True)
 
     def forget(self) -> bool:
-        """Delete the file; return whether there was one."""
-        with contextlib.suppress(FileNotFoundError):
-            self._lock.unlink()
-        try:
-            self._path.unlink()
-        except FileNotFoundError:
-            return False
-        return True
+        """Delete the file; return whether there was one. Only within a block of `alone`."""
+        # A command that was killed in `write` has left tokens in a file of another suffix. Without
+        # the lock's file, two commands could refresh at a time.
+        found = [one for one in self._folder.glob(f"{self._path.stem}.*") if one != self._lock]
+        for one in found:
+            one.unlink(missing_ok=True)
+        return bool(found)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Let no other command refresh for the time of a block: issuers end reused tokens."""
+        """
+        Let no other command refresh, write or forget for the time of a block.
+
+        Issuers end reused tokens, and a sign-out must not be undone by a refresh that ends later.
+        """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | OPEN, 0o600)
         try:

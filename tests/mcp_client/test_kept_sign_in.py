@@ -1,0 +1,106 @@
+"""A sign-in that is kept: who may write it, who may read it, and when it ends."""
+
+import asyncio
+import fcntl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from click.testing import CliRunner, Result
+
+from gatepost.cli.main import main
+from gatepost.mcp_client.access_tokens import SignedInTokens
+from gatepost.mcp_client.kept_sign_in import KeptSignIn, KeptTokens, state_home
+from gatepost.mcp_client.sign_in import BrowserSignIn
+
+URL = "http://127.0.0.1:9/mcp"
+
+
+def tokens() -> KeptTokens:
+    """Tokens that have expired."""
+    return KeptTokens(
+        url=URL,
+        resource=URL,
+        issuer="http://127.0.0.1:9",
+        client_id="c",
+        token_endpoint="http://127.0.0.1:9/token",
+        access_token="old",
+        refresh_token="refresh",
+        expires_at=1.0,
+    )
+
+
+def kept_in(folder: Path) -> KeptSignIn:
+    return KeptSignIn(state_home({"XDG_STATE_HOME": str(folder)}), URL, "")
+
+
+def sign_out(folder: Path) -> Result:
+    environment = {"XDG_STATE_HOME": str(folder)}
+    return CliRunner().invoke(main, ["sign-out", "--url", URL], env=environment)
+
+
+async def first_of(kept: KeptSignIn, answer: Callable[[httpx2.Request], Any]) -> str:
+    """The access token that a command begins with; the issuer gives *answer*."""
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+        browser = BrowserSignIn(client, URL, show=pytest.fail)
+        return await SignedInTokens(browser, kept, tell=pytest.fail).first()
+
+
+def issued(expires_in: str) -> bytes:
+    return b'{"access_token":"new","token_type":"Bearer","expires_in":%b}' % expires_in.encode()
+
+
+async def test_a_sign_out_waits_for_a_refresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the refresh would keep its tokens after it. The lock's file stays."""
+    kept, loop = kept_in(tmp_path), asyncio.get_running_loop()
+    kept.write(tokens())
+    locking, lock = asyncio.Queue[None](), fcntl.flock
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    def flock(handle: int, operation: int) -> None:
+        loop.call_soon_threadsafe(locking.put_nowait, None)
+        lock(handle, operation)
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.set()
+        await answered.wait()
+        return httpx2.Response(200, content=issued("3600"))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    refresh = asyncio.create_task(first_of(kept, answer))
+    async with asyncio.timeout(60):
+        await asked.wait()
+        await locking.get()
+        out = asyncio.create_task(asyncio.to_thread(sign_out, tmp_path))
+        waits = asyncio.create_task(locking.get())
+        await asyncio.wait({out, waits}, return_when=asyncio.FIRST_COMPLETED)
+        assert waits.done()
+        answered.set()
+        assert await refresh == "new"
+        assert "Signed out" in (await out).output
+
+    assert kept.read() is None
+    assert [one.suffix for one in (tmp_path / "gatepost/sign-ins").iterdir()] == [".lock"]
+
+
+def test_no_tokens_are_left_beside_the_file(tmp_path: Path) -> None:
+    """A write that fails removes them, and a sign-out those of a command that was killed."""
+    kept, folder = kept_in(tmp_path), tmp_path / "gatepost/sign-ins"
+    kept.write(tokens())
+    (file,) = folder.iterdir()
+    file.rename(file.with_suffix(".12345"))
+    file.mkdir()
+    with pytest.raises(IsADirectoryError):
+        kept.write(tokens())
+    file.rmdir()
+    other = KeptSignIn(folder, f"{URL}/other", "")
+    other.write(tokens())
+    (left,) = {*folder.iterdir()} - {file.with_suffix(".12345")}
+    out = sign_out(tmp_path)
+
+    assert "Signed out" in out.output
+    assert {*folder.iterdir()} == {left, file.with_suffix(".lock")}
