@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gatepost.cli.main import main
 from gatepost.mcp_client.access_tokens import SignedInTokens
 from gatepost.mcp_client.kept_sign_in import KeptSignIn, KeptTokens, state_home
 from gatepost.mcp_client.sign_in import BrowserSignIn
+from tests.support.cases import each
 
 URL = "http://127.0.0.1:9/mcp"
 
@@ -104,3 +106,35 @@ def test_no_tokens_are_left_beside_the_file(tmp_path: Path) -> None:
 
     assert "Signed out" in out.output
     assert {*folder.iterdir()} == {left, file.with_suffix(".lock")}
+
+
+@each(
+    ("expires_in", "seconds"),
+    [
+        ("3600", 3600),
+        ("0", 0),
+        ("1" + "0" * 400, None),
+        ("1e300", None),
+        ("1e10", None),
+        ("-1", None),
+        ("true", None),
+    ],
+)
+async def test_a_lifetime_out_of_range_is_none(
+    tmp_path: Path, expires_in: str, seconds: int | None
+) -> None:
+    """Whatever number the issuer sends: the new token is used."""
+    kept, began = kept_in(tmp_path), time.time()
+    kept.write(tokens())
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=issued(expires_in))
+
+    assert await first_of(kept, answer) == "new"
+    found = kept.read()
+    assert found is not None
+    if seconds is None:
+        assert found.expires_at is None
+    else:
+        assert found.expires_at is not None
+        assert began + seconds <= found.expires_at <= time.time() + seconds

@@ -18,6 +18,8 @@ FOLDER = "gatepost/sign-ins"
 MOST_BYTES = 262_144
 MARGIN_S = 30.0
 """A token that expires sooner is not used any more."""
+LONGEST_S = 1e10
+"""More seconds than any token is valid; without a bound, a number could exceed a float."""
 OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -140,7 +142,7 @@ def tokens_of(document: Mapping[str, Any], asked: str, **about: str) -> KeptToke
     seconds = document.get("expires_in")
     expires_at = None
     if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        expires_at = time.time() + seconds
+        expires_at = time.time() + seconds if 0 <= seconds < LONGEST_S else None
     return KeptTokens(
         access_token=str(document["access_token"]),
         refresh_token=refresh if isinstance(refresh, str) else "",
