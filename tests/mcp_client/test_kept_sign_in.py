@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -138,3 +139,32 @@ async def test_a_lifetime_out_of_range_is_none(
     else:
         assert found.expires_at is not None
         assert began + seconds <= found.expires_at <= time.time() + seconds
+
+
+def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the umask; a folder that others can change, or that is theirs, is not used."""
+    kept, folder = kept_in(tmp_path / "state"), tmp_path / "state/gatepost/sign-ins"
+    before = os.umask(0)
+    try:
+        kept.write(tokens())
+    finally:
+        os.umask(before)
+    for made in (folder, *folder.parents[:2]):
+        assert made.stat().st_mode & 0o777 == 0o700
+
+    for mode in (0o720, 0o702):
+        folder.chmod(mode)
+        with pytest.raises(PermissionError, match="run chmod 700 on it"):
+            kept.read()
+        with pytest.raises(PermissionError, match="run chmod 700 on it"):
+            kept.write(tokens())
+    shared = sign_out(tmp_path / "state")
+    folder.chmod(0o700)
+    found = kept.read()
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    theirs = sign_out(tmp_path / "state")
+
+    assert found == tokens()
+    assert (shared.exit_code, theirs.exit_code) == (1, 1)
+    assert f"{folder} can be changed by other users" in shared.output
+    assert f"{folder} belongs to another user" in theirs.output

@@ -20,6 +20,7 @@ MARGIN_S = 30.0
 """A token that expires sooner is not used any more."""
 LONGEST_S = 1e10
 """More seconds than any token is valid; without a bound, a number could exceed a float."""
+OTHERS_WRITE = 0o022
 OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -69,7 +70,7 @@ class KeptSignIn:
     The file of one MCP server and client, for the user of this process.
 
     Raises OSError where the folder cannot be written, and PermissionError for a file that others
-    can read or that belongs to another user.
+    can read or that belongs to another user, or a folder that others can change or that is theirs.
     """
 
     def __init__(self, folder: Path, url: str, client_id: str) -> None:
@@ -81,6 +82,7 @@ class KeptSignIn:
     def read(self) -> KeptTokens | None:
         """Return what is kept for the server; None if there is nothing that can be used."""
         try:
+            self._check_folder()
             handle = os.open(self._path, os.O_RDONLY | OPEN)
         except FileNotFoundError:
             return None
@@ -96,7 +98,7 @@ class KeptSignIn:
 
     def write(self, kept: KeptTokens) -> None:
         """Replace what is kept, in one step; only within a block of `alone`."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_folder()
         new = self._path.with_suffix(f".{os.getpid()}")
         new.unlink(missing_ok=True)
         try:
@@ -123,13 +125,31 @@ class KeptSignIn:
 
         Issuers end reused tokens, and a sign-out must not be undone by a refresh that ends later.
         """
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_folder()
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | OPEN, 0o600)
         try:
             await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
             yield
         finally:
             os.close(handle)
+
+    def _make_folder(self) -> None:
+        # The mode of `parents=True` would follow the umask.
+        for one in reversed((self._folder, *self._folder.parents)):
+            one.mkdir(mode=0o700, exist_ok=True)
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        status = self._folder.stat()
+        if is_foreign(status):
+            raise PermissionError(
+                f"{self._folder} belongs to another user (uid {status.st_uid}); "
+                "set XDG_STATE_HOME to a folder of your own"
+            )
+        if status.st_mode & OTHERS_WRITE:
+            raise PermissionError(
+                f"{self._folder} can be changed by other users; run chmod 700 on it"
+            )
 
 
 def tokens_of(document: Mapping[str, Any], asked: str, **about: str) -> KeptTokens:
