@@ -178,6 +178,29 @@ async def test_followers_hear_again_after_an_outage(own_valkey: Valkey) -> None:
     assert b"lost" not in ear.heard
 
 
+async def test_a_server_that_was_demoted_loses_its_connection(own_valkey: Valkey) -> None:
+    """It would refuse every call for ever, while another one at its address takes writes."""
+    relay = await open_relay(own_valkey.url())
+    assert isinstance(relay, ValkeyRelay)
+    acme, server = relay.of("acme"), relay.client
+
+    async def connections() -> set[str]:
+        return {one["id"] for one in await server.client_list() if one["cmd"].startswith("eval")}
+
+    await acme.spend("bucket", rate=1, burst=9)
+    before = await connections()
+    await server.replicaof("127.0.0.1", 9)
+    with pytest.raises(StoreUnavailable, match="ReadOnlyError"):
+        await acme.spend("bucket", rate=1, burst=9)
+    await server.replicaof("NO", "ONE")
+    await acme.spend("bucket", rate=1, burst=9)
+    after = await connections()
+    await relay.aclose()
+
+    assert len(before) == 1
+    assert after - before
+
+
 async def test_nobody_follows_what_cannot_be_heard(
     own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:

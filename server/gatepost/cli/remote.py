@@ -159,16 +159,19 @@ def sign_out(url: str, client_id: str) -> None:
     place = url or _development()
     kept = _kept(place, client_id)
 
-    async def run() -> bool:
-        found = None if kept is None else kept.read()
-        if found is None:
-            return False
-        async with httpx2.AsyncClient(verify=tls_context(None)) as client:
-            return await BrowserSignIn(client, place, show=click.echo).revoke(found)
+    async def run() -> tuple[bool, bool]:
+        if kept is None:
+            return False, False
+        # A refresh that ended after the sign-out would keep its tokens again.
+        async with kept.alone():
+            found, revoked = kept.read(), False
+            if found is not None:
+                async with httpx2.AsyncClient(verify=tls_context(None)) as client:
+                    revoked = await BrowserSignIn(client, place, show=click.echo).revoke(found)
+            return kept.forget(), revoked
 
     try:
-        revoked = asyncio.run(run())
-        there = kept is not None and kept.forget()
+        there, revoked = asyncio.run(run())
     except OSError as error:
         raise click.ClickException(visible(str(error))) from None
     if not there:

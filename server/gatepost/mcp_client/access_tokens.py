@@ -53,7 +53,7 @@ class SignedInTokens:
         # A sign-in for one more scope must not lose the scopes of the one before.
         before = " ".join(found.scopes) if found else ""
         tokens = await self._browser(read_challenge(refused, Findings()), before)
-        self._write(tokens)
+        await self._keep(tokens)
         self._used = tokens.access_token
         return self._used
 
@@ -80,6 +80,16 @@ class SignedInTokens:
             self._tell(f"The kept sign-in is not used: {error}")
             self._kept = None
             return None
+
+    async def _keep(self, tokens: KeptTokens) -> None:
+        """Write tokens when no other command writes, or signs out."""
+        try:
+            if self._kept is not None:
+                async with self._kept.alone():
+                    self._write(tokens)
+        except OSError as error:
+            self._tell(f"The sign-in is not kept: {error}")
+            self._kept = None
 
     def _write(self, tokens: KeptTokens) -> None:
         try:

@@ -1,7 +1,6 @@
 """Keep a sign-in between two commands, in a file that only its user can read."""
 
 import asyncio
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -19,6 +18,9 @@ FOLDER = "gatepost/sign-ins"
 MOST_BYTES = 262_144
 MARGIN_S = 30.0
 """A token that expires sooner is not used any more."""
+LONGEST_S = 1e10
+"""More seconds than any token is valid; without a bound, a number could exceed a float."""
+OTHERS_WRITE = 0o022
 OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -68,7 +70,7 @@ class KeptSignIn:
     The file of one MCP server and client, for the user of this process.
 
     Raises OSError where the folder cannot be written, and PermissionError for a file that others
-    can read or that belongs to another user.
+    can read or that belongs to another user, or a folder that others can change or that is theirs.
     """
 
     def __init__(self, folder: Path, url: str, client_id: str) -> None:
@@ -80,6 +82,7 @@ class KeptSignIn:
     def read(self) -> KeptTokens | None:
         """Return what is kept for the server; None if there is nothing that can be used."""
         try:
+            self._check_folder()
             handle = os.open(self._path, os.O_RDONLY | OPEN)
         except FileNotFoundError:
             return None
@@ -94,36 +97,59 @@ class KeptSignIn:
         return kept if kept.url == self._url else None
 
     def write(self, kept: KeptTokens) -> None:
-        """Replace what is kept, in one step."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Replace what is kept, in one step; only within a block of `alone`."""
+        self._make_folder()
         new = self._path.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(FileNotFoundError):
-            new.unlink()
-        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(kept))
-        new.replace(self._path)
+        new.unlink(missing_ok=True)
+        try:
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | OPEN, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(kept))
+            new.replace(self._path)
+        finally:
+            new.unlink(missing_ok=True)
 
     def forget(self) -> bool:
-        """Delete the file; return whether there was one."""
-        with contextlib.suppress(FileNotFoundError):
-            self._lock.unlink()
-        try:
-            self._path.unlink()
-        except FileNotFoundError:
-            return False
-        return True
+        """Delete the file; return whether there was one. Only within a block of `alone`."""
+        # A command that was killed in `write` has left tokens in a file of another suffix. Without
+        # the lock's file, two commands could refresh at a time.
+        found = [one for one in self._folder.glob(f"{self._path.stem}.*") if one != self._lock]
+        for one in found:
+            one.unlink(missing_ok=True)
+        return bool(found)
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Let no other command refresh for the time of a block: issuers end reused tokens."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """
+        Let no other command refresh, write or forget for the time of a block.
+
+        Issuers end reused tokens, and a sign-out must not be undone by a refresh that ends later.
+        """
+        self._make_folder()
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | OPEN, 0o600)
         try:
             await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
             yield
         finally:
             os.close(handle)
+
+    def _make_folder(self) -> None:
+        # The mode of `parents=True` would follow the umask.
+        for one in reversed((self._folder, *self._folder.parents)):
+            one.mkdir(mode=0o700, exist_ok=True)
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        status = self._folder.stat()
+        if is_foreign(status):
+            raise PermissionError(
+                f"{self._folder} belongs to another user (uid {status.st_uid}); "
+                "set XDG_STATE_HOME to a folder of your own"
+            )
+        if status.st_mode & OTHERS_WRITE:
+            raise PermissionError(
+                f"{self._folder} can be changed by other users; run chmod 700 on it"
+            )
 
 
 def tokens_of(document: Mapping[str, Any], asked: str, **about: str) -> KeptTokens:
@@ -136,7 +162,7 @@ def tokens_of(document: Mapping[str, Any], asked: str, **about: str) -> KeptToke
     seconds = document.get("expires_in")
     expires_at = None
     if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        expires_at = time.time() + seconds
+        expires_at = time.time() + seconds if 0 <= seconds < LONGEST_S else None
     return KeptTokens(
         access_token=str(document["access_token"]),
         refresh_token=refresh if isinstance(refresh, str) else "",

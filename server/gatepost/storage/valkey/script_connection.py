@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as ConnectionLost
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from gatepost.storage.valkey.channels import ANSWER_S
 
@@ -44,8 +44,9 @@ class ScriptConnection:
                     # It then knows the script by its digest.
                     answer = await self._exchange(connection, b"EVAL", self._script, *request)
             is_usable = True
-        except ResponseError:
-            is_usable = True
+        except ResponseError as error:
+            # After a failover another server writes, and another connection finds it.
+            is_usable = not isinstance(error, ReadOnlyError)
             raise
         finally:
             if not is_usable:  # an answer may still come

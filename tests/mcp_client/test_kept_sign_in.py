@@ -1,0 +1,170 @@
+"""A sign-in that is kept: who may write it, who may read it, and when it ends."""
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from click.testing import CliRunner, Result
+
+from gatepost.cli.main import main
+from gatepost.mcp_client.access_tokens import SignedInTokens
+from gatepost.mcp_client.kept_sign_in import KeptSignIn, KeptTokens, state_home
+from gatepost.mcp_client.sign_in import BrowserSignIn
+from tests.support.cases import each
+
+URL = "http://127.0.0.1:9/mcp"
+
+
+def tokens() -> KeptTokens:
+    """Tokens that have expired."""
+    return KeptTokens(
+        url=URL,
+        resource=URL,
+        issuer="http://127.0.0.1:9",
+        client_id="c",
+        token_endpoint="http://127.0.0.1:9/token",
+        access_token="old",
+        refresh_token="refresh",
+        expires_at=1.0,
+    )
+
+
+def kept_in(folder: Path) -> KeptSignIn:
+    return KeptSignIn(state_home({"XDG_STATE_HOME": str(folder)}), URL, "")
+
+
+def sign_out(folder: Path) -> Result:
+    environment = {"XDG_STATE_HOME": str(folder)}
+    return CliRunner().invoke(main, ["sign-out", "--url", URL], env=environment)
+
+
+async def first_of(kept: KeptSignIn, answer: Callable[[httpx2.Request], Any]) -> str:
+    """The access token that a command begins with; the issuer gives *answer*."""
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+        browser = BrowserSignIn(client, URL, show=pytest.fail)
+        return await SignedInTokens(browser, kept, tell=pytest.fail).first()
+
+
+def issued(expires_in: str) -> bytes:
+    return b'{"access_token":"new","token_type":"Bearer","expires_in":%b}' % expires_in.encode()
+
+
+async def test_a_sign_out_waits_for_a_refresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the refresh would keep its tokens after it. The lock's file stays."""
+    kept, loop = kept_in(tmp_path), asyncio.get_running_loop()
+    kept.write(tokens())
+    locking, lock = asyncio.Queue[None](), fcntl.flock
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    def flock(handle: int, operation: int) -> None:
+        loop.call_soon_threadsafe(locking.put_nowait, None)
+        lock(handle, operation)
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.set()
+        await answered.wait()
+        return httpx2.Response(200, content=issued("3600"))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    refresh = asyncio.create_task(first_of(kept, answer))
+    async with asyncio.timeout(60):
+        await asked.wait()
+        await locking.get()
+        out = asyncio.create_task(asyncio.to_thread(sign_out, tmp_path))
+        waits = asyncio.create_task(locking.get())
+        await asyncio.wait({out, waits}, return_when=asyncio.FIRST_COMPLETED)
+        assert waits.done()
+        answered.set()
+        assert await refresh == "new"
+        assert "Signed out" in (await out).output
+
+    assert kept.read() is None
+    assert [one.suffix for one in (tmp_path / "gatepost/sign-ins").iterdir()] == [".lock"]
+
+
+def test_no_tokens_are_left_beside_the_file(tmp_path: Path) -> None:
+    """A write that fails removes them, and a sign-out those of a command that was killed."""
+    kept, folder = kept_in(tmp_path), tmp_path / "gatepost/sign-ins"
+    kept.write(tokens())
+    (file,) = folder.iterdir()
+    file.rename(file.with_suffix(".12345"))
+    file.mkdir()
+    with pytest.raises(IsADirectoryError):
+        kept.write(tokens())
+    file.rmdir()
+    other = KeptSignIn(folder, f"{URL}/other", "")
+    other.write(tokens())
+    (left,) = {*folder.iterdir()} - {file.with_suffix(".12345")}
+    out = sign_out(tmp_path)
+
+    assert "Signed out" in out.output
+    assert {*folder.iterdir()} == {left, file.with_suffix(".lock")}
+
+
+@each(
+    ("expires_in", "seconds"),
+    [
+        ("3600", 3600),
+        ("0", 0),
+        ("1" + "0" * 400, None),
+        ("1e300", None),
+        ("1e10", None),
+        ("-1", None),
+        ("true", None),
+    ],
+)
+async def test_a_lifetime_out_of_range_is_none(
+    tmp_path: Path, expires_in: str, seconds: int | None
+) -> None:
+    """Whatever number the issuer sends: the new token is used."""
+    kept, began = kept_in(tmp_path), time.time()
+    kept.write(tokens())
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, content=issued(expires_in))
+
+    assert await first_of(kept, answer) == "new"
+    found = kept.read()
+    assert found is not None
+    if seconds is None:
+        assert found.expires_at is None
+    else:
+        assert found.expires_at is not None
+        assert began + seconds <= found.expires_at <= time.time() + seconds
+
+
+def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the umask; a folder that others can change, or that is theirs, is not used."""
+    kept, folder = kept_in(tmp_path / "state"), tmp_path / "state/gatepost/sign-ins"
+    before = os.umask(0)
+    try:
+        kept.write(tokens())
+    finally:
+        os.umask(before)
+    for made in (folder, *folder.parents[:2]):
+        assert made.stat().st_mode & 0o777 == 0o700
+
+    for mode in (0o720, 0o702):
+        folder.chmod(mode)
+        with pytest.raises(PermissionError, match="run chmod 700 on it"):
+            kept.read()
+        with pytest.raises(PermissionError, match="run chmod 700 on it"):
+            kept.write(tokens())
+    shared = sign_out(tmp_path / "state")
+    folder.chmod(0o700)
+    found = kept.read()
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    theirs = sign_out(tmp_path / "state")
+
+    assert found == tokens()
+    assert (shared.exit_code, theirs.exit_code) == (1, 1)
+    assert f"{folder} can be changed by other users" in shared.output
+    assert f"{folder} belongs to another user" in theirs.output
