@@ -163,6 +163,39 @@ async def test_what_a_tool_asks_reaches_the_person() -> None:
     assert mute.value.data == {"requiredCapabilities": {"elicitation": {}}}
 
 
+async def test_a_uri_is_served_as_it_is_checked() -> None:
+    """FastMCP normalises URIs, so that another spelling would reach what another scope guards."""
+    books: fastmcp.FastMCP[Any] = fastmcp.FastMCP("books")
+
+    @books.resource("https://intra/secret")
+    def guarded() -> str:
+        return "guarded"
+
+    @books.resource("https://{host}/{name}")
+    def opened(host: str, name: str) -> str:
+        return f"{name} at {host}"
+
+    @books.resource("file:///{path*}")
+    def filed(path: str) -> str:
+        return path
+
+    scopes: dict[str, Any] = {"https://intra/secret": {"books:secret"}, "*": ()}
+    async with serving(Pack.from_fastmcp(books, scopes=scopes)) as server:
+        client = server.client(scopes=set())
+        read = [
+            await client.read(uri)
+            for uri in ("https://intra/a%20b", "https://intra/%73ecret2", "file:///a/b")
+        ]
+        for host in ("INTRA", "intra:443", "%69ntra"):
+            with pytest.raises(CallRefused, match="Unknown resource"):
+                await client.read(f"https://{host}/secret")
+        with pytest.raises(CallRefused) as refused:
+            await client.read("https://intra/secret")
+
+    assert read == [["a b at intra"], ["secret2 at intra"], ["a/b"]]
+    assert refused.value.scopes == {"books:secret"}
+
+
 async def test_five_lines_are_enough() -> None:
     """A file for `tools.load`, with the SDK's own server: two lines are the author's server."""
     books = MCPServer("books")

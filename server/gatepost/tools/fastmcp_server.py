@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from pydantic import AnyUrl, ValidationError
 
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.client import LEVELS
@@ -229,7 +230,7 @@ def _resource(
     return ResourceOffer(
         uri=uri,
         size=resource.size,
-        check=lambda _: uri,
+        check=lambda _: _served(uri),
         **_document(pack, server, resource, access.scopes_of(uri)),
     )
 
@@ -243,11 +244,25 @@ def _template_offer(
         uri = msgspec.json.decode(arguments, type=Read).uri
         if template.match(uri) is None:
             raise ToolFailure("not_found", NO_DOCUMENT)
-        return uri
+        return _served(uri)
 
     made = _document(pack, server, listed, access.scopes_of(template.text))
     offer = Template(template=template, check=check, **made)
     return msgspec.structs.replace(offer, completer=completer(offer, template.names, {}))
+
+
+def _served(uri: str) -> str:
+    """
+    Return the URI; ToolFailure if FastMCP serves another, which may have other scopes.
+
+    FastMCP reads URIs as pydantic spells them: `https://INTRA:443/x` as `https://intra/x`.
+    """
+    try:
+        if str(AnyUrl(uri)) == uri:
+            return uri
+    except ValidationError:
+        pass
+    raise ToolFailure("not_found", NO_DOCUMENT)
 
 
 def _document(
