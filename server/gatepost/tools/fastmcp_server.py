@@ -1,6 +1,7 @@
 """Add to a pack what a FastMCP server offers, which runs in this process."""
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,7 @@ class FastMcpServer:
         self._user = import_module("mcp.server.auth.middleware.bearer_auth").AuthenticatedUser
         self._users = import_module("mcp.server.auth.middleware.auth_context").auth_context_var
         self._refused: type[Exception] = import_module("mcp").MCPError
+        _log_as_others()
 
     def connection(self, **handlers: Any) -> Any:
         """Return a client that connects in memory, in the era in which tools can ask."""
@@ -333,6 +335,14 @@ def _block(model: Any) -> dict[str, Any]:
     """Return a model of the SDK in MCP's form."""
     shown: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return shown
+
+
+def _log_as_others() -> None:
+    """Take FastMCP's own handlers away: they write exceptions with what is secret in them."""
+    log = logging.getLogger("fastmcp")
+    log.handlers.clear()
+    log.setLevel(logging.NOTSET)
+    log.propagate = True
 
 
 def _finished(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
