@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from fastapi import Depends, FastAPI, Form, Header, HTTPException, Request, Response, UploadFile
+from fastapi import (
+    APIRouter,
+    Depends,
+    FastAPI,
+    Form,
+    Header,
+    HTTPException,
+    Request,
+    Response,
+    UploadFile,
+)
 from pydantic import BaseModel
 
 from gatepost import Pack
@@ -90,6 +100,7 @@ async def test_an_app_in_this_process_is_called_as_the_caller() -> None:
         drawn = await client.call("shop_logo")
         file = {"filename": "a.txt", "data_base64": "aGk=", "content_type": "text/plain"}
         sent = await client.call("shop_upload", file=file, note="n")
+        foreign = await client.call("shop_secret", **{"x-tenant": "ä"})
         with pytest.raises(CallRefused) as refused:
             await server.client().call("shop_logo")
 
@@ -102,6 +113,7 @@ async def test_an_app_in_this_process_is_called_as_the_caller() -> None:
     assert placed.structured == {"item": "tea for bob", "count": 2}
     assert drawn.images == [PIXEL]
     assert '"size":2' in sent.text.replace(" ", "")
+    assert "not ASCII" in foreign.text
     assert refused.value.scopes == {"orders:use"}
 
 
@@ -145,6 +157,86 @@ async def test_scopes_and_approvals_of_single_operations() -> None:
         "place_order": True,
         "read_order": False,
     }
+
+
+def nested() -> FastAPI:
+    """Routes of a router that is included, some of which are not in the description."""
+    router = APIRouter()
+
+    @router.get("/me", include_in_schema=False)
+    async def me() -> str:
+        return "guarded"
+
+    @router.get("/{number:int}", include_in_schema=False)
+    async def numbered(number: int) -> str:
+        return "guarded"
+
+    @router.get("/{name}", operation_id="get_user")
+    async def get_user(name: str) -> str:
+        return f"user {name}"
+
+    @router.get("/{name}/secret", operation_id="get_secret")
+    async def get_secret(name: str) -> str:
+        return "guarded"
+
+    @router.get("/{name}/files/{place:path}", operation_id="get_file")
+    async def get_file(name: str, place: str) -> str:
+        return f"{place} of {name}"
+
+    made = FastAPI()
+    made.include_router(router, prefix="/users")
+    inner = FastAPI()
+
+    @inner.get("/{one:path}")
+    async def get_mounted(one: str) -> str:
+        return f"mounted {one}"
+
+    made.mount("/mounted", inner)
+    described = made.openapi()
+    described["paths"]["/mounted/{one}"] = {
+        "get": {
+            "operationId": "get_mounted",
+            "parameters": [
+                {"name": "one", "in": "path", "required": True, "schema": {"type": "string"}}
+            ],
+            "responses": {},
+        }
+    }
+    return made
+
+
+async def test_a_path_argument_reaches_no_other_operation() -> None:
+    """ASGI paths are decoded; `/` would reach a route with another scope, or a hidden one."""
+    scopes = {"get_secret": {"users:secret"}, "*": ()}
+    async with serving(Pack.from_fastapi(nested(), scopes=scopes)) as server:
+        client = server.client(scopes=set())
+        reached = [
+            await client.call("get_user", name="al"),
+            await client.call("get_user", name="al%2Fsecret"),
+            await client.call("get_file", name="al", place="a/b"),
+            await client.call("get_mounted", one="x"),
+        ]
+        refused = [
+            await client.call(tool, **arguments)
+            for tool, arguments in (
+                ("get_user", {"name": "al/secret"}),
+                ("get_user", {"name": "me"}),
+                ("get_user", {"name": "7"}),
+                ("get_file", {"name": "al/x", "place": "y"}),
+                ("get_mounted", {"one": "x/y"}),
+                ("get_mounted", {"one": "x\\y"}),
+            )
+        ]
+
+    assert [one.text for one in reached] == [
+        "user al",
+        "user al%2Fsecret",
+        "a/b of al",
+        "mounted x",
+    ]
+    assert all(one.is_error for one in refused)
+    assert [("path is not one of GET /" in one.text) for one in refused] == [True] * 6
+    assert "With this value of `name`" in refused[0].text
 
 
 def test_a_description_is_a_mapping_or_a_file(tmp_path: Path) -> None:

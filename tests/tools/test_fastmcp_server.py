@@ -1,5 +1,6 @@
 """A FastMCP server that runs in this process, behind the gate."""
 
+import logging
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from fastmcp.utilities.types import Image
 from mcp.server.mcpserver import MCPServer
 
 from gatepost import Pack
+from gatepost.telemetry.logs import JsonFormatter
 from gatepost.testing import CallRefused, serving
 
 PIXEL = b"\x89PNG\r\n\x1a\n"
@@ -161,6 +163,62 @@ async def test_what_a_tool_asks_reaches_the_person() -> None:
     assert asked[0]["message"] == "How long for Emma?"
     assert EVENTS.count("asking") == 5
     assert mute.value.data == {"requiredCapabilities": {"elicitation": {}}}
+
+
+async def test_a_uri_is_served_as_it_is_checked() -> None:
+    """FastMCP normalises URIs, so that another spelling would reach what another scope guards."""
+    books: fastmcp.FastMCP[Any] = fastmcp.FastMCP("books")
+
+    @books.resource("https://intra/secret")
+    def guarded() -> str:
+        return "guarded"
+
+    @books.resource("https://{host}/{name}")
+    def opened(host: str, name: str) -> str:
+        return f"{name} at {host}"
+
+    @books.resource("file:///{path*}")
+    def filed(path: str) -> str:
+        return path
+
+    scopes: dict[str, Any] = {"https://intra/secret": {"books:secret"}, "*": ()}
+    async with serving(Pack.from_fastmcp(books, scopes=scopes)) as server:
+        client = server.client(scopes=set())
+        read = [
+            await client.read(uri)
+            for uri in ("https://intra/a%20b", "https://intra/%73ecret2", "file:///a/b")
+        ]
+        for host in ("INTRA", "intra:443", "%69ntra"):
+            with pytest.raises(CallRefused, match="Unknown resource"):
+                await client.read(f"https://{host}/secret")
+        with pytest.raises(CallRefused) as refused:
+            await client.read("https://intra/secret")
+
+    assert read == [["a b at intra"], ["secret2 at intra"], ["a/b"]]
+    assert refused.value.scopes == {"books:secret"}
+
+
+async def test_its_log_is_redacted(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """FastMCP's own handlers would write an exception with a tenant's secret to standard error."""
+    secret = "tenant-secret-Zx9-77"
+    books: fastmcp.FastMCP[Any] = fastmcp.FastMCP("books")
+
+    @books.tool
+    def fail() -> str:
+        raise RuntimeError(f"it was {secret}")
+
+    async with serving(Pack.from_fastmcp(books)) as server:
+        await server.secret("acme", "API_KEY", secret)
+        failed = await server.client("acme").call("fail")
+        records = [one for one in caplog.records if one.name.startswith("fastmcp")]
+        lines = [JsonFormatter().format(one) for one in records]
+
+    assert failed.is_error
+    assert logging.getLogger("fastmcp").handlers == []
+    assert any("[REDACTED:API_KEY]" in line for line in lines)
+    assert secret not in "".join(lines) + capfd.readouterr().err
 
 
 async def test_five_lines_are_enough() -> None:

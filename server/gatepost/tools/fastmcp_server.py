@@ -1,6 +1,7 @@
 """Add to a pack what a FastMCP server offers, which runs in this process."""
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from pydantic import AnyUrl, ValidationError
 
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.client import LEVELS
@@ -44,6 +46,7 @@ class FastMcpServer:
         self._user = import_module("mcp.server.auth.middleware.bearer_auth").AuthenticatedUser
         self._users = import_module("mcp.server.auth.middleware.auth_context").auth_context_var
         self._refused: type[Exception] = import_module("mcp").MCPError
+        _log_as_others()
 
     def connection(self, **handlers: Any) -> Any:
         """Return a client that connects in memory, in the era in which tools can ask."""
@@ -229,7 +232,7 @@ def _resource(
     return ResourceOffer(
         uri=uri,
         size=resource.size,
-        check=lambda _: uri,
+        check=lambda _: _served(uri),
         **_document(pack, server, resource, access.scopes_of(uri)),
     )
 
@@ -243,11 +246,25 @@ def _template_offer(
         uri = msgspec.json.decode(arguments, type=Read).uri
         if template.match(uri) is None:
             raise ToolFailure("not_found", NO_DOCUMENT)
-        return uri
+        return _served(uri)
 
     made = _document(pack, server, listed, access.scopes_of(template.text))
     offer = Template(template=template, check=check, **made)
     return msgspec.structs.replace(offer, completer=completer(offer, template.names, {}))
+
+
+def _served(uri: str) -> str:
+    """
+    Return the URI; ToolFailure if FastMCP serves another, which may have other scopes.
+
+    FastMCP reads URIs as pydantic spells them: `https://INTRA:443/x` as `https://intra/x`.
+    """
+    try:
+        if str(AnyUrl(uri)) == uri:
+            return uri
+    except ValidationError:
+        pass
+    raise ToolFailure("not_found", NO_DOCUMENT)
 
 
 def _document(
@@ -318,6 +335,14 @@ def _block(model: Any) -> dict[str, Any]:
     """Return a model of the SDK in MCP's form."""
     shown: dict[str, Any] = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return shown
+
+
+def _log_as_others() -> None:
+    """Take FastMCP's own handlers away: they write exceptions with what is secret in them."""
+    log = logging.getLogger("fastmcp")
+    log.handlers.clear()
+    log.setLevel(logging.NOTSET)
+    log.propagate = True
 
 
 def _finished(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -2,13 +2,15 @@
 
 from collections.abc import AsyncIterator, Mapping, MutableMapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import msgspec
+from starlette.routing import Match
 
-from gatepost import CallContext, OutboundReply, Pack, Sending
+from gatepost import CallContext, OutboundReply, Pack, Sending, ToolFailure
 from gatepost_authz import CALLER
 from gatepost_packs.openapi.description.operation import Operation
 from gatepost_packs.openapi.settings import Api
@@ -67,17 +69,24 @@ class InProcessOperation(Offered):
         ]
         transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport) as client:
-            reply = await client.request(
-                self.operation.entry.method,
-                url,
-                params=options.get("params"),
-                headers=options.get("headers"),
-                json=options.get("json"),
-                content=options.get("content"),
-                data=options.get("form"),
-                files=uploads or None,
-                timeout=None,
-            )
+            try:
+                request = client.build_request(
+                    self.operation.entry.method,
+                    url,
+                    params=options.get("params"),
+                    headers=options.get("headers"),
+                    json=options.get("json"),
+                    content=options.get("content"),
+                    data=options.get("form"),
+                    files=uploads or None,
+                    timeout=None,
+                )
+            except UnicodeEncodeError:
+                message = "A header holds characters that are not ASCII."
+                raise ToolFailure("validation", message) from None
+            if not self._is_reached_by(request.url.path):
+                raise self._misled()
+            reply = await client.send(request)
         most = options.get("max_bytes", len(reply.content))
         return OutboundReply(
             status=reply.status_code,
@@ -86,6 +95,46 @@ class InProcessOperation(Offered):
             truncated=len(reply.content) > most,
             url=url,
         )
+
+    def _is_reached_by(self, path: str) -> bool:
+        """
+        Return whether the app takes the decoded *path* to this operation's route.
+
+        ASGI paths are decoded, so a value with `/` could reach another route, without its scope.
+        """
+        template, method = self.operation.entry.path, self.operation.entry.method
+        if not any(one.target == "path" for one in self.arguments.listed):
+            return True
+        # Newer versions keep an included router as one route, and list the routes in it.
+        flat = getattr(import_module("fastapi.routing"), "iter_route_contexts", iter)
+        routes = list(flat(self._app.routes))
+        own = [
+            _pattern(one)
+            for one in routes
+            if getattr(one, "path_format", None) == template
+            and method in (getattr(one, "methods", None) or ())
+            and getattr(one, "include_in_schema", False)
+        ]
+        if not own:
+            # The app describes what another app does, which is mounted in it.
+            return path.count("/") == template.count("/") and "\\" not in path
+        scope = {"type": "http", "method": method, "path": path, "headers": []}
+        scope["root_path"] = getattr(self._app, "root_path", "")
+        taken = next((one for one in routes if one.matches(scope)[0] is Match.FULL), None)
+        # Routes of one pattern are one place: no value leads from one to the other.
+        return taken is not None and _pattern(taken) == own[-1]
+
+    def _misled(self) -> ToolFailure:
+        names = [one.name for one in self.arguments.listed if one.target == "path"]
+        told = ", ".join(f"`{name}`" for name in names)
+        place = f"{self.operation.entry.method} {self.operation.entry.path}"
+        message = f"With this value of {told} the path is not one of {place}."
+        return ToolFailure("validation", message, field=names[0] if len(names) == 1 else None)
+
+
+def _pattern(route: Any) -> str | None:
+    """Return the regular expression of a route's path; a route by host has none."""
+    return getattr(getattr(route, "path_regex", None), "pattern", None)
 
 
 def _encoded(document: Mapping[str, Any]) -> bytes:
