@@ -181,20 +181,33 @@ async def test_a_uri_is_served_as_it_is_checked() -> None:
     def filed(path: str) -> str:
         return path
 
-    scopes: dict[str, Any] = {"https://intra/secret": {"books:secret"}, "*": ()}
+    @books.resource("books://{shelf}/draft")
+    def draft(shelf: str) -> str:
+        return "guarded"
+
+    @books.resource("books://public/{name}")
+    def public(name: str) -> str:
+        return name
+
+    secret = {"books:secret"}
+    scopes: dict[str, Any] = {"https://intra/secret": secret, "books://{shelf}/draft": secret}
+    scopes["*"] = ()
     async with serving(Pack.from_fastmcp(books, scopes=scopes)) as server:
         client = server.client(scopes=set())
         read = [
             await client.read(uri)
             for uri in ("https://intra/a%20b", "https://intra/%73ecret2", "file:///a/b")
         ]
+        read.append(await client.read("books://public/emma"))
+        with pytest.raises(CallRefused):
+            await client.read("books://public/draft")
         for host in ("INTRA", "intra:443", "%69ntra"):
             with pytest.raises(CallRefused, match="Unknown resource"):
                 await client.read(f"https://{host}/secret")
         with pytest.raises(CallRefused) as refused:
             await client.read("https://intra/secret")
 
-    assert read == [["a b at intra"], ["secret2 at intra"], ["a/b"]]
+    assert read == [["a b at intra"], ["secret2 at intra"], ["a/b"], ["emma"]]
     assert refused.value.scopes == {"books:secret"}
 
 

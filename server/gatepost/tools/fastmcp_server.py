@@ -177,8 +177,10 @@ def add_offers(pack: "Pack", server: Any, access: "GivenAccess") -> None:
     for resource in found.resources:
         made = _resource(pack.name, connected, resource, access)
         pack.documents[made.key] = made
+    listed: list[Template] = []
     for template in found.templates:
-        kept = _template_offer(pack.name, connected, template, access)
+        kept = _template_offer(pack.name, connected, template, access, tuple(listed))
+        listed.append(kept)
         pack.templates[kept.key] = kept
     for prompt in found.prompts:
         offered = _prompt(pack.name, connected, prompt, access)
@@ -238,17 +240,24 @@ def _resource(
 
 
 def _template_offer(
-    pack: str, server: FastMcpServer, listed: Any, access: "GivenAccess"
+    pack: str,
+    server: FastMcpServer,
+    listed: Any,
+    access: "GivenAccess",
+    earlier: tuple[Template, ...],
 ) -> Template:
     template = UriTemplate(_template(listed))
+    scopes = access.scopes_of(template.text)
+    # FastMCP serves the first template that matches; the gate chooses the most literal one.
+    guarded = [one.template for one in earlier if not one.scopes <= scopes]
 
     def check(arguments: bytes) -> str:
         uri = msgspec.json.decode(arguments, type=Read).uri
-        if template.match(uri) is None:
+        if template.match(uri) is None or any(one.match(uri) is not None for one in guarded):
             raise ToolFailure("not_found", NO_DOCUMENT)
         return _served(uri)
 
-    made = _document(pack, server, listed, access.scopes_of(template.text))
+    made = _document(pack, server, listed, scopes)
     offer = Template(template=template, check=check, **made)
     return msgspec.structs.replace(offer, completer=completer(offer, template.names, {}))
 
