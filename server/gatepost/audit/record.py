@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.redaction.document import cleaned, is_clear, is_clear_before
+from gatepost.redaction.document import cleaned, is_clear_before
+from gatepost.redaction.redactor import are_clear
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
@@ -215,7 +216,7 @@ def shown(redacted: RedactedCall, most: int) -> str:
     data, redactor = arguments[: most + OVERLAP_BYTES], redacted.now()
     if not is_clear_before(data, most, redactor):
         # The quotation mark ends a string that the cut has left open.
-        clean = None if is_clear(data + b'"', redactor) else cleaned(data, redactor)
+        clean = None if are_clear([data + b'"'], redactor) else cleaned(data, redactor)
         data = data if clean is None else clean
     if len(arguments) <= most:
         return text(data.decode(errors="replace"), len(data))

@@ -23,7 +23,6 @@ from gatepost.audit.record import (
     text,
 )
 from gatepost.config.audit import AuditSettings
-from gatepost.redaction.document import is_clear
 from gatepost.redaction.redactor import Redactor, are_clear
 from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
 from gatepost.tools.api import Call, Failure, Tool
@@ -364,5 +363,5 @@ def plain_arguments(redacted_calls: Sequence[RedactedCall], most: int) -> set[in
             if are_clear([redacted.call.arguments for redacted in group], redactor):
                 found.update(map(id, group))
             else:
-                found.update(id(one) for one in group if is_clear(one.call.arguments, redactor))
+                found.update(id(one) for one in group if are_clear([one.call.arguments], redactor))
     return found

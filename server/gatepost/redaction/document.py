@@ -21,7 +21,6 @@ from gatepost.redaction.redactor import (
     quoted,
     replaced,
 )
-from gatepost.redaction.search import BACKSLASH
 
 BINARY = frozenset({b"blob", b"data"})
 """The members of MCP's content blocks whose value is base64."""
@@ -70,18 +69,6 @@ def cleaned(
     binary = document.without(redactor)
     numbers = document.numbers(redactor, split)
     return document.changed(found, binary, numbers) if found or binary or numbers else None
-
-
-def is_clear(encoded: bytes, redactor: Redactor) -> bool:
-    """
-    Return True only if `cleaned` would find nothing in this JSON document.
-
-    It decides the usual cases at a fraction of the cost: documents without escapes, and all those
-    of a tenant without secrets. Binary members are not looked into.
-    """
-    if BACKSLASH in encoded:
-        return redactor.plain and redactor.surely_clear(_strings(encoded))
-    return redactor.clear(encoded) and not quoted(encoded, redactor)
 
 
 def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:

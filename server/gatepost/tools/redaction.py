@@ -194,23 +194,13 @@ def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) ->
     if text is None or len(text) > most:
         return False
     if value is UNSET:
-        return (redactor.plain and redactor.surely_clear(text)) or _is_clear(text, redactor)
+        return _is_clear(text, redactor)
     if not isinstance(value, Raw):
         return False
     encoded = bytes(value)
-    if len(encoded) > most:
+    if BACKSLASH in encoded or len(encoded) > most or not _is_clear(text, redactor):
         return False
-    if encoded == text:
-        # What is found in the text of a document is also found in its strings.
-        return _is_clear_document(encoded, redactor) or _is_clear(text, redactor)
-    return _is_clear(text, redactor) and _is_clear_document(encoded, redactor)
-
-
-def _is_clear_document(encoded: bytes, redactor: Redactor) -> bool:
-    """Return whether there are no secrets; False also means that it would take long to know."""
-    if BACKSLASH in encoded:
-        return document.is_clear(encoded, redactor)
-    return _is_clear(encoded, redactor)
+    return encoded == text or _is_clear(encoded, redactor)
 
 
 def _only_text(outcome: Outcome) -> bytes | None:

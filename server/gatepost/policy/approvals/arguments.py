@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gatepost.policy.approvals.request import SealedArguments, Undecidable
 from gatepost.policy.idempotency.record import digest_of
 from gatepost.redaction import document
-from gatepost.redaction.redactor import is_prompt
+from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord
 from gatepost.tools.api import Tool, ToolFailure
@@ -93,7 +93,7 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
         for text in literals((path,), arguments)
     ]
     redactor = redaction.of(tenant)
-    if not written and is_prompt(arguments) and document.is_clear(arguments, redactor):
+    if not written and is_prompt(arguments) and are_clear([arguments], redactor):
         return arguments  # nearly always
     before = shown = document.cleaned(arguments, redactor) or arguments
     if written:
