@@ -16,7 +16,7 @@ from gatepost.tools.client import LEVELS
 from gatepost.tools.failure import FailureKind
 from gatepost.tools.function import OfferOptions, settled
 from gatepost.tools.offers import Prompt, PromptArgument, ResourceOffer, Template
-from gatepost.tools.prompt import completer
+from gatepost.tools.prompt import check_of, completer
 from gatepost.tools.resource import NO_DOCUMENT, Read
 from gatepost.tools.uri_template import UriTemplate
 
@@ -300,20 +300,6 @@ def _prompt(pack: str, server: FastMcpServer, listed: Any, access: "GivenAccess"
         for one in listed.arguments or ()
     )
     names = [one.name for one in arguments]
-    required = [one.name for one in arguments if one.required]
-
-    def check(raw: bytes) -> dict[str, str]:
-        try:
-            given = msgspec.json.decode(raw, type=dict[str, str])
-        except msgspec.DecodeError:
-            raise ToolFailure("validation", "The arguments of a prompt are texts.") from None
-        for name in required:
-            if name not in given:
-                raise ToolFailure("validation", f"`{name}` is required.", field=name)
-        for name in given:
-            if name not in names:
-                raise ToolFailure("validation", f"`{name[:64]}` is no argument.", field=name[:64])
-        return given
 
     async def invoke(ctx: CallContext, given: Mapping[str, str]) -> Outcome:
         answer = await server.answer(
@@ -325,7 +311,7 @@ def _prompt(pack: str, server: FastMcpServer, listed: Any, access: "GivenAccess"
     offer = Prompt(
         description=_description(listed),
         arguments=arguments,
-        check=check,
+        check=check_of(arguments),
         invoke=invoke,
         **settled("prompt", listed.name, pack, options),
     )

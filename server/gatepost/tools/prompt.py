@@ -1,6 +1,6 @@
 """Prompts from functions, and the suggestions for arguments of prompts and templates."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -60,6 +60,28 @@ def completer(
         invoke=invoke,
         **inherited(owner),
     )
+
+
+def check_of(arguments: Sequence[PromptArgument]) -> Callable[[bytes], dict[str, str]]:
+    """Return the check of a prompt that another server defines, whose arguments are texts."""
+    known = {one.name for one in arguments}
+    required = [one.name for one in arguments if one.required]
+
+    def check(raw: bytes) -> dict[str, str]:
+        try:
+            given = msgspec.json.decode(raw, type=dict[str, str])
+        except msgspec.DecodeError:
+            raise ToolFailure("validation", "The arguments of a prompt are texts.") from None
+        for name in required:
+            if name not in given:
+                raise ToolFailure("validation", f"`{name}` is required.", field=name)
+        if others := given.keys() - known:
+            name = min(others)[:64]
+            message = f"`{name}` is no argument of this prompt."
+            raise ToolFailure("validation", message, field=name)
+        return given
+
+    return check
 
 
 def _answered(suggested: Any) -> Outcome:

@@ -21,7 +21,7 @@ from gatepost.tools.api import (
 from gatepost.tools.content import Icon, Relevance
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.offers import Completer, Prompt, PromptArgument, ResourceOffer, Template
-from gatepost.tools.prompt import completer
+from gatepost.tools.prompt import check_of, completer
 from gatepost.tools.resource import NO_DOCUMENT, Read
 from gatepost.tools.secret import secret_arguments
 from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR
@@ -200,7 +200,7 @@ class _ServerOfferBuilder:
         offer = Prompt(
             name=offered_name(self._server.name, definition.key),
             arguments=arguments,
-            check=_prompt_check(arguments),
+            check=check_of(arguments),
             invoke=self._calls.prompt(self._server, definition),
             **self._common(definition),
         )
@@ -245,27 +245,6 @@ class _ServerOfferBuilder:
             return made
         invoke = self._calls.completion(self._server, definition)
         return msgspec.structs.replace(made, suggests=True, invoke=invoke)
-
-
-def _prompt_check(arguments: tuple[PromptArgument, ...]) -> Callable[[bytes], dict[str, str]]:
-    known = {one.name for one in arguments}
-    required = [one.name for one in arguments if one.required]
-
-    def check(raw: bytes) -> dict[str, str]:
-        try:
-            given = msgspec.json.decode(raw, type=dict[str, str])
-        except msgspec.DecodeError:
-            raise ToolFailure("validation", "The arguments of a prompt are texts.") from None
-        for name in required:
-            if name not in given:
-                raise ToolFailure("validation", f"`{name}` is missing.", field=name)
-        if others := given.keys() - known:
-            name = min(others)[:64]
-            message = f"`{name}` is not an argument of this prompt."
-            raise ToolFailure("validation", message, field=name)
-        return given
-
-    return check
 
 
 def _template_check(template: UriTemplate) -> Callable[[bytes], str]:
