@@ -1,6 +1,6 @@
 """What `Pack.from_openapi` and `Pack.from_fastapi` do: packs in an author's own file."""
 
-from collections.abc import AsyncIterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Iterable, Mapping, MutableMapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -54,7 +54,7 @@ class InProcessOperation(Offered):
 
     def __init__(self, app: Any, api: Api, operation: Operation, base: str, home: str) -> None:
         super().__init__(api, operation, base, home)
-        self._app = app
+        self._app, self._pattern = app, _own_pattern(app, operation)
 
     async def sent(self, ctx: CallContext, url: str, options: Sending) -> OutboundReply:
         """Send the request to the app, as the call's caller."""
@@ -105,24 +105,16 @@ class InProcessOperation(Offered):
         template, method = self.operation.entry.path, self.operation.entry.method
         if not any(one.target == "path" for one in self.arguments.listed):
             return True
-        # Newer versions keep an included router as one route, and list the routes in it.
-        flat = getattr(import_module("fastapi.routing"), "iter_route_contexts", iter)
-        routes = list(flat(self._app.routes))
-        own = [
-            _pattern(one)
-            for one in routes
-            if getattr(one, "path_format", None) == template
-            and method in (getattr(one, "methods", None) or ())
-            and getattr(one, "include_in_schema", False)
-        ]
-        if not own:
+        if self._pattern is None:
             # The app describes what another app does, which is mounted in it.
             return path.count("/") == template.count("/") and "\\" not in path
         scope = {"type": "http", "method": method, "path": path, "headers": []}
         scope["root_path"] = getattr(self._app, "root_path", "")
-        taken = next((one for one in routes if one.matches(scope)[0] is Match.FULL), None)
+        taken = next(
+            (one for one in _routes(self._app) if one.matches(scope)[0] is Match.FULL), None
+        )
         # Routes of one pattern are one place: no value leads from one to the other.
-        return taken is not None and _pattern(taken) == own[-1]
+        return taken is not None and _pattern(taken) == self._pattern
 
     def _misled(self) -> ToolFailure:
         names = [one.name for one in self.arguments.listed if one.target == "path"]
@@ -130,6 +122,26 @@ class InProcessOperation(Offered):
         place = f"{self.operation.entry.method} {self.operation.entry.path}"
         message = f"With this value of {told} the path is not one of {place}."
         return ToolFailure("validation", message, field=names[0] if len(names) == 1 else None)
+
+
+def _routes(app: Any) -> Iterable[Any]:
+    """Return the routes; newer versions keep an included router as one, and list those in it."""
+    flat = getattr(import_module("fastapi.routing"), "iter_route_contexts", iter)
+    found: Iterable[Any] = flat(app.routes)
+    return found
+
+
+def _own_pattern(app: Any, operation: Operation) -> str | None:
+    """Return the pattern of the route that serves an operation; None if the app has none."""
+    entry = operation.entry
+    own = [
+        _pattern(one)
+        for one in _routes(app)
+        if getattr(one, "path_format", None) == entry.path
+        and entry.method in (getattr(one, "methods", None) or ())
+        and getattr(one, "include_in_schema", False)
+    ]
+    return own[-1] if own else None
 
 
 def _pattern(route: Any) -> str | None:
