@@ -68,7 +68,10 @@ class SignedInTokens:
                 if found is None or found.access_token != old.access_token:
                     return found
                 tokens = await self._browser.refreshed(found)
-                self._write(tokens)
+                try:
+                    self._kept.write(tokens)
+                except OSError as error:
+                    self._not_kept(error)
                 return tokens
         except (SignInFailed, Unreachable, OSError):
             return None
@@ -83,21 +86,17 @@ class SignedInTokens:
 
     async def _keep(self, tokens: KeptTokens) -> None:
         """Write tokens when no other command writes, or signs out."""
+        if self._kept is None:
+            return
         try:
-            if self._kept is not None:
-                async with self._kept.alone():
-                    self._write(tokens)
-        except OSError as error:
-            self._tell(f"The sign-in is not kept: {error}")
-            self._kept = None
-
-    def _write(self, tokens: KeptTokens) -> None:
-        try:
-            if self._kept is not None:
+            async with self._kept.alone():
                 self._kept.write(tokens)
         except OSError as error:
-            self._tell(f"The sign-in is not kept: {error}")
-            self._kept = None
+            self._not_kept(error)
+
+    def _not_kept(self, error: OSError) -> None:
+        self._tell(f"The sign-in is not kept: {error}")
+        self._kept = None
 
 
 async def no_sign_in(refused: HttpAnswer) -> str:

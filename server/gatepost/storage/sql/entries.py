@@ -137,8 +137,7 @@ async def tenants(database: Database, subject: str) -> list[str]:
 async def latest(database: Database, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
     """Return the entries of all tenants with that key and their tenant, the newest first."""
     which = {"its_subject": subject, "its_key": key, "most": most}
-    found = [dict(row._mapping) for row in await database.rows(_LATEST, which)]
-    return [(values.pop("tenant"), Entry(**values)) for values in found]
+    return [_of_tenant(row) for row in await database.rows(_LATEST, which)]
 
 
 async def entries_of(
@@ -148,9 +147,14 @@ async def entries_of(
     found: dict[str, list[Entry]] = {}
     which = {"tenants": [*tenants], "its_subject": subject}
     for row in await database.rows(_OF_THESE, which):
-        entry = Entry(**dict(zip(Entry.__struct_fields__, row[1:], strict=True)))
-        found.setdefault(row.tenant, []).append(entry)
+        tenant, entry = _of_tenant(row)
+        found.setdefault(tenant, []).append(entry)
     return found
+
+
+def _of_tenant(row: Any) -> tuple[str, Entry]:
+    values = dict(row._mapping)
+    return values.pop("tenant"), Entry(**values)
 
 
 async def replace_entries(
