@@ -115,6 +115,7 @@ class JwtVerifier:
         whole = EMPTY_DIGEST.copy()  # as in `key_of`
         whole.update(token)
         kept = self.decisions.entries.get((whole.digest(), target.url, self.registry.generation))
+        # As `VerdictCache.get`, which nearly every call would enter otherwise.
         if kept is None or kept.version != kept.keys.version:
             return None
         return kept.caller if kept.made_at <= self.clock() < kept.ends_at else None

@@ -15,7 +15,6 @@ from mcp.server.mcpserver.utilities.types import Image
 
 from gatepost.cli.main import main
 from gatepost.cli.remote import value_of
-from gatepost.mcp_client.kept_sign_in import KeptSignIn, KeptTokens
 from tests.support import commands
 from tests.support.cases import each
 from tests.support.client import Client
@@ -127,40 +126,6 @@ def test_a_person_signs_in_and_calls(dev: Gatepost) -> None:
 
 
 TOKENS = ("access_token", "refresh_token")
-
-
-def test_a_sign_in_that_others_can_read_is_not_used(tmp_path: Path) -> None:
-    """Nor one of another server, of another version, or behind a link."""
-    url = "http://127.0.0.1:9/mcp"
-    kept = KeptSignIn(tmp_path / "gatepost/sign-ins", url, "")
-    tokens = KeptTokens(
-        url=url,
-        resource=url,
-        issuer="http://127.0.0.1:9",
-        client_id="c",
-        token_endpoint="http://127.0.0.1:9/token",
-        access_token="secret",
-    )
-    kept.write(tokens)
-    assert kept.read() == tokens
-    (file,) = (tmp_path / "gatepost/sign-ins").iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
-    file.chmod(0o640)
-    with pytest.raises(PermissionError, match="can be read by other users"):
-        kept.read()
-    refused = here(tmp_path, "sign-out", "--url", url)
-    file.chmod(0o600)
-    for content in (b"{}", file.read_bytes().replace(b":9/mcp", b":9/other")):
-        file.write_bytes(content)
-        assert kept.read() is None
-    file.rename(tmp_path / "elsewhere")
-    file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic links"):
-        kept.read()
-
-    assert refused.exit_code == 1
-    assert "can be read by other users; delete it" in refused.output
-    assert "secret" not in refused.output
 
 
 def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:

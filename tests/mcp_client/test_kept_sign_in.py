@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from gatepost.cli.main import main
 from gatepost.mcp_client.access_tokens import SignedInTokens
@@ -168,3 +169,29 @@ def test_folders_are_closed_to_others(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (shared.exit_code, theirs.exit_code) == (1, 1)
     assert f"{folder} can be changed by other users" in shared.output
     assert f"{folder} belongs to another user" in theirs.output
+
+
+def test_a_sign_in_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    """Nor one of another server, of another version, or behind a link."""
+    kept = kept_in(tmp_path)
+    written = replace(tokens(), access_token="secret")
+    kept.write(written)
+    assert kept.read() == written
+    (file,) = (tmp_path / "gatepost/sign-ins").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o640)
+    with pytest.raises(PermissionError, match="can be read by other users"):
+        kept.read()
+    refused = sign_out(tmp_path)
+    file.chmod(0o600)
+    for content in (b"{}", file.read_bytes().replace(b":9/mcp", b":9/other")):
+        file.write_bytes(content)
+        assert kept.read() is None
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        kept.read()
+
+    assert refused.exit_code == 1
+    assert "can be read by other users; delete it" in refused.output
+    assert "secret" not in refused.output

@@ -34,10 +34,8 @@ def told(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
     return {name: value for name, value in values.items() if not name.startswith("GATEPOST")}
 
 
-async def test_tenants_that_begin_together_share_a_reading(
-    secrets: SecretCache, vault: SecretStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that come while it runs share the next one; each gets its own, and what fails fails."""
+def readings(monkeypatch: pytest.MonkeyPatch, refused: str = "") -> list[set[str]]:
+    """The tenants of each reading from now on; that of *refused* alone fails."""
     asked: list[set[str]] = []
     real = SecretStore.sealed
 
@@ -46,11 +44,19 @@ async def test_tenants_that_begin_together_share_a_reading(
     ) -> Mapping[str, Sequence[Entry]]:
         asked.append(set(tenants))
         await asyncio.sleep(0)
-        if asked[-1] == {"d"}:
+        if asked[-1] == {refused}:
             raise StoreUnavailable("not now")
         return await real(vault, tenants)
 
     monkeypatch.setattr(SecretStore, "sealed", counted)
+    return asked
+
+
+async def test_tenants_that_begin_together_share_a_reading(
+    secrets: SecretCache, vault: SecretStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come while it runs share the next one; each gets its own, and what fails fails."""
+    asked = readings(monkeypatch, refused="d")
     await vault.put("a", "KEY", ONE)
     await vault.put("b", "KEY", TWO)
     first = [asyncio.create_task(known(secrets, tenant)) for tenant in "abc"]
@@ -69,22 +75,13 @@ async def test_tenants_that_call_are_read_again_together(
     secrets: SecretCache, elsewhere: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In time, and at once after a change; those that do not call wait for their next call."""
-    asked: list[set[str]] = []
-    real = SecretStore.sealed
-
-    async def counted(
-        vault: SecretStore, tenants: Collection[str]
-    ) -> Mapping[str, Sequence[Entry]]:
-        asked.append(set(tenants))
-        return await real(vault, tenants)
-
     for tenant in ("acme", "globex", "idle"):
         await elsewhere.put(tenant, "KEY", ONE)
         await known(secrets, tenant)
     assert secrets.loaded("acme")
     assert secrets.loaded("globex")
     clock.now += FRESH_S - 1
-    monkeypatch.setattr(SecretStore, "sealed", counted)
+    asked = readings(monkeypatch)
     await secrets.look()
     assert asked == [{"acme", "globex"}]
 
