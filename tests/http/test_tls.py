@@ -183,8 +183,8 @@ def accepts(server: Encrypted) -> bool:
     """Whether it takes connections."""
     try:
         server.plain().close()
-    except ConnectionRefusedError:
-        return False
+    except (ConnectionRefusedError, ConnectionResetError):
+        return False  # reset: it was in the queue when the socket was closed
     return True
 
 
