@@ -65,6 +65,8 @@ class Postgres:
         self._programs = _installed() / PACKAGE / VERSION_FOLDER / "bin"
         self._user: str | None = None
         self._process: Process | None = None
+        self._signalled: set[int] = set()
+        """The children that were stopped, and must go on."""
         if os.geteuid() == 0:
             self._user = "nobody"
             self._programs = _copied(self._folder)
@@ -115,8 +117,14 @@ class Postgres:
         assert self._process is not None
         parent = self._process.process.pid
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        for pid in (parent, *map(int, children)):
-            os.kill(pid, number)
+        # The kernel may leave out a child if another one ends while it lists them: one that was
+        # stopped would then never go on.
+        self._signalled |= {*map(int, children)}
+        for pid in (parent, *self._signalled):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if number != signal.SIGSTOP:
+            self._signalled.clear()
 
     def remove(self) -> None:
         """Stop it, if it runs, and leave nothing behind."""
