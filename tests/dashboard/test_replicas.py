@@ -28,7 +28,7 @@ from tests.dashboard.conftest import HttpBrowser
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import Server
-from tests.support.stores import Postgres, Valkey
+from tests.support.stores import POOLED, Postgres, Valkey
 
 WITHIN_S = 30
 LIMITS = LimitsSettings(
@@ -101,19 +101,20 @@ def pair_on(root: Path, database: str, shared: str) -> Iterator[Pair]:
             yield pair
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["postgresql", POOLED])
 def pair(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     postgres_server: Postgres,
     postgres_template: str,
     valkey_server: Valkey,
 ) -> Iterator[Pair]:
     root = tmp_path_factory.mktemp("pair")
-    with (
-        postgres_server.database(like=postgres_template) as database,
-        pair_on(root, database, valkey_server.url()) as made,
-    ):
-        yield made
+    with postgres_server.database(like=postgres_template) as database:
+        if request.param == "pgbouncer":
+            database = request.getfixturevalue("pgbouncer").url(database)
+        with pair_on(root, database, valkey_server.url()) as made:
+            yield made
 
 
 @pytest.fixture(scope="module")

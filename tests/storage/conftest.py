@@ -13,7 +13,7 @@ from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.storage.tasks import TaskRecord
-from tests.support.stores import PgBouncer, Postgres, Valkey, sqlite_url
+from tests.support.stores import POOLED, Postgres, Valkey, a_sql_url
 
 HOUR = 3600.0
 
@@ -108,30 +108,16 @@ def outbox_message(**settings: Any) -> OutboxMessage:
     )
 
 
-POOLED = pytest.param("pgbouncer", marks=pytest.mark.slow)
-"""PostgreSQL behind PgBouncer, where each transaction may have another session."""
-
-
 @pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where records are kept, once for each backend."""
-    return "memory:" if request.param == "memory" else _sql_url(request, tmp_path)
+    return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", POOLED])
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where records are kept that several processes share."""
-    return _sql_url(request, tmp_path)
-
-
-def _sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    url: str = request.getfixturevalue("emptied_postgres")
-    if request.param == "postgresql":
-        return url
-    pooler: PgBouncer = request.getfixturevalue("pgbouncer")
-    return pooler.url(url)
+    return a_sql_url(request, tmp_path)
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+import pytest
+
 from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.tables import METADATA
 from tests.support.processes import Process, free_port
@@ -288,6 +290,21 @@ def pgbouncer_program() -> str | None:
     """Where PgBouncer is, if it is installed."""
     places = (os.environ.get("PATH", ""), "/usr/sbin")  # Debian's users have no /usr/sbin
     return shutil.which("pgbouncer", path=os.pathsep.join(places))
+
+
+POOLED = pytest.param("pgbouncer", marks=pytest.mark.slow)
+"""PostgreSQL behind PgBouncer, where each transaction may have another session."""
+
+
+def a_sql_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """Where a fixture keeps records whose parameter is sqlite, postgresql or `POOLED`."""
+    if request.param == "sqlite":
+        return sqlite_url(folder)
+    url: str = request.getfixturevalue("emptied_postgres")
+    if request.param == "postgresql":
+        return url
+    pooler: PgBouncer = request.getfixturevalue("pgbouncer")
+    return pooler.url(url)
 
 
 VALKEY_PASSWORD = "valkey-password-that-no-log-shows"

@@ -36,7 +36,7 @@ from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.watch import ChangeWatch
-from tests.support.stores import sqlite_url
+from tests.support.stores import POOLED, a_sql_url
 
 Answer = UpstreamMessage | ConnectionFailure
 EVERYTHING: Mapping[str, Any] = {
@@ -232,15 +232,10 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where records are kept, once for each backend."""
-    if request.param == "memory":
-        return "memory:"
-    if request.param == "sqlite":
-        return sqlite_url(tmp_path)
-    url: str = request.getfixturevalue("emptied_postgres")
-    return url
+    return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
 
 
 @pytest.fixture
