@@ -265,6 +265,9 @@ auth_type = scram-sha-256
 auth_file = {self._folder}/users
 pool_mode = transaction
 default_pool_size = 2
+; `empty` ends its sessions, which it may not have noticed when the next test comes.
+server_check_delay = 0
+server_check_query = select 1
 """)
         (self._folder / "users").write_text(f'"{POSTGRES_USER}" "{POSTGRES_PASSWORD}"\n')
         user = None
