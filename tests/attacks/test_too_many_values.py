@@ -13,7 +13,14 @@ from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Outcome, Pack
 from gatepost.tools.forms import mistake_in
-from gatepost.tools.json_shape import MOST_DIGITS, MOST_VALUES, excess, most_values, outside_strings
+from gatepost.tools.json_shape import (
+    COUNTED_BYTES,
+    MOST_DIGITS,
+    MOST_VALUES,
+    excess,
+    most_values,
+    outside_strings,
+)
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.schema_branches import branching_of
 from tests.rest.conftest import RestEndpoint
@@ -133,8 +140,16 @@ def test_values_are_counted_as_a_parser_counts_them(value: Any, indent: int | No
 
     assert found == count(value)
     assert most_values(body) >= found
+    assert most_values(body + b" " * COUNTED_BYTES) >= found
     assert (excess(body, found - 1) is None) == (len(body) <= 2 * (found - 1))
     assert excess(body, found) is None
+
+
+def test_the_commas_of_a_long_text_are_no_values() -> None:
+    """A document is checked at once, whatever it holds, and not in a thread as a long list is."""
+    body = json.dumps({"title": "a, b", "text": "one, two, [three]\n" * 1_000}).encode()
+
+    assert most_values(body) == 3
 
 
 def test_a_long_number_is_refused_and_a_long_text_of_digits_is_not() -> None:

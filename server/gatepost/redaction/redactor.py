@@ -21,7 +21,7 @@ from gatepost.redaction.search import (
     NEWLINE,
     PERCENT,
     RETURN,
-    STEP_BYTES,
+    SCREENED_BYTES,
     Automaton,
     TooMuch,
     layers,
@@ -98,13 +98,13 @@ class Redactor:
 
     def clear(self, text: bytes) -> bool:
         """Return whether the text contains nothing to redact; every call uses this."""
-        if len(text) <= STEP_BYTES and not (has_layers(text) or self._search(text, True)):
+        if len(text) <= SCREENED_BYTES and not (has_layers(text) or self._search(text, True)):
             return True  # nearly always
         return not self.spans(text)
 
     def surely_clear(self, text: bytes) -> bool:
         """Return whether a search alone shows that there is nothing to redact."""
-        if len(text) <= STEP_BYTES and not has_layers(text):
+        if len(text) <= SCREENED_BYTES and not has_layers(text):
             return not self._search(text, True)
         # With several automata some of the secrets are those of a caller.
         return len(self._automata) == 1 and self._automata[0].surely_clear(text)
@@ -121,7 +121,7 @@ class Redactor:
         """
         if self.plain:
             return []
-        if len(text) <= STEP_BYTES and not (has_layers(text) or self._search(text, True)):
+        if len(text) <= SCREENED_BYTES and not (has_layers(text) or self._search(text, True)):
             return []  # nearly always
         return self._spans(text, Automaton.values)
 

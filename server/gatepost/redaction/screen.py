@@ -1,0 +1,80 @@
+"""Finds where in a long text a search is worth while, at several times the speed of the search."""
+
+from collections.abc import Collection, Iterator
+from operator import itemgetter
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
+PIECE_BYTES = 4
+PIECES_AT_ONCE = 64
+"""
+The most patterns that the library compares with vector instructions; with more of them it looks at
+one byte after another.
+"""
+MOST_PASSES = 8
+"""So many passes take half as long as a search; above, every byte is searched."""
+MOST_WINDOWS = MOST_PASSES * PIECES_AT_ONCE
+STEP_BYTES = 65_536
+"""The bytes that are screened at once."""
+MOST_PLACES = 64
+"""More places in one step, which an attacker can cause, are not told apart."""
+
+_COMMON = frozenset(b"etaoinsrhldcumfpgwy ")
+_start = itemgetter(1)
+
+
+class Screen:
+    """
+    Knows the places outside of which none of some windows can be.
+
+    Each window holds one of a few short pieces, which are searched for instead: the library
+    compares few and short patterns with many bytes at once.
+    """
+
+    def __init__(self, windows: Collection[bytes]) -> None:
+        pieces = sorted(_pieces(windows), key=len)
+        self._passes = [
+            BytesAhoCorasick(pieces[at : at + PIECES_AT_ONCE], MatchKind.LeftmostFirst)
+            for at in range(0, len(pieces), PIECES_AT_ONCE)
+        ]
+        # A piece that begins within another one is not found, but the other one is.
+        self._reach = max(map(len, windows)) + PIECE_BYTES
+
+    def places(self, text: bytes) -> Iterator[tuple[int, int]]:
+        """Yield the beginning and end of each place, in order and apart from each other."""
+        begin = end = 0
+        for first, last in self._near(text):
+            if first > end:
+                if end:
+                    yield begin, end
+                begin = first
+            end = max(end, last)
+        if end:
+            yield begin, min(end, len(text))
+
+    def _near(self, text: bytes) -> Iterator[tuple[int, int]]:
+        for step in range(0, len(text), STEP_BYTES):
+            part = text[step : step + STEP_BYTES + PIECE_BYTES]
+            found = [hit for one in self._passes for hit in one.find_matches_as_indexes(part)]
+            if not found:
+                continue
+            if len(found) > MOST_PLACES:
+                found = [(0, 0, len(part))]
+            for _, start, end in sorted(found, key=_start):
+                yield max(step + start - self._reach, 0), step + end + self._reach
+
+
+def screen_of(windows: Collection[bytes]) -> Screen | None:
+    """Return a screen; None where a search of every byte takes no longer."""
+    return Screen(windows) if 0 < len(windows) <= MOST_WINDOWS else None
+
+
+def _pieces(windows: Collection[bytes]) -> set[bytes]:
+    """Return strings so that each window holds one of them: few, and rare in texts."""
+    found: set[bytes] = set()
+    for window in sorted(windows, key=lambda one: (len(one), one)):
+        size = min(PIECE_BYTES, len(window))
+        held = [window[at : at + size] for at in range(len(window) - size + 1)]
+        if found.isdisjoint(held) and not any(piece in window for piece in found):
+            found.add(min(held, key=lambda piece: sum(byte in _COMMON for byte in piece)))
+    return found

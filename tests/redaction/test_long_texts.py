@@ -1,0 +1,72 @@
+"""In a long text a secret is found wherever it stands, and beside whatever."""
+
+import pytest
+
+from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.screen import STEP_BYTES
+from tests.redaction.echo_server import FORMS
+from tests.support.cases import each
+
+VALUE = "correct-horse-battery-staple"
+FEW = {"PASSWORD": VALUE}
+MANY = FEW | {f"S{number}": f"{number:04}-another-value" for number in range(100)}
+"""Too many to screen a text for."""
+REDACTORS = {"few": Redactor(FEW), "many": Redactor(MANY)}
+TOKENS = {
+    "GITHUB_TOKEN": "ghp_" + "a1B2" * 9,
+    "OPENAI_KEY": "sk-" + "0123456789abcdef" * 2,
+    "SENDGRID_KEY": "SG." + "a1" * 11 + "." + "b2" * 21 + "c",
+}
+LINE = "A line of a document, as agents send and read them: many of it.\n"
+BESIDE = {
+    "lines": LINE,
+    "indented lines": f"    {LINE}",
+    "one line": LINE.replace("\n", " "),
+    "lines as Windows ends them": LINE.replace("\n", "\r\n"),
+    "beginnings of tokens": "sk- hf_ eyJ ghp_ SG. AKIA ",
+}
+
+
+def around(filler: str, at: int, planted: str) -> tuple[str, str, str]:
+    """What stands before *planted* at that byte of a long text, it, and what stands behind it."""
+    before = (filler * (at // len(filler) + 1))[:at]
+    return f"{before[:-1]}|", planted, f"|{filler * 20}"
+
+
+@pytest.mark.requirement("P13")
+@each(("many", "beside"), [(many, beside) for many in REDACTORS for beside in BESIDE], ids=str)
+def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str) -> None:
+    """Also where what is searched at once begins and ends, and next to what looks like a secret."""
+    redactor = REDACTORS[many]
+    for name, secret in {"PASSWORD": VALUE, **TOKENS}.items():
+        for at in (2_000, *range(STEP_BYTES - len(secret) - 8, STEP_BYTES + 8, 9)):
+            before, planted, behind = around(BESIDE[beside], at, secret)
+
+            assert redactor.clean(before + planted + behind) == f"{before}[REDACTED:{name}]{behind}"
+
+
+@pytest.mark.requirement("P13")
+@each("form", sorted(FORMS), ids=str)
+@each("many", sorted(REDACTORS), ids=str)
+def test_each_encoding_is_found_in_a_long_text(form: str, many: str) -> None:
+    """However many secrets there are."""
+    written = FORMS[form].encode(VALUE)
+    before, planted, behind = around(LINE, STEP_BYTES - len(written) // 2, written)
+
+    clean = REDACTORS[many].clean(before + planted + behind)
+
+    assert clean.count("[REDACTED:PASSWORD]") == 1
+    assert clean.startswith(before)
+    assert clean.endswith(behind)
+
+
+@pytest.mark.requirement("P13")
+@each("indent", ["", " ", "\t", "\v", "\f"], ids=repr)
+def test_a_secret_over_several_lines_of_a_long_text_is_found(indent: str) -> None:
+    """A line may be indented by any blank, and the lines before it need not be."""
+    broken = f"\n{indent}".join(VALUE[at : at + 5] for at in range(0, len(VALUE), 5))
+    before, planted, behind = around(LINE, 30_000, broken)
+
+    assert REDACTORS["few"].clean(before + planted + behind) == (
+        f"{before}[REDACTED:PASSWORD]{behind}"
+    )
