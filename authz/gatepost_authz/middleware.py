@@ -198,8 +198,8 @@ def _unusual(value: bytes) -> str:
 
 class OneStepSend:
     """
-    ASGI's `send` of a server that has a shorter way for an answer that is whole: one step instead
-    of two messages. A server's class inherits from it to say so.
+    ASGI's `send` of a server that has a shorter way for an answer that is whole, and for streams:
+    one step instead of messages. A server's class inherits from it to say so.
     """
 
     __slots__ = ()
@@ -215,6 +215,14 @@ class OneStepSend:
         *fields* say nothing of length, coding or connection, which are added.
         """
         raise NotImplementedError
+
+    def begin_stream(self, status: int, fields: tuple[Field, ...], first: bytes) -> bool:
+        """Send the head of a stream and its first part; False: they have to go as messages."""
+        return False
+
+    def send_part(self, part: bytes, *, more: bool) -> bool:
+        """Send a part of a stream, the last one without *more*; False: it must go as a message."""
+        return False
 
 
 async def send_response(send: Send, status: int, fields: tuple[Field, ...], body: bytes) -> None:

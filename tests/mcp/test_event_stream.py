@@ -1,18 +1,21 @@
 """Open streams on real connections: a client that reads nothing costs little, and not for ever."""
 
 import asyncio
+import re
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from gatepost import CallContext, Pack
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.mcp.event_stream import begin
 from gatepost_authz.middleware import CALLER
 from tests.http.wire import SOON, serving
 from tests.support.client import modern
-from tests.support.endpoint import EndpointClient
+from tests.support.endpoint import META, EndpointClient
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.anyio
@@ -21,12 +24,37 @@ MOST_CHANGES = 200_000
 """More than any system's buffers for one connection hold."""
 
 
-def request() -> bytes:
-    """A listen request, byte for byte."""
-    fields, body = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+pack = Pack("chatter")
+MESSAGES = 180
+"""No more than may come at once."""
+
+
+@pack.tool()
+async def chatter(ctx: CallContext) -> str:
+    """Speak from two tasks, more than any system's buffers for one connection hold."""
+    numbers = iter(range(MESSAGES))
+
+    async def speak() -> None:
+        for number in numbers:
+            await ctx.log("info", [number, "x" * 16_000])
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(speak())
+        tasks.create_task(speak())
+    return "spoken"
+
+
+def request(method: str, params: Mapping[str, Any]) -> bytes:
+    """A request, byte for byte."""
+    fields, body = modern(method, params)
     lines = [f"{name}: {value}" for name, value in fields]
     lines += ["Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join(["POST /mcp HTTP/1.1", *lines]).encode() + b"\r\n\r\n" + body
+
+
+def listen() -> bytes:
+    """A listen request, byte for byte."""
+    return request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
 
 
 def gated(client: EndpointClient) -> Any:
@@ -53,7 +81,7 @@ async def test_a_client_that_reads_nothing_costs_one_message_and_is_cut_off(prot
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.connect(("127.0.0.1", port))
-            deaf.sendall(request())
+            deaf.sendall(listen())
             await until(lambda: len(client.streams) == 1)
             (stream,) = client.streams
             feed = client.feed.of("acme")
@@ -79,13 +107,34 @@ async def test_a_client_that_hangs_up_frees_its_place(protocol: Any) -> None:
     client = EndpointClient()
     async with serving(gated(client), protocol) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request())
+        writer.write(listen())
         await asyncio.wait_for(reader.readuntil(b"acknowledged"), SOON)
         assert len(client.streams) == 1
         writer.close()
         await writer.wait_closed()
 
         await until(lambda: len(client.streams) == 0)
+
+
+@pytest.mark.requirement("LG-03")
+async def test_messages_come_in_order_to_a_client_that_reads_late() -> None:
+    """Where one waits for the client, those after it wait, too, whatever part of the tool spoke."""
+    told = {META + "logLevel": "info"}
+    call = request("tools/call", {"name": "chatter", "arguments": {}, "_meta": told})
+    async with serving(gated(EndpointClient(pack.offers)), HttptoolsProtocol) as port:
+        with socket.socket() as late:
+            late.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            late.connect(("127.0.0.1", port))
+            late.sendall(call)
+            late.settimeout(SOON)
+            heard = b""
+            while not heard.endswith(b"\r\n0\r\n\r\n"):
+                piece = await asyncio.to_thread(late.recv, 65_536)
+                assert piece, "the connection ended within the stream"
+                heard += piece
+
+    numbers = [int(one) for one in re.findall(rb'"data":\[(\d+),', heard)]
+    assert numbers == [*range(MESSAGES)]
 
 
 async def test_work_that_never_waits_is_done_at_once() -> None:

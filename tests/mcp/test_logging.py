@@ -1,5 +1,6 @@
 """Log messages and progress of a modern request: on its own stream, at a bearable pace."""
 
+import json
 from typing import Any
 
 import pytest
@@ -180,8 +181,8 @@ async def test_pr_02_a_report_that_was_held_back_comes_as_soon_as_one_may() -> N
     class Wire:
         """Takes what is said."""
 
-        async def notify(self, method: str, params: Any) -> None:
-            sent.append(params["progress"])
+        async def notify(self, message: bytes) -> None:
+            sent.append(json.loads(message)["params"]["progress"])
 
     wire: Any = Wire()
     audience = StreamClient(wire, capabilities={}, token=b"1", level=None)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 BROKEN = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
 OK = 200
 UNFRAMED = frozenset({NO_CONTENT, 304})
 """Statuses of answers without a body."""
@@ -52,8 +53,8 @@ class EncodedHead:
         return head
 
 
-OK_HEAD, REFUSAL_HEAD = EncodedHead(), EncodedHead()
-"""What most answers say and what most refusals say, so that neither pushes the other out."""
+OK_HEAD, REFUSAL_HEAD, STREAM_HEAD = EncodedHead(), EncodedHead(), EncodedHead()
+"""What most answers, refusals and streams say, so that none pushes another out."""
 
 
 @lru_cache(maxsize=2048)
@@ -78,8 +79,8 @@ class Cycle(RequestResponseCycle, OneStepSend):
 
     A body that arrived whole stands in the scope for who knows to look there, and an answer of one
     body with its length declared is written at once, head and body together, where uvicorn looks
-    at every field with two patterns. Whatever else there is (streams, HEAD, a connection that
-    ends, a client that reads slowly) takes uvicorn's own way.
+    at every field with two patterns. So is each part of a stream. Whatever else there is (HEAD, a
+    connection that ends, a client that reads slowly) takes uvicorn's own way.
     """
 
     scope: Any
@@ -151,26 +152,30 @@ class Cycle(RequestResponseCycle, OneStepSend):
             return
         start, self._start = self._start, None
         if start is None:
-            if self._streams and self._sent_part(message):
+            if message["type"] == "http.response.body" and self.send_part(
+                message.get("body", b""), more=message.get("more_body", False)
+            ):
                 return
         else:
             self.response_started = False
-            if self._sent_whole(start, message) or self._began_stream(start, message):
+            if self._sent_first(start, message):
                 return
             if self.request is not None:
                 start = labelled(start, self.request)
             await self.send(start)
         await self.send(message)
 
-    def send_whole(self, status: int, fields: Fields, body: bytes) -> bool:
-        """Send the answer; False: it has to go as messages."""
+    def send_whole(
+        self, status: int, fields: Fields, body: bytes, *, is_stream: bool = False
+    ) -> bool:
+        """Send the answer, or the beginning of a stream; False: it has to go as messages."""
         connection, request = self.connection, self.request
         if (
             self.response_started
             or not self.keep_alive
             or self.disconnected
             or connection.flow.write_paused
-            or status == NO_CONTENT
+            or status in UNFRAMED
             or self.scope["method"] == "HEAD"
         ):
             return False
@@ -181,7 +186,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
                 fields = (*fields, *request.answer_headers)
         # The lines that every answer has are others each second.
         default = connection.server_state.default_headers
-        kept = OK_HEAD if status == OK else REFUSAL_HEAD
+        kept = STREAM_HEAD if is_stream else OK_HEAD if status == OK else REFUSAL_HEAD
         head = kept.lines
         if fields is not kept.fields or default is not kept.default or status != kept.status:
             head = kept.of(status, fields, default)
@@ -189,56 +194,46 @@ class Cycle(RequestResponseCycle, OneStepSend):
             return False
         self.response_started = True
         self.waiting_for_100_continue = False
+        self.status = status
+        if is_stream:
+            self._streams = self.chunked_encoding = True
+            connection.flow.write(b"".join((head, identity, CHUNKED, chunk(body))))
+            return True
         lines = (head, identity, length_line(len(body)), body)
         if len(body) < COPIED_BYTES:
             connection.transport.write(b"".join(lines))
         else:
             connection.flow.writelines(lines)
-        self.status = status
         self.response_complete = True
         if self.message_event is not NEVER_AWAITED:
             self.message_event.set()
         connection.on_response_complete()
         return True
 
-    def _began_stream(self, start: Any, message: Any) -> bool:
-        """Return whether the messages began a stream, and were sent in one write."""
-        connection, request = self.connection, self.request
-        status, fields = start["status"], start.get("headers", ())
-        if (
-            message["type"] != "http.response.body"
-            or not (message.get("more_body") and message.get("body"))
-            or not self.keep_alive
-            or self.disconnected
-            or connection.flow.write_paused
-            or status in UNFRAMED
-            or self.scope["method"] == "HEAD"
-            or not FRAMING.isdisjoint(name.lower() for name, _ in fields)
-        ):
-            return False
-        if request is not None:
-            own = (b"x-request-id", request.id.encode("ascii"))
-            fields = [*fields, own, *request.answer_headers]
-        lines = lines_of([*connection.server_state.default_headers, *fields])
-        if lines is None:
-            return False
-        self.response_started = self._streams = self.chunked_encoding = True
-        self.waiting_for_100_continue = False
-        connection.flow.write(b"%b%b%b%b" % (STATUS_LINE[status], lines, CHUNKED, chunk(message)))
-        return True
+    def begin_stream(self, status: int, fields: Fields, first: bytes) -> bool:
+        """Send the head of a stream and its first part; False: they have to go as messages."""
+        return bool(first) and self.send_whole(status, fields, first, is_stream=True)
 
-    def _sent_part(self, message: Any) -> bool:
-        """Return whether the message was a further part of a stream, and was sent."""
-        flow = self.connection.flow
+    def send_part(self, part: bytes, *, more: bool) -> bool:
+        """Send a part of a stream, the last one without *more*; False: it must go as a message."""
+        connection = self.connection
         if (
-            message["type"] != "http.response.body"
-            or not (message.get("more_body") and message.get("body"))
+            not (self._streams and part)
             or self.disconnected
             or self.response_complete
-            or flow.write_paused
+            or connection.flow.write_paused
         ):
             return False
-        flow.write(chunk(message))
+        data = b"%x\r\n%b\r\n" % (len(part), part)
+        if more:
+            connection.flow.write(data)
+            return True
+        if not self.keep_alive:
+            return False
+        connection.flow.write(data + LAST_CHUNK)
+        self.response_complete = True
+        self.message_event.set()
+        connection.on_response_complete()
         return True
 
     def ended(self, task: "asyncio.Task[None]") -> None:
@@ -259,19 +254,21 @@ class Cycle(RequestResponseCycle, OneStepSend):
                 self.transport.write(BROKEN)
             self.connection.hang_up()
 
-    def _sent_whole(self, start: Any, message: Any) -> bool:
-        """Return whether the messages were a complete response and were sent in one write."""
-        if message["type"] != "http.response.body" or message.get("more_body"):
+    def _sent_first(self, start: Any, message: Any) -> bool:
+        """Return whether the messages were an answer or began a stream, and went in one write."""
+        if message["type"] != "http.response.body":
             return False
-        body: bytes = message.get("body", b"")
-        fields = undeclared(start.get("headers", ()), len(body))
-        return fields is not None and self.send_whole(start["status"], fields, body)
+        status, fields, body = start["status"], start.get("headers", ()), message.get("body", b"")
+        if message.get("more_body"):
+            is_framed = not FRAMING.isdisjoint(name.lower() for name, _ in fields)
+            return not is_framed and self.begin_stream(status, fields, body)
+        fields = undeclared(fields, len(body))
+        return fields is not None and self.send_whole(status, fields, body)
 
 
-def chunk(message: Any) -> bytes:
+def chunk(part: bytes) -> bytes:
     """Return a part of a stream with its size (RFC 9112 section 7.1)."""
-    body = message["body"]
-    return b"%x\r\n%b\r\n" % (len(body), body)
+    return b"%x\r\n%b\r\n" % (len(part), part)
 
 
 def labelled(message: Any, request: EdgeRequest) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.mcp.event_stream import SseResponse
-from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError, read_id
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError, notification, read_id
 from gatepost.mcp.request import Meta
 from gatepost.mcp.responses import MethodResult
 from gatepost.storage.errors import StoreUnavailable
@@ -35,6 +35,7 @@ _log = logging.getLogger("gatepost.mcp")
 # As much as a person can follow. A loop over a million rows must not send a million messages.
 REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
+INFINITE = math.inf
 MOST_LOG_BYTES = 16_384
 NAME_CHARACTERS = 64
 
@@ -62,7 +63,8 @@ class StreamClient(SilentClient):
     _token: Raw | None = None
     _least = len(LEVELS)
     _reported = -math.inf
-    _late: Mapping[str, Any] | None = None
+    _reports: Bucket | None = None
+    _late: bytes | None = None
     _later: asyncio.Task[None] | None = None
     _dropped = 0
     _clock: ToolClock | None = None
@@ -89,10 +91,6 @@ class StreamClient(SilentClient):
             self._least = LEVELS.index(level)
 
     @cached_property
-    def _reports(self) -> Bucket:
-        return Bucket.of(REPORTS_PER_S, REPORTS_AT_ONCE, time.monotonic())
-
-    @cached_property
     def _messages(self) -> Bucket:
         return Bucket.of(MESSAGES_PER_S, MESSAGES_AT_ONCE, time.monotonic())
 
@@ -101,7 +99,9 @@ class StreamClient(SilentClient):
         """What the client declared."""
         return self._capabilities
 
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+    def progress(
+        self, progress: float, total: float | None, message: str | None
+    ) -> Coroutine[Any, Any, None]:
         """
         Send `notifications/progress`; drop a report whose progress has not increased (PR-01).
 
@@ -109,7 +109,7 @@ class StreamClient(SilentClient):
         """
         if self._ahead:
             progress, total = progress + self._ahead, total and total + self._ahead
-        await self._report(progress, total, message)
+        return self._report(progress, total, message)
 
     async def _report(
         self,
@@ -121,18 +121,21 @@ class StreamClient(SilentClient):
     ) -> None:
         if self.stream is None or self._token is None:
             return
-        if not progress > self._reported or math.isinf(progress):
+        if not self._reported < progress < INFINITE:
             return
         self._reported = progress
         params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
-        if total is not None and math.isfinite(total):
+        if total is not None and -INFINITE < total < INFINITE:
             params["total"] = total
         if message is not None:
-            # A lone surrogate must fail here, in the tool, and not when the answer is encoded.
-            message.encode()
             params["message"] = message
-        if is_limited and not self._reports.spend(time.monotonic()):
-            self._late = params
+        # Encoded also if it is held back: what cannot be encoded must fail here, in the tool.
+        report = notification("notifications/progress", params)
+        now, reports = time.monotonic(), self._reports
+        if reports is None:
+            reports = self._reports = Bucket.of(REPORTS_PER_S, REPORTS_AT_ONCE, now)
+        if is_limited and not reports.spend(now):
+            self._late = report
             if self._later is None:
                 self._later = asyncio.create_task(self._catch_up())
                 # An unavailable store shows at the tool's next message; here no caller awaits it.
@@ -141,7 +144,7 @@ class StreamClient(SilentClient):
             await asyncio.sleep(0)
             return
         self._late = None
-        await self.stream.notify("notifications/progress", params)
+        await self.stream.notify(report)
 
     def timed(self, clock: ToolClock) -> None:
         """Stop this clock while the call waits for the user's input or for an approval."""
@@ -193,7 +196,7 @@ class StreamClient(SilentClient):
         params: dict[str, Any] = {"level": level, "data": Raw(encoded)}
         if logger is not None:
             params["logger"] = logger
-        await self.stream.notify("notifications/message", params)
+        await self.stream.notify(notification("notifications/message", params))
 
     async def answered(self, work: Awaitable[MethodResult]) -> MethodResult:
         """Return the result of *work*, after sending the messages that were held back (LG-03)."""
@@ -222,7 +225,7 @@ class StreamClient(SilentClient):
     async def _say_late(self) -> None:
         late, self._late = self._late, None
         if late is not None and self.stream is not None:
-            await self.stream.notify("notifications/progress", late)
+            await self.stream.notify(late)
 
 
 class ClientInfo(msgspec.Struct, frozen=True):

@@ -11,17 +11,17 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.open_streams import OpenStreams
 from gatepost.http.scope import RPC, WHOLE_BODY
-from gatepost.mcp.jsonrpc import notification
 from gatepost.telemetry.access import MOST_CHARACTERS, TOO_LONG
 from gatepost.tools.interruption import Interruptible, Stop
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.middleware import OneStepSend
 
-HEADERS = [
+HEADERS = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     # Proxies that collect a response before passing it on would hold back all progress.
     (b"x-accel-buffering", b"no"),
-]
+)
 SIGN_OF_LIFE = b":\n\n"
 """A comment, which readers of event streams skip (HTML, Server-sent events)."""
 
@@ -37,6 +37,8 @@ class SseResponse:
     # Most answers never become a stream, so they make nothing of what only streams need.
     started = False
     _ended = False
+    _waiting = 0
+    """How many parts wait for their turn."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -45,39 +47,47 @@ class SseResponse:
     def _turn(self) -> asyncio.Lock:
         return asyncio.Lock()
 
-    async def notify(self, method: str, params: Any) -> None:
-        """Send a notification; after the response, nothing."""
-        async with self._turn:
-            if not self._ended:
-                await self._event(notification(method, params), more=True)
+    async def notify(self, message: bytes) -> None:
+        """Send an encoded notification; after the response, nothing."""
+        if not (self._ended or self._sent(frame(message), more=True)):
+            await self._send_in_turn(frame(message), more=True)
 
     async def sign(self) -> None:
         """Show that the request is under way, without a message; this may begin the stream."""
-        async with self._turn:
-            if not self._ended:
-                await self._start()
-                body = {"type": "http.response.body", "body": SIGN_OF_LIFE, "more_body": True}
-                await self._send(body)
+        if not (self._ended or self._sent(SIGN_OF_LIFE, more=True)):
+            await self._send_in_turn(SIGN_OF_LIFE, more=True)
 
     async def finish(self, body: bytes | None) -> None:
         """Send the response, if there is to be one, and end the stream."""
         self._ended = True
-        async with self._turn:
-            if body is not None:
-                await self._event(body, more=False)
-                return
-            await self._start()
-            await self._send({"type": "http.response.body", "body": b": cancelled\n\n"})
+        last = b": cancelled\n\n" if body is None else frame(body)
+        if not self._sent(last, more=False):
+            await self._send_in_turn(last, more=False)
 
-    async def _event(self, data: bytes, *, more: bool) -> None:
-        await self._start()
-        body = frame(data)
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+    def _sent(self, part: bytes, *, more: bool) -> bool:
+        """Send a part in one step; return False if it has to wait, for others or for the client."""
+        send = self._send
+        if self._waiting or not isinstance(send, OneStepSend):
+            return False
+        if self.started:
+            return send.send_part(part, more=more)
+        self.started = more and send.begin_stream(200, HEADERS, part)
+        return self.started
+
+    async def _send_in_turn(self, part: bytes, *, more: bool) -> None:
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if not (more and self._ended):
+                    await self._start()
+                    await self._send(_part(part, more=more))
+        finally:
+            self._waiting -= 1
 
     async def _start(self) -> None:
         if not self.started:
             self.started = True
-            start = {"type": "http.response.start", "status": 200, "headers": HEADERS.copy()}
+            start = {"type": "http.response.start", "status": 200, "headers": [*HEADERS]}
             await self._send(start)
 
 
@@ -193,7 +203,7 @@ class EventStream(ABC):
         """Keep the stream open until the client hangs up or `end` is called."""
         self._send = send
         try:
-            headers = HEADERS.copy()
+            headers = [*HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await UntilWoken(self, send(_part(self.greeting())))
             while not self._over:

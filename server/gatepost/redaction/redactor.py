@@ -92,7 +92,8 @@ class Redactor:
             return self
         both = object.__new__(Redactor)
         both._automata, both.plain = (*self._automata, Automaton(marks)), False
-        both.of_caller, both._search = True, _found
+        both.of_caller = True
+        both._search = lambda text, overlapping: True  # several automata: one after another
         both.longest = max(self.longest, longest_of(marks))
         return both
 
@@ -108,6 +109,10 @@ class Redactor:
             return not self._search(text, True)
         # With several automata some of the secrets are those of a caller.
         return len(self._automata) == 1 and self._automata[0].surely_clear(text)
+
+    def is_plain_and_clear(self, text: bytes) -> bool:
+        """Return whether a short text has no quotation marks, escapes or secrets."""
+        return len(text.translate(None, _MARKS)) == len(text) and not self._search(text, True)
 
     def spans(self, text: bytes) -> list[SecretSpan]:
         """Return the spans to redact: sorted and disjoint."""
@@ -198,11 +203,6 @@ def marker(name: str) -> bytes:
 
 def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
     return not span.secret, span.start - span.end, span.start, span.name
-
-
-def _found(text: bytes, overlapping: bool) -> bool:
-    """Search with several automata, one after another."""
-    return True
 
 
 def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:

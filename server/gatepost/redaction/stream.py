@@ -4,6 +4,7 @@ from gatepost.redaction.document import cleaned
 from gatepost.redaction.matching import SecretSpan
 from gatepost.redaction.redactor import (
     LEAST_SPLIT,
+    SHORT_BYTES,
     Redactor,
     cleaned_text,
     is_unquoted,
@@ -11,7 +12,6 @@ from gatepost.redaction.redactor import (
     quoted,
     replaced,
 )
-from gatepost.redaction.search import STEP_BYTES
 
 HELD_BYTES = 8192
 """The number of earlier bytes that are searched again with each message."""
@@ -28,13 +28,27 @@ class RedactedStream:
     def __init__(self) -> None:
         self._before = b""
 
+    def passes(self, message: str, redactor: Redactor) -> bool:
+        """
+        Return whether a short message is sent as it is, as nearly all are.
+
+        One search then finds neither a secret nor the end of one that began earlier.
+        """
+        if len(message) > SHORT_BYTES:
+            return False
+        plain = message.encode(errors="surrogatepass")
+        whole = self._before + plain
+        if redactor.is_plain_and_clear(whole) or (
+            is_unquoted(plain) and redactor.surely_clear(whole)
+        ):
+            self._before = whole[-HELD_BYTES:]
+            return True
+        return False
+
     def text(self, message: str, redactor: Redactor) -> str:
         """Return the redacted message, or the same object if nothing is redacted."""
         plain = message.encode(errors="surrogatepass")
         whole = self._before + plain
-        if len(whole) <= STEP_BYTES and is_unquoted(plain) and redactor.surely_clear(whole):
-            self._before = whole[-HELD_BYTES:]
-            return message  # nearly always: one search finds neither a secret nor the end of one
         over = self._over(plain, redactor)
         self._before = whole[-HELD_BYTES:]
         if not over:

@@ -1,6 +1,6 @@
 """All that a tool author sees: the context of a call, and what a tool answers."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import msgspec
@@ -199,15 +199,15 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """Return this context for work that must not ask the client or tell it anything."""
         return msgspec.structs.replace(self, client=NOBODY)
 
-    async def progress(
+    def progress(
         self, progress: float, total: float | None = None, message: str | None = None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         """
         Tell the client how far the work is; nothing happens when it did not ask to know.
 
         ``progress`` must grow with every report; ``total`` has the same unit (MCP, progress).
         """
-        await self.client.progress(progress, total, message)
+        return self.client.progress(progress, total, message)
 
     async def detach(self) -> None:
         """

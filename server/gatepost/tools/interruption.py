@@ -123,16 +123,35 @@ class Interruptible(ABC, Generic[T]):
     def __iter__(self) -> "Interruptible[T]":
         return self
 
-    def __next__(self) -> Any:
-        if self._stop is not None:
-            return self._go_on(self._stop, self._work.__next__)
-        try:
-            waiting = next(self._work)  # StopIteration: done already, and its value is ours
-        except GeneratorExit as raised:
-            raise failed_with(raised) from raised
-        self._stop = Stop()
-        self.begin(self._stop)
-        return waiting if type(waiting) is PLAIN else self.endable(self._stop, waiting)
+    def __next__(self, *error: Any) -> Any:
+        """Continue the work, by raising *error* in it if there is one."""
+        stop = self._stop
+        if stop is None:
+            try:
+                waiting = next(self._work)  # StopIteration: done already, and its value is ours
+            except GeneratorExit as raised:
+                raise failed_with(raised) from raised
+            stop = self._stop = Stop()
+            self.begin(stop)
+        else:
+            over = True
+            try:
+                waiting = self._work.throw(*error) if error else next(self._work)
+                over = False
+            except asyncio.CancelledError:
+                if stop.settle():
+                    raise self.raised() from None
+                raise
+            except GeneratorExit as raised:
+                raise failed_with(raised) from raised
+            finally:
+                if over:
+                    del error  # as in `throw`
+                    stop.settle()
+                    self.end()
+        if waiting is None or type(waiting) is PLAIN:
+            return waiting  # the rest of a turn, or what hears of a cancellation at once
+        return self.endable(stop, waiting)
 
     def send(self, value: Any) -> Any:
         """Resume, as a generator; the event loop sends only None."""
@@ -141,9 +160,7 @@ class Interruptible(ABC, Generic[T]):
     def throw(self, *error: Any) -> Any:
         """Raise in the work, as a generator; a cancellation arrives this way."""
         try:
-            if self._stop is None:
-                return self._work.throw(*error)
-            return self._go_on(self._stop, self._work.throw, *error)
+            return self._work.throw(*error) if self._stop is None else self.__next__(*error)
         finally:
             # The traceback of what is thrown keeps this frame, which would keep it: a ring that
             # holds the whole call.
@@ -155,24 +172,6 @@ class Interruptible(ABC, Generic[T]):
         if self._stop is not None:
             self._stop.settle()
             self.end()
-
-    def _go_on(self, stop: Stop, step: Callable[..., Any], *arguments: Any) -> Any:
-        over = True
-        try:
-            waiting = step(*arguments)
-            over = False
-        except asyncio.CancelledError:
-            if stop.settle():
-                raise self.raised() from None
-            raise
-        except GeneratorExit as raised:
-            raise failed_with(raised) from raised
-        finally:
-            del arguments  # as in `throw`
-            if over:
-                stop.settle()
-                self.end()
-        return waiting if type(waiting) is PLAIN else self.endable(stop, waiting)
 
 
 def failed_with(raised: GeneratorExit) -> RuntimeError:

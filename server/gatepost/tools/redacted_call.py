@@ -201,8 +201,10 @@ class RedactedCall(msgspec.Struct):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress without secrets."""
         if isinstance(message, str):
-            plain = message.encode(errors="surrogatepass")
-            message = await self._search(plain, self._said("progress").text, message)
+            said = self._said("progress")
+            if not said.passes(message, self.now()):
+                plain = message.encode(errors="surrogatepass")
+                message = await self._search(plain, said.text, message)
         await self.call.client.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
@@ -259,7 +261,10 @@ class RedactedCall(msgspec.Struct):
     def _said(self, kind: str) -> RedactedStream:
         if self.said is None:
             self.said = {}
-        return self.said.setdefault(kind, RedactedStream())
+        said = self.said.get(kind)
+        if said is None:
+            said = self.said[kind] = RedactedStream()
+        return said
 
 
 @contextmanager

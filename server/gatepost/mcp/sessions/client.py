@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.http.open_streams import Closing, TooMany
 from gatepost.mcp.client import StreamClient
-from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, request
+from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, notification, request
 from gatepost.mcp.projection import WITH_URLS, projected
 from gatepost.mcp.responses import MethodResult
 from gatepost.mcp.sessions.approval_url import ApprovalUrl
@@ -242,7 +242,7 @@ class SessionClient(StreamClient):
         if visit.declined or not is_over:
             raise pending(waiting)
         told = {"elicitationId": shown["elicitationId"]}
-        await stream.notify("notifications/elicitation/complete", told)
+        await stream.notify(notification("notifications/elicitation/complete", told))
 
     async def _show(
         self, stream: Resumable, question: PendingClientRequest, shown: Mapping[str, Any]
@@ -320,7 +320,7 @@ class SessionClient(StreamClient):
     async def _take_back(self, stream: Resumable, waiting: Iterable[str]) -> None:
         for identity in waiting:
             params = {"requestId": identity, "reason": "The answer is no longer needed"}
-            await stream.notify("notifications/cancelled", params)
+            await stream.notify(notification("notifications/cancelled", params))
 
 
 async def _clear(channel: MessageChannel, identities: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from starlette.types import Send
 from gatepost.http.caller_bytes import CallerBytes
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, SseResponse, frame
-from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError, error, notification
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError, error
 from gatepost.mcp.revisions import NEWEST_HANDSHAKE
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
 from gatepost.mcp.sessions.request_messages import RequestMessages
@@ -226,13 +226,13 @@ class Resumable(SseResponse):
     def _primes(self) -> bool:
         return self._request_messages.channel.session.version == NEWEST_HANDSHAKE
 
-    async def notify(self, method: str, params: object) -> None:
-        """Send a notification, unless that would exceed the limit of open streams."""
+    async def notify(self, message: bytes) -> None:
+        """Send an encoded notification, unless that would exceed the limit of open streams."""
         async with self._turn:
             if self._ended:
                 return
             try:
-                await self._event(notification(method, params), more=True)
+                await self._event(message, more=True)
             except (TooMany, Closing):
                 return
 
