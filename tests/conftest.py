@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import logging
+import re
 from collections.abc import Generator, Iterator
 from contextlib import aclosing, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,16 @@ docs/test_readme.py keys/test_browser.py packs/web/test_fetch.py runtime/test_st
 SLOW_S = 1_200
 """How long a test may take that takes minutes; a busy machine gives it less time."""
 
+SLOW_FILES = pytest.StashKey[set[Path]]()
+"""The files with tests that `--slow` runs."""
 NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
+
+
+SLOW_WORDS = re.compile(r"mark\.slow|hypothesis")
+"""What stands in a file that makes some test one of `--slow`."""
+TESTS = Path(__file__).parent
+FROM_TESTS = re.compile(r"^(?:from|import) (tests\.[\w.]+)", re.MULTILINE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,6 +92,7 @@ def pytest_collection_modifyitems(
             for identifier in mark.args:
                 named.setdefault(identifier, set()).add(item.path.relative_to(tests).parts[0])
     config.stash[NAMED_REQUIREMENTS] = named
+    config.stash[SLOW_FILES] = {item.path for item in items if runs(item, with_slow=True)}
     wanted, others = [], []
     for item in items:
         is_wanted = runs(item, with_slow=config.option.slow)
@@ -103,6 +114,32 @@ def runs(item: pytest.Item, *, with_slow: bool) -> bool:
     if item.get_closest_marker("slow"):
         return with_slow
     return not with_slow or is_hypothesis_test(getattr(item, "obj", None))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --slow, most files have no test to run, and importing them all takes half a minute."""
+    if config.option.slow and collection_path.name.startswith("test_"):
+        return None if may_have_slow_tests(collection_path) else True
+    return None
+
+
+def may_have_slow_tests(file: Path) -> bool:
+    """Whether it, a conftest above it, or what they import of the tests makes a test slow."""
+    folders = file.relative_to(TESTS).parents[:-1]
+    read, unread = {Path(__file__)}, {file, *(TESTS / folder / "conftest.py" for folder in folders)}
+    while unread := {one for one in unread - read if one.is_file()}:
+        texts = [_text(one) for one in unread]
+        if any(map(SLOW_WORDS.search, texts)):
+            return True
+        read |= unread
+        names = (name for text in texts for name in FROM_TESTS.findall(text))
+        unread = {TESTS.parent / f"{name.replace('.', '/')}.py" for name in names}
+    return False
+
+
+@cache
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,8 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -282,16 +283,24 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 
 @pytest.fixture(scope="session")
-def deployment(
+def two_replicas(
     authority: CertificateAuthority, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployment]:
-    """Two replicas that every proxy of the run leads to."""
+) -> Iterator[Callable[[], AbstractContextManager[Deployment]]]:
+    """Starts two replicas in a folder of their own; all trust one issuer."""
     certificate, key = authority.certify(ISSUER)
-    folder = tmp_path_factory.mktemp("deployment")
     with (
         Idp(f"https://{ISSUER}", ssl_certfile=certificate, ssl_keyfile=key) as idp,
         connect_proxy(idp.server.port) as out,
     ):
         idp.issuer("main", [f.jwk(rsa_key())])
-        with Deployment(folder, authority, idp, out).running() as deployment:
-            yield deployment
+        folder = partial(tmp_path_factory.mktemp, "deployment")
+        yield lambda: Deployment(folder(), authority, idp, out).running()
+
+
+@pytest.fixture(scope="session")
+def deployment(
+    two_replicas: Callable[[], AbstractContextManager[Deployment]],
+) -> Iterator[Deployment]:
+    """Two replicas that every proxy of the run leads to."""
+    with two_replicas() as deployment:
+        yield deployment
