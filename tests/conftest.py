@@ -21,7 +21,7 @@ from tests.support.issuers import Idp
 from tests.support.stores import PgBouncer, Postgres, Valkey, pgbouncer_program
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
-for name, examples in (("few", 25), ("many", 100)):
+for name, examples in (("few", 25), ("many", 60)):
     settings.register_profile(
         name,
         max_examples=examples,

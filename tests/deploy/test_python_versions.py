@@ -107,9 +107,23 @@ def installed(python: Path, wheel: Path, home: Path) -> Path:
     return home / "bin"
 
 
+def install_extras(programs: Path, wheel: Path) -> None:
+    """All of them, from wheels alone, in the versions that are locked."""
+    pip = [UV, "pip", "install", "--quiet", "--python", programs / "python"]
+    lock = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
+    constraints = programs / "constraints.txt"
+    constraints.write_text("\n".join(re.findall(r"^[\w.-]+==[^\\\n]+", lock, re.M)))
+    extras = f"{wheel}[{','.join(EXTRAS)}]"
+    printed(*pip, "--only-binary", ":all:", "--constraints", constraints, extras, cwd=programs)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_wheel_runs(version: str, wheel: Path, tmp_path: Path) -> None:
-    """A server with an author's tools, its challenge, a call, and `check` of what it runs with."""
+    """
+    A server with an author's tools, its challenge, a call, and `check` of what it runs with.
+
+    Then every module can be imported where the extras are installed as well.
+    """
     programs = installed(interpreter(version), wheel, tmp_path / "environment")
     gatepost, folder = programs / "gatepost", tmp_path / "work"
     folder.mkdir()
@@ -125,6 +139,8 @@ def test_the_wheel_runs(version: str, wheel: Path, tmp_path: Path) -> None:
         )
         checked = printed(gatepost, "check", "--config", ".gatepost/dev.toml", cwd=folder)
     told = printed(gatepost, "--version", cwd=folder, env=environment)
+    install_extras(programs, wheel)
+    counted = printed(programs / "python", "-c", IMPORT_ALL, cwd=folder)
 
     assert printed(programs / "python", "-V", cwd=folder).startswith(f"Python {version}.")
     assert PROJECT["version"] in told
@@ -133,20 +149,4 @@ def test_the_wheel_runs(version: str, wheel: Path, tmp_path: Path) -> None:
     assert '"text":"tea for alice"' in ordered
     assert f"OK: {process.url}" in checked
     assert "Traceback" not in process.output
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_all_extras_install_and_every_module_imports(
-    version: str, wheel: Path, tmp_path: Path
-) -> None:
-    """From wheels alone, in the versions that are locked."""
-    programs = installed(interpreter(version), wheel, tmp_path / "environment")
-    pip = [UV, "pip", "install", "--quiet", "--python", programs / "python"]
-    lock = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8")
-    constraints = tmp_path / "constraints.txt"
-    constraints.write_text("\n".join(re.findall(r"^[\w.-]+==[^\\\n]+", lock, re.M)))
-    extras = f"{wheel}[{','.join(EXTRAS)}]"
-    printed(*pip, "--only-binary", ":all:", "--constraints", constraints, extras, cwd=tmp_path)
-    counted = printed(programs / "python", "-c", IMPORT_ALL, cwd=tmp_path)
-
     assert int(counted) > 400

@@ -105,12 +105,20 @@ class Replicas:
 class BalancedReplicas(Replicas):
     """Two replicas of one resource, and the balancer whose address the resource is."""
 
-    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], **settings: Any) -> None:
+    def __init__(
+        self,
+        idp: Idp,
+        folder: Path,
+        storage: Mapping[str, str],
+        *,
+        tools: Path = Path(replica_tools.__file__),
+        **settings: Any,
+    ) -> None:
         super().__init__(
             idp,
             folder,
             storage,
-            tools=Path(replica_tools.__file__),
+            tools=tools,
             port=free_port(),
             tasks={"lease_s": LEASE_S},
             **settings,

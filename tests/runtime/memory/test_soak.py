@@ -1,4 +1,4 @@
-"""Half a minute of mixed traffic at a server process leaves nothing behind."""
+"""Twenty seconds of mixed traffic at a server process leaves nothing behind."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from bench import issuer, soak
 from bench.gatepost import free_port
 
-SECONDS = 40.0
+SECONDS = 20.0
 
 
 @pytest.mark.slow

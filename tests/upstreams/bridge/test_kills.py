@@ -15,6 +15,7 @@ import pytest
 from mcp.server.elicitation import AcceptedElicitation
 from mcp.server.mcpserver import Context, MCPServer
 
+from tests.support import sample_tools
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import free_port
 from tests.support.replicas import BalancedReplicas, ReplicaClient
@@ -185,6 +186,8 @@ def killing(
                 idp,
                 folder,
                 storage,
+                # A fifth of a start is what many tools take.
+                tools=Path(sample_tools.__file__),
                 network={"allow_hosts": [served.url.split("/")[2]]},
                 upstreams=[table],
             )
