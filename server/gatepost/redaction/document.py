@@ -15,6 +15,7 @@ from gatepost.redaction.redactor import (
     LEAST_SPLIT,
     SEPARATOR,
     Redactor,
+    is_unquoted,
     marker,
     merged,
     placed,
@@ -80,19 +81,20 @@ def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
     a caller could hide the rest of a secret behind any number of them.
     """
     near = encoded[: cut + NEAR_BYTES + LONGEST_ESCAPE * redactor.longest]
-    if len(near) == len(encoded) or not redactor.surely_clear(_strings(near)):
+    if len(near) == len(encoded):
+        return False
+    document = _Document(near, blocks=False, names=frozenset())
+    if not redactor.surely_clear(document.text):
         return False
     if redactor.plain:
         return True
     rest = near[cut:].partition(b'"')[0]
     room = len(rest.translate(None, _BLANKS)) - LONGEST_ESCAPE * rest.count(b"\\")
     begun = near[:cut].replace(b"\\\\", b"").replace(b'\\"', b"").count(b'"') % 2 == 1
-    return begun and room >= redactor.longest and cleaned(near, redactor) is None
-
-
-def _strings(encoded: bytes) -> bytes:
-    """Return the strings of a document, decoded, with a separator between them."""
-    return _Document(encoded, blocks=False, names=frozenset()).text()
+    if not begun or room < redactor.longest:
+        return False
+    split = document.split(redactor)
+    return not (split.strings or split.numbers or document.numbers(redactor, split))
 
 
 class DocumentLeaf(NamedTuple):
@@ -131,15 +133,16 @@ class _Document:
     def spans(self, redactor: Redactor, split: Split) -> dict[int, list[SecretSpan]]:
         """Return the spans to redact in each string."""
         found = split.strings
-        alone = redactor.spans(self.text())
+        alone = redactor.spans(self.text)
         if alone:
             for pieces in placed(alone, [*map(len, self._texts)], 1):
                 for index, piece in pieces:
                     found.setdefault(index, []).append(piece)
         return {index: merged(spans) for index, spans in found.items() if not self._stays(index)}
 
+    @cached_property
     def text(self) -> bytes:
-        """Return the decoded strings with a separator between them."""
+        """The decoded strings with a separator between them."""
         return self._joined(self._strings, SEPARATOR, _ESCAPED_SEPARATOR)
 
     def split(self, redactor: Redactor) -> Split:
@@ -147,10 +150,7 @@ class _Document:
         split = Split({}, [])
         if redactor.plain:
             return split
-        for index, string in enumerate(self._strings):
-            # A document within a string of this one.
-            if not any(mark in string for mark in _QUOTES):
-                continue
+        for index in self._quoting():
             if found := quoted(self._texts[index], redactor):
                 split.strings[index] = found
         for view in self._views():
@@ -162,6 +162,14 @@ class _Document:
             for pieces in placed(found, [*map(len, texts)]):
                 self._take(split, [(view[nth].at, piece) for nth, piece in pieces])
         return split
+
+    def _quoting(self) -> Iterator[int]:
+        """Yield the strings that may hold another document."""
+        if is_unquoted(self.text):
+            return  # at the speed of memory, which a search for each mark is not
+        for index, string in enumerate(self._strings):
+            if any(mark in string for mark in _QUOTES):
+                yield index
 
     def _take(self, split: Split, pieces: Sequence[tuple[int, SecretSpan]]) -> None:
         """Record the spans of one secret."""

@@ -30,7 +30,7 @@ WINDOW_BYTES = 65_536
 """The bytes that are searched for escapes at once."""
 WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the following indentation; base64 is often wrapped."""
-INDENT_BYTES = 8_192
+INDENT_BYTES = 16_384
 """The bytes that are searched for an indented line at once; all of them may be indented."""
 BACKSLASH, PERCENT, AND, NEWLINE, RETURN = b"\\%&\n\r"
 BREAKS, BLANK = frozenset(b"\r\n"), frozenset(b" \t\x0b\f")
@@ -155,8 +155,9 @@ def unwrapped(text: bytes) -> bytes:
 
 
 def _is_indented(text: bytes) -> bool:
+    view = memoryview(text)
     return any(
-        _INDENTED.find_matches_as_indexes(text[start : start + INDENT_BYTES + 1])
+        _INDENTED.find_matches_as_indexes(view[start : start + INDENT_BYTES + 1])
         for start in range(0, len(text), INDENT_BYTES)
     )
 
