@@ -43,14 +43,14 @@ def first_text(
 
 def text_of(claims: Mapping[str, object], name: str, *, limit: int = MAX_SUBJECT) -> str | None:
     """Return a claim that a preset or a setting names, as a line of text, or None."""
-    value = lookup(claims, name)
-    if value is MISSING:
+    value = claims.get(name, MISSING)
+    if value is MISSING and (value := lookup(claims, name)) is MISSING:
         return None
     try:
-        return line(value, f"bad_{name}" if name in CLAIM_NAMES else "bad_claim", limit=limit)
-    except InvalidToken as refusal:
-        refusal.about(claim=name)
-        raise
+        return line(value, "bad_claim", limit=limit)
+    except InvalidToken:
+        reason = f"bad_{name}" if name in CLAIM_NAMES else "bad_claim"
+        raise InvalidToken(reason).about(claim=name) from None
 
 
 def line(value: object, reason: str, *, limit: int = MAX_SUBJECT) -> str:

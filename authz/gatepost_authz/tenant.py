@@ -301,6 +301,8 @@ def is_left_out(claims: Mapping[str, object], claim: str) -> bool:
 
 def display(claims: Mapping[str, object], preset: Preset) -> Mapping[str, str]:
     """Return the display claims; malformed ones are omitted."""
+    if claims.keys().isdisjoint(preset.display_claims):
+        return NOTHING
     shown = {}
     for name in preset.display_claims:
         value = claims.get(name)

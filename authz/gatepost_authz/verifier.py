@@ -187,13 +187,14 @@ class JwtVerifier:
                 raise
             keys = self.keys.of(str(issuer), trusted, peer=peer)
             claims, version = await proved(parts, keys)
-            claims = await confirmed(self.confirmation, token, claims, trusted)
+            if is_confirmed := confirms(trusted):
+                claims = await confirmed(self.confirmation, token, claims, trusted)
             named, now = str(issuer), self.clock()
             caller = self._judged(claims, trusted, captured, target, now=now)
         except AuthError as refusal:
             refusal.about(issuer=named)
             raise
-        lifetime = GOOD_S if confirms(trusted) else LIFETIME
+        lifetime = GOOD_S if is_confirmed else LIFETIME
         verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
         self.decisions.put(key, verdict)
         return caller

@@ -46,7 +46,7 @@ def written(node: ast.expr) -> set[str]:
 def raised() -> set[str]:
     """Every reason in the source: what errors are made with, and the defaults of their kinds."""
     found: set[str] = set()
-    for call in calls_of({*KINDS, "line", "check_range"} - {"InsufficientScope"}):
+    for call in calls_of({*KINDS, "line"} - {"InsufficientScope"}):
         called = dotted(call.func).rpartition(".")[2]
         if called in KINDS and call.args:
             found |= written(call.args[0])

@@ -115,6 +115,14 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     How a sign-in names our resource: by RFC 8707, by Auth0's own parameter, or not at all, where
     the parameter is an error and a scope says it.
     """
+    telling: frozenset[str] = frozenset()
+    """The payload members that ``forbidden`` is about, computed from it."""
+
+    def __post_init__(self) -> None:
+        """Compute ``telling``; a dotted path can begin with a member of any of its lengths."""
+        paths = [name.split(".") for name in self.forbidden]
+        names = {".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)}
+        msgspec.structs.force_setattr(self, "telling", frozenset(names))
 
 
 def adjusted(preset: Preset, rules: TokenRules) -> Preset:
