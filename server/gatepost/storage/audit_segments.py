@@ -139,6 +139,49 @@ def counts_of(sorts: Sequence[Sort]) -> str:
     return _encode([(*sort, number) for sort, number in sorted(counted.items())]).decode()
 
 
+def joined(found: Iterable[Segment]) -> list[Segment]:
+    """
+    Join consecutive segments of a chain to as few as possible, of one hour and `MOST_BYTES` each.
+
+    Raises Damaged if the counts of one cannot be read.
+    """
+    groups: list[list[Segment]] = []
+    size = 0
+    for one in found:
+        size += len(one.records)
+        last = groups[-1][-1] if groups else None
+        if last is None or size > MOST_BYTES or not _continues(last, one):
+            groups.append([])
+            size = len(one.records)
+        groups[-1].append(one)
+    return [group[0] if len(group) == 1 else _together(group) for group in groups]
+
+
+def _continues(last: Segment, one: Segment) -> bool:
+    return last.last + 1 == one.first and last.since // HOUR_MS == one.since // HOUR_MS
+
+
+def _together(group: Sequence[Segment]) -> Segment:
+    first, last = group[0], group[-1]
+    sums: Counter[tuple[str | int, ...]] = Counter()
+    try:
+        for counts, times in Counter(one.counts for one in group).items():
+            for *sort, number in _counts(counts):
+                sums[(*sort,)] += int(number) * times
+        told = _encode([(*sort, number) for sort, number in sorted(sums.items())]).decode()
+    except _UNREADABLE:
+        raise Damaged(first.first) from None
+    return Segment(
+        first.writer,
+        first.first,
+        last.last,
+        min(one.since for one in group),
+        max(one.until for one in group),
+        told,
+        f"[{','.join([one.records[1:-1] for one in group])}]",
+    )
+
+
 def pieces(segment: Segment) -> list[str]:
     """Split a segment into its elements without reading them; raises Damaged."""
     text: object = segment.records

@@ -51,6 +51,7 @@ from gatepost.storage.sql.audit_heads import (
     stored_head,
 )
 from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.sqlite_audit_batches import OF_BATCHES, merge_in, merged
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -137,11 +138,13 @@ class SqlTrail:
 
     async def heads(self) -> list[ChainHead]:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         found = await self._database.rows(_ENDS, {"its_tenant": self._tenant})
         return [*map(stored_head, found)]
 
     async def writers(self) -> list[int]:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         found = await self._database.rows(_WRITERS, {"its_tenant": self._tenant})
         # SQLite keeps anything in any column.
         writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
@@ -149,6 +152,7 @@ class SqlTrail:
 
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         narrowed = select(*FIELDS).where(_OURS, *_narrowed(question))
         latest = narrowed.order_by(*(column.desc() for column in _NEWEST))
         latest = latest.limit(bindparam("most"))
@@ -168,6 +172,7 @@ class SqlTrail:
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         before = LATEST if before is None else before
         which = {"its_tenant": self._tenant, "before": before, "segments": segments}
         found = await self._database.rows(_HORIZON, which)
@@ -175,10 +180,12 @@ class SqlTrail:
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         return await audit_sums.counted(self._database, self._tenant, since, slice_ms)
 
     async def forget_counts(self) -> None:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         await audit_sums.forget(self._database, self._tenant)
 
     async def checkpoints(self) -> list[Checkpoint]:
@@ -201,6 +208,7 @@ class SqlTrail:
     ) -> bool:
         tenant = self._tenant
         async with self._database.transaction() as connection:
+            await merge_in(connection)
             heads = await locked(connection, [(tenant, writer) for writer in sorted(drafts)])
             signed = heads[tenant, CHECKPOINTS]
             if signed is not None and signed.pruned >= through[CHECKPOINTS]:
@@ -262,6 +270,7 @@ class SqlAuditStore:
         self, after: str, limit: int, *, unsigned: str | None = None
     ) -> dict[str, list[ChainHead]]:
         """Implement `AuditStore`."""
+        await merged(self._database)
         which: dict[str, Any] = {"after": after, "most": limit}
         if unsigned is None:
             found = await self._database.rows(_HEADS_BEHIND, which)
@@ -271,7 +280,9 @@ class SqlAuditStore:
 
     async def tenants(self) -> list[str]:
         """Implement `AuditStore`."""
-        return sorted(row.tenant for row in await self._database.rows(_TENANTS, {}))
+        await merged(self._database)
+        found = await self._database.rows(_TENANTS, {})
+        return sorted({row.tenant for row in found} - {OF_BATCHES})
 
     async def aclose(self) -> None:
         """Do nothing, because the database is closed with the records."""
