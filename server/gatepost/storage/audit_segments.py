@@ -9,6 +9,7 @@ never encoded again. A table with one row for each record takes five times as lo
 from binascii import hexlify
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
+from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -30,12 +31,19 @@ MOST_BYTES = 262_144
 
 HOUR_MS = 3_600_000
 
+MOST_COUNTS = 1_000
+"""Values of the column `counts` that are cached: most segments have a few records of one sort."""
+
 _BEGIN, _HASH = '{"record":', ',"hash":"'
 _BETWEEN = f",{_BEGIN}"
 """
 The bytes between two elements. They occur nowhere else: a quote in a text is escaped, and no body
 or details contain an array of objects.
 """
+
+
+Counts = tuple[tuple[tuple[str, str, str, str], int], ...]
+"""Kind, tool, outcome and limit, and their number."""
 
 
 class Damaged(StoreUnavailable):
@@ -100,6 +108,9 @@ def segments(
 
     The records of a segment ended within one hour, by which they are counted.
     """
+    if len(elements) == 1:
+        at, records = times[0], (b"[%b]" % elements[0]).decode()
+        return [Segment(writer, first, first, at, at, _usual_counts(sorts[0], 1), records)]
     cuts = [0]
     if sum(map(len, elements)) > MOST_BYTES or len({at // HOUR_MS for at in times}) > 1:
         size = 0
@@ -126,9 +137,17 @@ def segments(
 
 def counts_of(sorts: Sequence[Sort]) -> str:
     """Return the column `counts` of a segment with records of these sorts."""
-    alike = {*sorts}
-    if len(alike) == 1 and len(sort := alike.pop()) == 3:
-        return _encode([(*sort, len(sorts))]).decode()  # nearly always
+    if len({*sorts}) == 1:
+        return _usual_counts(sorts[0], len(sorts))  # nearly always
+    return _counts_of(sorts)
+
+
+@lru_cache(MOST_COUNTS)
+def _usual_counts(sort: Sort, number: int) -> str:
+    return _counts_of([sort] * number)
+
+
+def _counts_of(sorts: Sequence[Sort]) -> str:
     counted: Counter[tuple[str, ...]] = Counter()
     for sort, number in Counter(sorts).items():
         if len(sort) == 3:
@@ -163,23 +182,29 @@ def _continues(last: Segment, one: Segment) -> bool:
 
 def _together(group: Sequence[Segment]) -> Segment:
     first, last = group[0], group[-1]
-    sums: Counter[tuple[str | int, ...]] = Counter()
     try:
-        for counts, times in Counter(one.counts for one in group).items():
-            for *sort, number in _counts(counts):
-                sums[(*sort,)] += int(number) * times
-        told = _encode([(*sort, number) for sort, number in sorted(sums.items())]).decode()
+        counts = _added(tuple(Counter([one.counts for one in group]).items()))
     except _UNREADABLE:
         raise Damaged(first.first) from None
     return Segment(
         first.writer,
         first.first,
         last.last,
-        min(one.since for one in group),
-        max(one.until for one in group),
-        told,
+        min([one.since for one in group]),
+        max([one.until for one in group]),
+        counts,
         f"[{','.join([one.records[1:-1] for one in group])}]",
     )
+
+
+@lru_cache(MOST_COUNTS)
+def _added(counts: tuple[tuple[str, int], ...]) -> str:
+    """Return the column `counts` of several segments: each value, and how many have it."""
+    sums: Counter[tuple[str | int, ...]] = Counter()
+    for text, times in counts:
+        for *sort, number in _counts(text):
+            sums[(*sort,)] += int(number) * times
+    return _encode([(*sort, number) for sort, number in sorted(sums.items())]).decode()
 
 
 def pieces(segment: Segment) -> list[str]:
@@ -339,7 +364,7 @@ def quoted(text: str) -> str:
     return _encode(text.encode("utf-8", "backslashreplace").decode())[1:-1].decode()
 
 
-def counted(segment: Segment) -> list[tuple[tuple[str, str, str, str], int]]:
+def counted(segment: Segment) -> Counts:
     """Return what `read_counts` returns for a segment; raises Damaged."""
     try:
         return read_counts(segment.counts)
@@ -347,7 +372,8 @@ def counted(segment: Segment) -> list[tuple[tuple[str, str, str, str], int]]:
         raise Damaged(segment.first) from None
 
 
-def read_counts(counts: str) -> list[tuple[tuple[str, str, str, str], int]]:
+@lru_cache(MOST_COUNTS)
+def read_counts(counts: str) -> Counts:
     """
     Return the number of records of each kind, tool, outcome and limit of the column `counts`.
 
@@ -362,4 +388,4 @@ def read_counts(counts: str) -> list[tuple[tuple[str, str, str, str], int]]:
                 found.append(((kind, tool, outcome, limit), number))
             case _:
                 raise ValueError(f"no sort of records has {len(one)} fields like these")
-    return found
+    return (*found,)
