@@ -8,7 +8,7 @@ once. Whatever reads or changes records merges first, in any process.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from itertools import pairwise
@@ -40,6 +40,8 @@ End = tuple[Stored, bytes, Stored, str]
 """The columns `number`, `hash`, `pruned` and `proof` of a head."""
 Key = tuple[str, int]
 """A chain: its tenant, as the database spells it, and its writer."""
+RowKey = tuple[Any, Any, Any]
+"""The columns `tenant`, `writer` and `number` of a row of `audit_batches`."""
 Execute = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Execute a statement with its parameters, and return its rows."""
 
@@ -64,14 +66,13 @@ class StoredBatch(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Row(NamedTuple):
-    """A row of `audit_batches`; SQLite keeps anything in any column."""
+    """A row of `audit_batches` without the batch; SQLite keeps anything in any column."""
 
-    rowid: int
+    tenant: Any
     writer: Any
     number: Any
     previous: Any
     digest: Any
-    batch: Any
 
 
 encode = msgspec.msgpack.encode
@@ -81,7 +82,11 @@ _END = [column.name for column in AUDIT_HEADS.columns]
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _MOVED = ", ".join(f"{name} = excluded.{name}" for name in _END[2:])
 _ANY = "SELECT 1 FROM audit_batches LIMIT 1"
-_BATCHES = f"SELECT {', '.join(Row._fields)} FROM audit_batches ORDER BY writer, number"  # noqa: S608  # our names
+_ROWS = f"SELECT {', '.join(Row._fields)} FROM audit_batches ORDER BY writer, number"  # noqa: S608  # our names
+_KEY = "tenant, writer, number"
+_BATCHES = f"SELECT {_KEY}, batch FROM audit_batches WHERE ({_KEY}) IN "  # noqa: S608  # the same
+_DELETE = "DELETE FROM audit_batches"
+_EXCEPT = f" WHERE ({_KEY}) NOT IN "
 
 
 @cache
@@ -144,18 +149,19 @@ def end_of_batches(execute: Execute, writer: int) -> End:
     return end
 
 
-def merge(execute: Execute) -> dict[int, End]:
+def merge(execute: Execute, kept: Mapping[bytes, StoredBatch]) -> dict[int, End]:
     """
     Move all batches into the tables, within a transaction; return the heads of their writers.
 
-    A row that cannot be read stays. A chain whose head is not the one that a batch continues was
-    changed by hand: it keeps all records, and its head loses its proof, so that the next record of
-    it is a `break`, and `gatepost audit verify` reports it.
+    *kept* are batches that this process has written, by their digests; others are read. A row that
+    cannot be read stays. A chain whose head is not the one that a batch continues was changed by
+    hand: it keeps all records, and its head loses its proof, so that the next record of it is a
+    `break`, and `gatepost audit verify` reports it.
     """
-    rows = [Row(*row) for row in execute(_BATCHES, ())]
+    rows = [Row(*row) for row in execute(_ROWS, ())]
     if not rows:
         return {}
-    batches = {row.rowid: batch for row in rows if (batch := _read(row)) is not None}
+    batches = _read(execute, rows, kept)
     grown: dict[Key, list[ChainGrowth]] = {}
     for batch in batches.values():
         for growth in batch.growths:
@@ -173,24 +179,48 @@ def merge(execute: Execute) -> dict[int, End]:
         heads.append((*chain, *_end(known.get(chain), grown[chain])))
     ends = dict[int, End]()
     for writer in writers:
-        ours = [row for row in rows if row.writer == writer and row.rowid in batches]
+        ours = [row for row in rows if row.writer == writer and row[:3] in batches]
         if (end := _sound(known.get((OF_BATCHES, writer)))) is not None:
             ends[writer] = _end_of_batches(end, ours)
     heads += [(OF_BATCHES, writer, *end) for writer, end in ends.items()]
     # Records with the number of others can only be copies that were added by hand.
     put(execute, segments, heads, sums, conflict="ON CONFLICT DO NOTHING")
-    left = [row.rowid for row in rows if row.rowid not in batches]
-    execute(f"DELETE FROM audit_batches WHERE rowid NOT IN ({', '.join('?' * len(left))})", left)  # noqa: S608  # places
+    left = [row[:3] for row in rows if row[:3] not in batches]
+    where = _EXCEPT + _keys(len(left)) if left else ""
+    execute(_DELETE + where, [one for key in left for one in key])
     return ends
 
 
-def _read(row: Row) -> StoredBatch | None:
-    """Return the batch of a row; None if it cannot be read."""
+def _read(
+    execute: Execute, rows: Sequence[Row], kept: Mapping[bytes, StoredBatch]
+) -> dict[RowKey, StoredBatch]:
+    """Return the batches of rows, in their order; those that cannot be read are left out."""
+    stored: dict[RowKey, object] = {}
+    for part in _parts([row[:3] for row in rows if row.digest not in kept]):
+        values = [one for key in part for one in key]
+        stored |= {row[:3]: row[3] for row in execute(_BATCHES + _keys(len(part)), values)}
+    found: dict[RowKey, StoredBatch] = {}
+    for row in rows:
+        batch = kept.get(row.digest)
+        if batch is None:
+            batch = _decoded(row, stored[row[:3]])
+        if batch is not None and (OF_BATCHES, batch.writer, batch.number) == row[:3]:
+            found[row[:3]] = batch
+    return found
+
+
+def _decoded(row: Row, batch: Any) -> StoredBatch | None:
+    """Return the batch of a row; None if it was changed."""
     try:
-        found = _decode(row.batch)
+        if digest_of(row.previous, batch) == row.digest:
+            return _decode(batch)
     except (msgspec.DecodeError, TypeError, RecursionError):
-        return None
-    return found if (found.writer, found.number) == (row.writer, row.number) else None
+        pass
+    return None
+
+
+def _keys(size: int) -> str:
+    return f"(VALUES {', '.join(['(?, ?, ?)'] * size)})"
 
 
 def _joined(growths: Iterable[ChainGrowth]) -> tuple[list[Segment], Sums]:
@@ -234,7 +264,6 @@ def _end_of_batches(end: End, rows: Sequence[Row]) -> End:
     number, digest, pruned, proof = end
     whole = [row.number for row in rows] == [*range(pruned + 1, number + 1)]
     whole = whole and rows[-1].digest == digest
-    whole = whole and all(row.digest == digest_of(row.previous, row.batch) for row in rows)
     whole = whole and all(one.digest == next.previous for one, next in pairwise(rows))
     return number, digest, number if whole else pruned, proof
 
@@ -247,7 +276,7 @@ def digest_of(previous: bytes, batch: bytes) -> bytes:
 async def merge_in(connection: AsyncConnection) -> None:
     """Merge in a transaction of SQLAlchemy, which holds the lock for writing."""
     if connection.dialect.name == "sqlite":
-        await connection.run_sync(lambda one: merge(_executing(one)))
+        await connection.run_sync(lambda one: merge(_executing(one), {}))
 
 
 async def merged(database: Database) -> None:

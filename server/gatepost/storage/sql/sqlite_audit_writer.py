@@ -26,7 +26,9 @@ from gatepost.storage.sql.audit_sums import rows_of
 from gatepost.storage.sql.database import told
 from gatepost.storage.sql.sqlite import check_file, connect
 from gatepost.storage.sql.sqlite_audit_batches import (
+    ChainGrowth,
     Execute,
+    StoredBatch,
     digest_of,
     encode,
     end_of_batches,
@@ -120,6 +122,8 @@ class SqliteWriter:
         self._chains: dict[ChainKey, KnownChain] = {}
         self._grown: dict[ChainKey, KnownChain] = {}
         """Those with records in batches that are not merged."""
+        self._batches: dict[bytes, StoredBatch] = {}
+        """Batches that are not merged, by their digests."""
         self._ends: dict[int, tuple[Any, ...]] = {}
         """The end of each writer's batches, as the columns `_MOVED`."""
         self.unmerged = 0
@@ -202,7 +206,8 @@ class SqliteWriter:
 
     def close(self) -> None:
         """Close the connection; another write opens one."""
-        self._chains, self._grown, self._ends, self.unmerged = {}, {}, {}, 0
+        self._chains, self._grown, self._batches, self._ends = {}, {}, {}, {}
+        self.unmerged = 0
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -233,13 +238,13 @@ class SqliteWriter:
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Begin a transaction, and merge all batches in it."""
         connection.execute("BEGIN IMMEDIATE")
-        self._ends |= merge(_executing(connection))
+        self._ends |= merge(_executing(connection), self._batches)
 
     def _merged(self) -> None:
         """Note that the heads in the database are those behind all batches."""
         for (_, writer), known in self._grown.items():
             known.columns = (known.columns[0], writer, *columns_of(known.head))
-        self._grown, self.unmerged = {}, 0
+        self._grown, self._batches, self.unmerged = {}, {}, 0
 
     def _write_at_once(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> bool:
         """
@@ -252,7 +257,7 @@ class SqliteWriter:
         if (was := self._ends.get(writer)) is None or len(batch) > MOST_CHAINS:
             return False
         moved: list[tuple[KnownChain, ChainHead]] = []
-        growths: list[tuple[object, ...]] = []
+        growths: list[ChainGrowth] = []
         values: list[object] = []
         for chain, drafts in batch.items():
             known = self._chains.get(chain)
@@ -262,10 +267,11 @@ class SqliteWriter:
             segments, head = link(chain, before, drafts)
             columns = known.columns
             moved.append((known, head))
-            growths.append((columns[0], before.hash, columns_of(head), segments))
+            growths.append(ChainGrowth(columns[0], before.hash, columns_of(head), segments))
             values += columns
         number, previous = was[0] + 1, was[1]
-        row = encode((writer, number, growths))
+        stored = StoredBatch(writer, number, growths)
+        row = encode(stored)
         digest = digest_of(previous, row)
         size = 1 << (len(moved) - 1).bit_length()
         for _ in range(len(moved), size):
@@ -274,6 +280,7 @@ class SqliteWriter:
             connection.execute(_add(size), [*values, writer, number, previous, digest, row])
         except sqlite3.IntegrityError:
             return False
+        self._batches[digest] = stored
         self._ends[writer] = (number, digest, *was[2:])
         for known, head in moved:
             known.head = head

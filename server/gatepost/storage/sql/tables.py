@@ -277,6 +277,8 @@ AUDIT_BATCHES = Table(
     Column("previous", LargeBinary, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("batch", LargeBinary, nullable=False),
+    # A batch is one page less.
+    sqlite_with_rowid=False,
 )
 
 AUDIT_CHECKPOINTS = Table(

@@ -244,4 +244,5 @@ def _create_audit_batches() -> None:
         sa.Column("previous", sa.LargeBinary, nullable=False),
         sa.Column("digest", sa.LargeBinary, nullable=False),
         sa.Column("batch", sa.LargeBinary, nullable=False),
+        sqlite_with_rowid=False,
     )
