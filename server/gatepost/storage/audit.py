@@ -228,6 +228,13 @@ class TenantTrail(Protocol):
     async def writers(self) -> list[int]:
         """Return every writer that has a head or a record, sorted; not that of checkpoints."""
 
+    async def damaged_writers(self) -> list[int]:
+        """
+        Return every writer of which a batch was removed or changed before it was merged.
+
+        Whose records were in it is unknown.
+        """
+
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""
 

@@ -42,6 +42,9 @@ or details contain an array of objects.
 """
 
 
+MOST_COUNTED = 1 << 40
+"""Records of a segment that nothing can have written: a database cannot add larger numbers."""
+
 Counts = tuple[tuple[tuple[str, str, str, str], int], ...]
 """Kind, tool, outcome and limit, and their number."""
 
@@ -382,9 +385,11 @@ def read_counts(counts: str) -> Counts:
     found = []
     for one in _counts(counts):
         match one:
-            case (str(kind), str(tool), str(outcome), int(number)):
+            case (str(kind), str(tool), str(outcome), int(number)) if number <= MOST_COUNTED:
                 found.append(((kind, tool, outcome, ""), number))
-            case (str(kind), str(tool), str(outcome), str(limit), int(number)):
+            case (str(kind), str(tool), str(outcome), str(limit), int(number)) if (
+                number <= MOST_COUNTED
+            ):
                 found.append(((kind, tool, outcome, limit), number))
             case _:
                 raise ValueError(f"no sort of records has {len(one)} fields like these")

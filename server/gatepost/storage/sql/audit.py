@@ -51,8 +51,9 @@ from gatepost.storage.sql.audit_heads import (
     stored_head,
 )
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.sqlite_audit_batches import OF_BATCHES, merge_in, merged
+from gatepost.storage.sql.sqlite_audit_batches import DAMAGED, OF_BATCHES, merge_in, merged
 from gatepost.storage.sql.tables import (
+    AUDIT_BATCHES,
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
     AUDIT_SEGMENTS,
@@ -72,6 +73,12 @@ _ENDS = select(*END).where(_HEADS.tenant == bindparam("its_tenant")).order_by(_H
 _WRITERS = union(
     select(_SEGMENTS.writer).where(_OURS),
     select(_HEADS.writer).where(_HEADS.tenant == bindparam("its_tenant")),
+)
+# A batch may have been added since the others were merged.
+_ADDED = select(func.count()).where(AUDIT_BATCHES.c.writer == _HEADS.writer).scalar_subquery()
+_DAMAGED = select(_HEADS.writer).where(
+    _HEADS.tenant == OF_BATCHES,
+    or_(_HEADS.pruned == DAMAGED, _HEADS.number - _HEADS.pruned > _ADDED),
 )
 _GROWN = func.sum(case((_HEADS.writer == CHECKPOINTS, -_HEADS.number), else_=_HEADS.number)) != 0
 _OTHER_KEY = func.max(case((_HEADS.proof.startswith(bindparam("key")), 0), else_=1)) == 1
@@ -149,6 +156,11 @@ class SqlTrail:
         # SQLite keeps anything in any column.
         writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
         return sorted(writers - {CHECKPOINTS})
+
+    async def damaged_writers(self) -> list[int]:
+        """Implement `TenantTrail`."""
+        await merged(self._database)
+        return [row.writer for row in await self._database.rows(_DAMAGED, {})]
 
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Implement `TenantTrail`."""

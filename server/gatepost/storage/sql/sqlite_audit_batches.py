@@ -31,8 +31,10 @@ OF_BATCHES = ""
 The tenant of batches and of their heads.
 
 The number of such a head is that of the writer's last batch, and the hash is its digest; `pruned`
-is the last batch that was merged.
+is the last batch that was merged, or `DAMAGED`.
 """
+DAMAGED = -1
+"""Says for ever that a batch of a writer was removed or changed before it was merged."""
 MOST_ROWS = 64
 """Rows that one statement adds or reads."""
 
@@ -141,10 +143,14 @@ def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def end_of_batches(execute: Execute, writer: int) -> End:
-    """Return the end of a writer's batches; it is made if there is none."""
+    """Return the end of a writer's batches, all of which are merged; it is made if need be."""
     chain = (OF_BATCHES, writer)
-    if (end := _sound(heads_of(execute, [chain]).get(chain))) is None:
+    found = end = _sound(heads_of(execute, [chain]).get(chain))
+    if end is None:
         end = (0, b"", 0, "")
+    elif end[2] not in (end[0], DAMAGED):
+        end = (*end[:2], DAMAGED, end[3])
+    if end != found:
         put(execute, (), [(*chain, *end)], ())
     return end
 
@@ -154,9 +160,9 @@ def merge(execute: Execute, kept: Mapping[bytes, StoredBatch]) -> dict[int, End]
     Move all batches into the tables, within a transaction; return the heads of their writers.
 
     *kept* are batches that this process has written, by their digests; others are read. A row that
-    cannot be read stays. A chain whose head is not the one that a batch continues was changed by
-    hand: it keeps all records, and its head loses its proof, so that the next record of it is a
-    `break`, and `gatepost audit verify` reports it.
+    was changed stays, and the head of its writer's batches becomes `DAMAGED`. A chain whose head is
+    not the one that a batch continues was changed by hand: it keeps all records, and its head loses
+    its proof, so that the next record of it is a `break`, and `gatepost audit verify` reports it.
     """
     rows = [Row(*row) for row in execute(_ROWS, ())]
     if not rows:
@@ -167,7 +173,7 @@ def merge(execute: Execute, kept: Mapping[bytes, StoredBatch]) -> dict[int, End]
         for growth in batch.growths:
             grown.setdefault((growth.tenant, batch.writer), []).append(growth)
     chains = sorted(grown)
-    writers = sorted({batch.writer for batch in batches.values()})
+    writers = sorted({row.writer for row in rows if isinstance(row.writer, int)})
     known = heads_of(execute, [*chains, *((OF_BATCHES, writer) for writer in writers)])
     segments: list[tuple[str, Segment]] = []
     heads: list[tuple[Any, ...]] = []
@@ -180,8 +186,7 @@ def merge(execute: Execute, kept: Mapping[bytes, StoredBatch]) -> dict[int, End]
     ends = dict[int, End]()
     for writer in writers:
         ours = [row for row in rows if row.writer == writer and row[:3] in batches]
-        if (end := _sound(known.get((OF_BATCHES, writer)))) is not None:
-            ends[writer] = _end_of_batches(end, ours)
+        ends[writer] = _end_of_batches(_sound(known.get((OF_BATCHES, writer))), ours)
     heads += [(OF_BATCHES, writer, *end) for writer, end in ends.items()]
     # Records with the number of others can only be copies that were added by hand.
     put(execute, segments, heads, sums, conflict="ON CONFLICT DO NOTHING")
@@ -255,17 +260,16 @@ def _sound(head: Sequence[Any] | None) -> End | None:
     return number, digest, pruned, proof
 
 
-def _end_of_batches(end: End, rows: Sequence[Row]) -> End:
-    """
-    Return the end of a writer's batches once these are merged.
-
-    If one is missing or was changed, it still says that not all are merged.
-    """
+def _end_of_batches(end: End | None, rows: Sequence[Row]) -> End:
+    """Return the end of a writer's batches once these are merged; `DAMAGED` if one is missing."""
+    last = rows[-1] if rows else None
+    if end is None:
+        return (0, b"", DAMAGED, "") if last is None else (last.number, last.digest, DAMAGED, "")
     number, digest, pruned, proof = end
-    whole = [row.number for row in rows] == [*range(pruned + 1, number + 1)]
-    whole = whole and rows[-1].digest == digest
+    whole = pruned != DAMAGED and [row.number for row in rows] == [*range(pruned + 1, number + 1)]
+    whole = whole and last is not None and last.digest == digest
     whole = whole and all(one.digest == next.previous for one, next in pairwise(rows))
-    return number, digest, number if whole else pruned, proof
+    return number, digest, number if whole else DAMAGED, proof
 
 
 def digest_of(previous: bytes, batch: bytes) -> bytes:

@@ -17,7 +17,7 @@ from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database
 from gatepost.storage.sql.sqlite_audit_writer import SqliteWriter
 
-IDLE_S = 0.05
+IDLE_S = 0.2
 """How long no batch must come until the batches are merged sooner."""
 
 
@@ -73,7 +73,7 @@ class SqliteAuditStore(SqlAuditStore):
             try:
                 queued = self._queue.get(timeout=IDLE_S if self._writer.unmerged else None)
             except Empty:
-                self._writer.merge()
+                self._writer.tidy(idle=True)
                 continue
             if queued is None:
                 return
