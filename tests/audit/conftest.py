@@ -94,16 +94,23 @@ class AuditLog:
 
     async def fill(self) -> Checkpoint:
         """Twelve records of acme, checkpoints at 5 and 10; eight of globex; the newest of acme."""
-        await self.note(2)
-        await self.together("alice", "alice", "alice")
+        for subjects in ("a", "a", "aaa"):
+            await self._apart(subjects)
         await self.sign()
-        await self.together("alice", "alice", "bob")
-        await self.together("alice", "alice")
+        for subjects in ("aab", "aa"):
+            await self._apart(subjects)
         newest = await self.sign()
-        await self.note(2)
+        for subjects in ("a", "a"):
+            await self._apart(subjects)
         await self.note(8, "globex")
         await self.sign("globex")
         return newest
+
+    async def _apart(self, subjects: str) -> None:
+        """Records of Alice and Bob in a segment of their own, merged with no others."""
+        names = {"a": "alice", "b": "bob"}
+        await self.together(*(names[one] for one in subjects))
+        await self.records.audit.tenants()
 
     async def verify(self, tenant: str = "acme", *kept: Checkpoint) -> VerificationResult:
         """What an operator hears, who has the ring."""

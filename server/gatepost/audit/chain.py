@@ -74,8 +74,13 @@ class WriteAttempt(msgspec.Struct, eq=False):
                 raise AlreadyWritten(one)
         (tenant, writer), known = chain, self.known.get(chain)
         head = found or first(chain)
-        self.broken.pop(chain, None)
-        if found != known and (reason := suspicion(found, known, self.keyring)):
+        if self.broken:
+            self.broken.pop(chain, None)
+        if (
+            found is not known
+            and found != known
+            and (reason := suspicion(found, known, self.keyring))
+        ):
             self.broken[chain] = head.number, reason
             drafts = [_broken(tenant, reason, drafts[0].at), *drafts]
         number, previous, elements = head.number, head.hash, list[bytes]()
@@ -167,13 +172,13 @@ def first(chain: ChainKey) -> ChainHead:
 
 def proven(head: ChainHead, keyring: KeyRing) -> ChainHead:
     """Return the head with its proof."""
-    proof = keyring.sign(PURPOSE, _signed_part(head))
+    proof = keyring.authenticate(PURPOSE, _signed_part(head))
     return ChainHead(head.tenant, head.writer, head.number, head.hash, head.pruned, proof)
 
 
 def is_proven(head: ChainHead, keyring: KeyRing) -> bool:
     """Return whether a holder of the ring wrote exactly this head."""
-    return keyring.verify(PURPOSE, head.proof) == _signed_part(head)
+    return keyring.is_authentic(PURPOSE, _signed_part(head), head.proof)
 
 
 def _signed_part(head: ChainHead) -> bytes:

@@ -8,7 +8,7 @@ or nothing, and searches them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -39,6 +39,10 @@ RECORD_BYTES = 120
 About how many bytes a record takes beside its body and its details: its hash, and its share of a
 row.
 """
+
+
+Stored = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+"""A number that a database can hold; a batch that was changed may contain any."""
 
 
 class AuditDraft(msgspec.Struct, frozen=True, gc=False):
@@ -92,20 +96,20 @@ class AuditRow(msgspec.Struct, frozen=True, gc=False):
         return (*usual, self.limit, self.times) if self.limit or self.times != 1 else usual
 
 
-class Segment(msgspec.Struct, frozen=True, gc=False):
+class Segment(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """
     Consecutive records of one chain that were added together, as they are stored.
 
     ``records`` contains the records; the other fields repeat parts of it for queries.
     """
 
-    writer: int
-    first: int
+    writer: Stored
+    first: Stored
     """The number of its first record."""
-    last: int
-    since: int
+    last: Stored
+    since: Stored
     """The earliest ``at`` of its records."""
-    until: int
+    until: Stored
     """The latest."""
     counts: str
     """
@@ -223,6 +227,13 @@ class TenantTrail(Protocol):
 
     async def writers(self) -> list[int]:
         """Return every writer that has a head or a record, sorted; not that of checkpoints."""
+
+    async def damaged_writers(self) -> list[int]:
+        """
+        Return every writer of which a batch was removed or changed before it was merged.
+
+        Whose records were in it is unknown.
+        """
 
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""

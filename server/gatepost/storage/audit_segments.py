@@ -9,6 +9,7 @@ never encoded again. A table with one row for each record takes five times as lo
 from binascii import hexlify
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
+from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -30,12 +31,22 @@ MOST_BYTES = 262_144
 
 HOUR_MS = 3_600_000
 
+MOST_COUNTS = 1_000
+"""Values of the column `counts` that are cached: most segments have a few records of one sort."""
+
 _BEGIN, _HASH = '{"record":', ',"hash":"'
 _BETWEEN = f",{_BEGIN}"
 """
 The bytes between two elements. They occur nowhere else: a quote in a text is escaped, and no body
 or details contain an array of objects.
 """
+
+
+MOST_COUNTED = 1 << 40
+"""Records of a segment that nothing can have written: a database cannot add larger numbers."""
+
+Counts = tuple[tuple[tuple[str, str, str, str], int], ...]
+"""Kind, tool, outcome and limit, and their number."""
 
 
 class Damaged(StoreUnavailable):
@@ -100,6 +111,9 @@ def segments(
 
     The records of a segment ended within one hour, by which they are counted.
     """
+    if len(elements) == 1:
+        at, records = times[0], (b"[%b]" % elements[0]).decode()
+        return [Segment(writer, first, first, at, at, _usual_counts(sorts[0], 1), records)]
     cuts = [0]
     if sum(map(len, elements)) > MOST_BYTES or len({at // HOUR_MS for at in times}) > 1:
         size = 0
@@ -126,9 +140,17 @@ def segments(
 
 def counts_of(sorts: Sequence[Sort]) -> str:
     """Return the column `counts` of a segment with records of these sorts."""
-    alike = {*sorts}
-    if len(alike) == 1 and len(sort := alike.pop()) == 3:
-        return _encode([(*sort, len(sorts))]).decode()  # nearly always
+    if len({*sorts}) == 1:
+        return _usual_counts(sorts[0], len(sorts))  # nearly always
+    return _counts_of(sorts)
+
+
+@lru_cache(MOST_COUNTS)
+def _usual_counts(sort: Sort, number: int) -> str:
+    return _counts_of([sort] * number)
+
+
+def _counts_of(sorts: Sequence[Sort]) -> str:
     counted: Counter[tuple[str, ...]] = Counter()
     for sort, number in Counter(sorts).items():
         if len(sort) == 3:
@@ -137,6 +159,55 @@ def counts_of(sorts: Sequence[Sort]) -> str:
             *which, times = sort
             counted[(*which,)] += number * times
     return _encode([(*sort, number) for sort, number in sorted(counted.items())]).decode()
+
+
+def joined(found: Iterable[Segment]) -> list[Segment]:
+    """
+    Join consecutive segments of a chain to as few as possible, of one hour and `MOST_BYTES` each.
+
+    Raises Damaged if the counts of one cannot be read.
+    """
+    groups: list[list[Segment]] = []
+    size = 0
+    for one in found:
+        size += len(one.records)
+        last = groups[-1][-1] if groups else None
+        if last is None or size > MOST_BYTES or not _continues(last, one):
+            groups.append([])
+            size = len(one.records)
+        groups[-1].append(one)
+    return [group[0] if len(group) == 1 else _together(group) for group in groups]
+
+
+def _continues(last: Segment, one: Segment) -> bool:
+    return last.last + 1 == one.first and last.since // HOUR_MS == one.since // HOUR_MS
+
+
+def _together(group: Sequence[Segment]) -> Segment:
+    first, last = group[0], group[-1]
+    try:
+        counts = _added(tuple(Counter([one.counts for one in group]).items()))
+    except _UNREADABLE:
+        raise Damaged(first.first) from None
+    return Segment(
+        first.writer,
+        first.first,
+        last.last,
+        min([one.since for one in group]),
+        max([one.until for one in group]),
+        counts,
+        f"[{','.join([one.records[1:-1] for one in group])}]",
+    )
+
+
+@lru_cache(MOST_COUNTS)
+def _added(counts: tuple[tuple[str, int], ...]) -> str:
+    """Return the column `counts` of several segments: each value, and how many have it."""
+    sums: Counter[tuple[str | int, ...]] = Counter()
+    for text, times in counts:
+        for *sort, number in _counts(text):
+            sums[(*sort,)] += int(number) * times
+    return _encode([(*sort, number) for sort, number in sorted(sums.items())]).decode()
 
 
 def pieces(segment: Segment) -> list[str]:
@@ -296,7 +367,7 @@ def quoted(text: str) -> str:
     return _encode(text.encode("utf-8", "backslashreplace").decode())[1:-1].decode()
 
 
-def counted(segment: Segment) -> list[tuple[tuple[str, str, str, str], int]]:
+def counted(segment: Segment) -> Counts:
     """Return what `read_counts` returns for a segment; raises Damaged."""
     try:
         return read_counts(segment.counts)
@@ -304,7 +375,8 @@ def counted(segment: Segment) -> list[tuple[tuple[str, str, str, str], int]]:
         raise Damaged(segment.first) from None
 
 
-def read_counts(counts: str) -> list[tuple[tuple[str, str, str, str], int]]:
+@lru_cache(MOST_COUNTS)
+def read_counts(counts: str) -> Counts:
     """
     Return the number of records of each kind, tool, outcome and limit of the column `counts`.
 
@@ -313,10 +385,12 @@ def read_counts(counts: str) -> list[tuple[tuple[str, str, str, str], int]]:
     found = []
     for one in _counts(counts):
         match one:
-            case (str(kind), str(tool), str(outcome), int(number)):
+            case (str(kind), str(tool), str(outcome), int(number)) if number <= MOST_COUNTED:
                 found.append(((kind, tool, outcome, ""), number))
-            case (str(kind), str(tool), str(outcome), str(limit), int(number)):
+            case (str(kind), str(tool), str(outcome), str(limit), int(number)) if (
+                number <= MOST_COUNTED
+            ):
                 found.append(((kind, tool, outcome, limit), number))
             case _:
                 raise ValueError(f"no sort of records has {len(one)} fields like these")
-    return found
+    return (*found,)

@@ -95,6 +95,10 @@ class MemoryTrail:
         """Return every writer that has a head or a record, sorted; not that of checkpoints."""
         return [end.writer for end in self.ends() if end.writer != CHECKPOINTS]
 
+    async def damaged_writers(self) -> list[int]:
+        """Return nothing: batches are merged at once."""
+        return []
+
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""
         rows: list[AuditRow] = []

@@ -51,7 +51,9 @@ from gatepost.storage.sql.audit_heads import (
     stored_head,
 )
 from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.sqlite_audit_batches import DAMAGED, OF_BATCHES, merge_in, merged
 from gatepost.storage.sql.tables import (
+    AUDIT_BATCHES,
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
     AUDIT_SEGMENTS,
@@ -71,6 +73,12 @@ _ENDS = select(*END).where(_HEADS.tenant == bindparam("its_tenant")).order_by(_H
 _WRITERS = union(
     select(_SEGMENTS.writer).where(_OURS),
     select(_HEADS.writer).where(_HEADS.tenant == bindparam("its_tenant")),
+)
+# A batch may have been added since the others were merged.
+_ADDED = select(func.count()).where(AUDIT_BATCHES.c.writer == _HEADS.writer).scalar_subquery()
+_DAMAGED = select(_HEADS.writer).where(
+    _HEADS.tenant == OF_BATCHES,
+    or_(_HEADS.pruned == DAMAGED, _HEADS.number - _HEADS.pruned > _ADDED),
 )
 _GROWN = func.sum(case((_HEADS.writer == CHECKPOINTS, -_HEADS.number), else_=_HEADS.number)) != 0
 _OTHER_KEY = func.max(case((_HEADS.proof.startswith(bindparam("key")), 0), else_=1)) == 1
@@ -137,18 +145,26 @@ class SqlTrail:
 
     async def heads(self) -> list[ChainHead]:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         found = await self._database.rows(_ENDS, {"its_tenant": self._tenant})
         return [*map(stored_head, found)]
 
     async def writers(self) -> list[int]:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         found = await self._database.rows(_WRITERS, {"its_tenant": self._tenant})
         # SQLite keeps anything in any column.
         writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
         return sorted(writers - {CHECKPOINTS})
 
+    async def damaged_writers(self) -> list[int]:
+        """Implement `TenantTrail`."""
+        await merged(self._database)
+        return [row.writer for row in await self._database.rows(_DAMAGED, {})]
+
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         narrowed = select(*FIELDS).where(_OURS, *_narrowed(question))
         latest = narrowed.order_by(*(column.desc() for column in _NEWEST))
         latest = latest.limit(bindparam("most"))
@@ -168,6 +184,7 @@ class SqlTrail:
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         before = LATEST if before is None else before
         which = {"its_tenant": self._tenant, "before": before, "segments": segments}
         found = await self._database.rows(_HORIZON, which)
@@ -175,10 +192,12 @@ class SqlTrail:
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         return await audit_sums.counted(self._database, self._tenant, since, slice_ms)
 
     async def forget_counts(self) -> None:
         """Implement `TenantTrail`."""
+        await merged(self._database)
         await audit_sums.forget(self._database, self._tenant)
 
     async def checkpoints(self) -> list[Checkpoint]:
@@ -201,6 +220,7 @@ class SqlTrail:
     ) -> bool:
         tenant = self._tenant
         async with self._database.transaction() as connection:
+            await merge_in(connection)
             heads = await locked(connection, [(tenant, writer) for writer in sorted(drafts)])
             signed = heads[tenant, CHECKPOINTS]
             if signed is not None and signed.pruned >= through[CHECKPOINTS]:
@@ -262,6 +282,7 @@ class SqlAuditStore:
         self, after: str, limit: int, *, unsigned: str | None = None
     ) -> dict[str, list[ChainHead]]:
         """Implement `AuditStore`."""
+        await merged(self._database)
         which: dict[str, Any] = {"after": after, "most": limit}
         if unsigned is None:
             found = await self._database.rows(_HEADS_BEHIND, which)
@@ -271,7 +292,9 @@ class SqlAuditStore:
 
     async def tenants(self) -> list[str]:
         """Implement `AuditStore`."""
-        return sorted(row.tenant for row in await self._database.rows(_TENANTS, {}))
+        await merged(self._database)
+        found = await self._database.rows(_TENANTS, {})
+        return sorted({row.tenant for row in found} - {OF_BATCHES})
 
     async def aclose(self) -> None:
         """Do nothing, because the database is closed with the records."""

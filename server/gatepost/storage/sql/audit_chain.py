@@ -10,6 +10,7 @@ from gatepost.storage.audit import AuditDraft, AuditRow, Link, Segment
 from gatepost.storage.audit_segments import behind, erased, sound
 from gatepost.storage.sql.audit_heads import add, locked
 from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.sqlite_audit_batches import merge_in, merged
 from gatepost.storage.sql.tables import AUDIT_SEGMENTS
 
 PAGE = 100
@@ -57,6 +58,7 @@ class SqlChain:
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Implement `TenantChain`."""
+        await merged(self._database)
         rows: list[AuditRow] = []
         while (most := min(limit - len(rows), PAGE)) > 0:
             page = await self._page(_BEHIND, after=after, most=most)
@@ -69,6 +71,7 @@ class SqlChain:
 
     async def segments(self, start: int, limit: int) -> list[Segment]:
         """Implement `TenantChain`."""
+        await merged(self._database)
         return await self._page(_FROM, start=start, most=limit)
 
     async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
@@ -80,6 +83,7 @@ class SqlChain:
     ) -> None:
         chain = self._tenant, self._writer
         async with self._database.transaction() as connection:
+            await merge_in(connection)
             heads = await locked(connection, [chain])
             wanted, after = frozenset(numbers), min(numbers, default=0) - 1
             while after < max(wanted, default=after):

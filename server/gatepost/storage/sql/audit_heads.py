@@ -20,6 +20,7 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.audit_segments import end_of
 from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.sqlite_audit_batches import merge_in
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -117,6 +118,7 @@ async def checked(database: Database, tenants: Sequence[str], sign: Sign) -> dic
 
 async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
     async with database.transaction() as connection:
+        await merge_in(connection)
         # Writers are not locked: a checkpoint covers what is there now.
         await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)

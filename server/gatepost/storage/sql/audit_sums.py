@@ -1,20 +1,16 @@
 """The hourly sums of audit records in SQL: the statements that add to them, and reading them."""
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, literal_column, select
 
 from gatepost.storage.audit import Count, Segment
-from gatepost.storage.audit_segments import HOUR_MS, read_counts
-from gatepost.storage.audit_sums import KEPT_MS, SUMMED, sorted_counts, sums_of
+from gatepost.storage.audit_sums import KEPT_MS, Sums, sorted_counts, sums_of
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
 
 COLUMNS = [column.name for column in AUDIT_SUMS.columns]
-MOST_COUNTS = 1_000
-"""Values of the column `counts` whose only sort is cached: most segments have a few records."""
 _SUMS = AUDIT_SUMS.c
 _OURS = _SUMS.tenant == bindparam("its_tenant")
 _FORGET = delete(AUDIT_SUMS).where(_OURS)
@@ -26,54 +22,26 @@ ADDED = (
 """The end of a statement that adds to sums."""
 
 
-def sqlite_sum(tenant: str, writer: str, since: str, counts: str | Sequence[str]) -> str:
-    """
-    Return the statement that adds a segment to the sums; the arguments are SQL expressions.
-
-    *counts* is the column, or kind, tool, outcome, limit and number of the only sort.
-    """
-    hour = f"{since} - {since} % {HOUR_MS}"
-    chain, expires = f"{tenant}, {hour}, {writer}", f"({hour} + {KEPT_MS}) / 1000.0"
-    if not isinstance(counts, str):
-        summed = f"VALUES ({chain}, {', '.join(counts)}, {expires})"
-    else:
-        # The database reads `counts` itself, so that a batch is one call of the driver. Without
-        # WHERE, SQLite takes ON CONFLICT for a join.
-        kinds = ", ".join(f"'{kind}'" for kind in SUMMED)
-        summed = f"""
-    SELECT {chain}, {_item("0")}, {_item("1")}, {_item("2")},
-        CASE json_array_length(one.value) WHEN 5 THEN {_item("3")} ELSE '' END,
-        {_item("#-1")}, {expires}
-    FROM json_each({counts}) AS one WHERE {_item("0")} IN ({kinds})"""  # noqa: S608  # our names
-    return f"INSERT INTO audit_sums ({', '.join(COLUMNS)}) {summed} {ADDED}"
+def rows_of(tenant: str, writer: int, sums: Sums) -> list[tuple[Any, ...]]:
+    """Return the rows that add to the sums of a chain; *tenant* is as the database spells it."""
+    return [
+        (
+            *(tenant, hour, writer, escaped(kind), escaped(tool)),
+            *(escaped(outcome), escaped(limit), number, (hour + KEPT_MS) / 1000),
+        )
+        for (hour, kind, tool, outcome, limit), number in sorted(sums.items())
+    ]
 
 
-@lru_cache(MOST_COUNTS)
-def only_sort(counts: str) -> tuple[str | int, ...] | None:
-    """Return kind, tool, outcome, limit and number of `counts` with one sort that is summed."""
-    found = read_counts(counts)
-    if len(found) == 1 and found[0][0][0] in SUMMED:
-        sort, number = found[0]
-        return *sort, number
-    return None
-
-
-def _item(place: str) -> str:
-    return f"json_extract(one.value, '$[{place}]')"
-
-
-def rows_of(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any, ...]]:
+def rows_of_segments(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any, ...]]:
     """Return the rows that tenants' segments add to the sums, each key once and in order."""
     by_writer: dict[tuple[str, int], list[Segment]] = {}
     for tenant, one in segments:
         by_writer.setdefault((tenant, one.writer), []).append(one)
     return [
-        (
-            *(escaped(tenant), hour, writer, escaped(kind), escaped(tool)),
-            *(escaped(outcome), escaped(limit), number, (hour + KEPT_MS) / 1000),
-        )
+        row
         for (tenant, writer), made in sorted(by_writer.items(), key=lambda one: one[0])
-        for (hour, kind, tool, outcome, limit), number in sorted(sums_of(made).items())
+        for row in rows_of(escaped(tenant), writer, sums_of(made))
     ]
 
 

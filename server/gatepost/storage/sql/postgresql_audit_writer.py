@@ -18,7 +18,7 @@ from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
-from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of
+from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of_segments
 from gatepost.storage.sql.postgresql import RECYCLE_S, PostgresDatabase
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
 
@@ -252,7 +252,7 @@ def _parameters(
     ]
     added = [(escaped(tenant), *astuple(one)[:-1]) for tenant, one in segments]
     records = [one.records for _, one in segments]
-    return _encoded(ends), _encoded(added), records, _encoded(rows_of(segments))
+    return _encoded(ends), _encoded(added), records, _encoded(rows_of_segments(segments))
 
 
 def _encoded(rows: Iterable[tuple[Any, ...]]) -> list[str]:

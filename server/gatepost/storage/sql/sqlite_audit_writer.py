@@ -1,20 +1,17 @@
 """
-The audit store of a SQLite file: the driver itself, in a thread of its own.
+The connection that audit records are written with to a SQLite file: the driver itself.
 
 Two threads of this process compete for the interpreter's lock. Each call of the driver releases it,
 and may wait milliseconds until the event loop releases it in turn. So a batch is one call if
 possible.
 """
 
-import asyncio
 import contextlib
 import os
 import sqlite3
-import threading
-from collections.abc import Callable, Sequence
-from functools import partial
-from queue import SimpleQueue
-from types import TracebackType
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -22,34 +19,48 @@ from msgspec.structs import astuple
 
 from gatepost.storage.audit import Batch, ChainHead, ChainKey, Checkpoint, Link, Segment, Sign
 from gatepost.storage.audit_segments import end_of
+from gatepost.storage.audit_sums import sums_of
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint, stored_head
-from gatepost.storage.sql.audit_sums import only_sort, sqlite_sum
-from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
-from gatepost.storage.sql.sqlite import check_file, connect
+from gatepost.storage.sql.audit_sums import rows_of
+from gatepost.storage.sql.database import told
+from gatepost.storage.sql.sqlite import PRAGMAS, check_file, connect
+from gatepost.storage.sql.sqlite_audit_batches import (
+    ChainGrowth,
+    Execute,
+    StoredBatch,
+    digest_of,
+    encode,
+    end_of_batches,
+    heads_of,
+    merge,
+    put,
+)
 from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
 
-MOST_AT_ONCE = 64
-"""Segments that one statement adds; it is prepared once for each number of them."""
+MERGED_BYTES = 262_144
+"""
+Bytes of batches after which they are merged. That takes about two milliseconds, as long as the next
+calls run. More at once would be cheaper and delay those calls.
+"""
+MERGED_S = 1.0
+"""How long a batch waits to be merged at most, while others follow."""
+MOST_CHAINS = 512
+"""Chains of a batch that one statement compares; it is prepared once for each power of two."""
 
 COPIED_BYTES = 131_072
+"""Bytes after which the log is copied into the database file when no batch waits."""
+COPIED_UNDER_LOAD = 2_097_152
 """
-Bytes after which the log is copied into the database file between two batches. SQLite itself copies
-thousands of pages within one commit, which then takes ten times as long.
+The same between two batches. SQLite itself copies thousands of pages within one commit, which then
+takes ten times as long. If it were done more often, more than one batch in a hundred would wait.
 """
 
-_SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _END = [column.name for column in AUDIT_HEADS.columns]
+_SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _CHECKPOINT = [column.name for column in AUDIT_CHECKPOINTS.columns]
 _MOVED = _END[2:]
-_WAS = [f"was_{name}" for name in _MOVED]
 
-_ADD = (
-    f"INSERT INTO audit_segments ({', '.join(_SEGMENT)}) "  # noqa: S608  # our names
-    f"VALUES ({', '.join('?' * len(_SEGMENT))})"
-)
-_HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? AND writer = ?"  # noqa: S608  # our names
 _RECORDS = (
     "SELECT last, first FROM audit_segments WHERE tenant = ? AND writer = ? AND first < ? "
     "ORDER BY first DESC LIMIT 1"
@@ -72,129 +83,39 @@ _CHECK = (
     f"VALUES ({', '.join('?' * len(_CHECKPOINT))})"
 )
 
-# An insert into this view moves a head, adds a segment and counts it, in one statement, which is
-# one transaction. It fails if any column of the head is not as this process left it. Records of one
-# sort, which are usual, are counted by the columns of it: reading `counts` takes a fifth of all.
-_SORT = ["kind", "tool", "outcome", "limited_by", "number"]
-_MANY_SORTS = (None,) * len(_SORT)
-_COLUMNS = [*_SEGMENT, *_MOVED, *_WAS, *(f"its_{name}" for name in _SORT)]
-_VIEW = (
-    f"CREATE TEMP VIEW audit_growth ({', '.join(_COLUMNS)}) "
-    f"AS SELECT {', '.join('0' * len(_COLUMNS))}"
-)
-_TRIGGER = f"""
-CREATE TEMP TRIGGER audit_grows INSTEAD OF INSERT ON audit_growth BEGIN
-    UPDATE audit_heads SET {", ".join(f"{name} = NEW.{name}" for name in _MOVED)}
-        WHERE tenant = NEW.tenant AND writer = NEW.writer
-            AND {" AND ".join(f"{name} = NEW.was_{name}" for name in _MOVED)};
+# A batch and the head of its writer's batches are one statement, which is one transaction. It fails
+# if that head is not as this process has left it, or if any column of a head of a chain in the
+# batch is not: then the tenant of the batch is NULL.
+_TRIGGER = """
+CREATE TEMP TRIGGER audit_batch_added AFTER INSERT ON main.audit_batches BEGIN
+    UPDATE audit_heads SET number = NEW.number, hash = NEW.digest
+        WHERE tenant = '' AND writer = NEW.writer
+            AND number = NEW.number - 1 AND hash = NEW.previous;
     SELECT RAISE(ABORT, 'another end') WHERE changes() = 0;
-    INSERT INTO audit_segments ({", ".join(_SEGMENT)})
-        VALUES ({", ".join(f"NEW.{name}" for name in _SEGMENT)});
-END
-"""  # noqa: S608  # our names
-_COUNTS_ONE = f"""
-CREATE TEMP TRIGGER audit_counts_one INSTEAD OF INSERT ON audit_growth
-WHEN NEW.its_kind IS NOT NULL BEGIN
-    {sqlite_sum("NEW.tenant", "NEW.writer", "NEW.since", [f"NEW.its_{name}" for name in _SORT])};
 END
 """
-_COUNTS_MANY = f"""
-CREATE TEMP TRIGGER audit_counts_many INSTEAD OF INSERT ON audit_growth
-WHEN NEW.its_kind IS NULL BEGIN
-    {sqlite_sum("NEW.tenant", "NEW.writer", "NEW.since", "NEW.counts")};
-END
-"""
-_SUM = sqlite_sum(":tenant", ":writer", ":since", ":counts")
-_PLACES = f"({', '.join('?' * len(_COLUMNS))})"
-_GROW = [
-    f"INSERT INTO audit_growth VALUES {', '.join([_PLACES] * size)}"  # noqa: S608  # our names
-    for size in range(MOST_AT_ONCE + 1)
-]
+_SAME = " AND ".join(
+    f"head.{name} = known.column{place}" for place, name in enumerate(_END, start=1)
+)
 
 
-class SqliteAuditStore(SqlAuditStore):
-    """Implement `AuditStore`; one thread writes."""
-
-    def __init__(self, database: Database, path: str) -> None:
-        super().__init__(database)
-        self._writer = SqliteWriter(path)
-        self._queue: SimpleQueue[QueuedWrite | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    async def write(self, batch: Batch, link: Link) -> None:
-        """Implement `AuditStore`."""
-        await self._done(partial(self._writer.write, batch, link))
-
-    async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
-        """Implement `AuditStore`."""
-        # In the thread that writes records, where this waits for one batch at most. SQLite waits
-        # for its own lock by sleeping and trying again.
-        made: dict[str, Checkpoint] = await self._done(partial(self._writer.sign, tenants, sign))
-        return made
-
-    async def aclose(self) -> None:
-        """Finish the last batch, and close the connection."""
-        if self._thread is None or self._closed:
-            return
-        with contextlib.suppress(StoreUnavailable):
-            await self._done(self._writer.close)
-        self._closed = True
-        self._queue.put(None)
-
-    async def _done(self, work: Callable[[], Any]) -> Any:
-        """Run *work* in the thread; raises StoreUnavailable if that takes too long."""
-        if self._closed:
-            raise StoreUnavailable("the database is closed")
-        if self._thread is None or not self._thread.is_alive():
-            # A daemon: the process can end although a disk hangs.
-            self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
-            self._thread.start()
-        loop = asyncio.get_running_loop()
-        queued = QueuedWrite(work, loop.create_future())
-        late = loop.call_later(ANSWER_S, queued.tell, None, StoreUnavailable(LATE))
-        self._queue.put(queued)
-        try:
-            return await queued.answer
-        finally:
-            late.cancel()
-
-    def _run(self) -> None:
-        while (queued := self._queue.get()) is not None:
-            if not queued.answer.done():  # else it was late before it began, and is tried again
-                with queued:
-                    queued.found = queued.work()
-            del queued  # holds a batch
-            if self._writer.uncopied >= COPIED_BYTES:
-                self._writer.copy_log()
+@cache
+def _add(size: int) -> str:
+    """Return the statement for a batch of *size* chains."""
+    known = ", ".join([f"({', '.join('?' * len(_END))})"] * size)
+    return (
+        "INSERT INTO audit_batches (tenant, writer, number, previous, digest, batch) VALUES ("  # noqa: S608  # places
+        f"CASE (SELECT count(*) FROM (VALUES {known}) AS known CROSS JOIN audit_heads AS head "
+        f"ON {_SAME}) WHEN {size} THEN '' END, ?, ?, ?, ?, ?)"
+    )
 
 
-class QueuedWrite(msgspec.Struct, eq=False):
-    """Work for the thread; as a context manager, it hands the result or the error to the loop."""
+class KnownChain(msgspec.Struct, eq=False):
+    """A chain as the connection has left it."""
 
-    work: Callable[[], Any]
-    answer: "asyncio.Future[Any]"
-    found: Any = None
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
-    ) -> bool:
-        """Hand over the result, or the error, which is raised where the work is awaited."""
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            self.answer.get_loop().call_soon_threadsafe(self.tell, self.found, error)
-        return True
-
-    def tell(self, found: Any, error: BaseException | None) -> None:
-        """Set the result or the error, unless the future is done or cancelled."""
-        if self.answer.done():
-            return
-        if error is None:
-            self.answer.set_result(found)
-        else:
-            self.answer.set_exception(error)
+    head: ChainHead
+    columns: tuple[Any, ...]
+    """The columns of the head in the database, which the batches that are not merged follow."""
 
 
 class SqliteWriter:
@@ -203,8 +124,17 @@ class SqliteWriter:
     def __init__(self, path: str) -> None:
         self._path, self._file = path, os.stat(path)
         self._connection: sqlite3.Connection | None = None
-        self._heads: dict[ChainKey, tuple[str, ChainHead]] = {}
-        """Each chain's tenant in SQL, and the head that this connection has written."""
+        self._chains: dict[ChainKey, KnownChain] = {}
+        self._grown: dict[ChainKey, KnownChain] = {}
+        """Those with records in batches that are not merged."""
+        self._batches: dict[bytes, StoredBatch] = {}
+        """Batches that are not merged, by their digests."""
+        self._ends: dict[int, tuple[Any, ...]] = {}
+        """The end of each writer's batches, as the columns `_MOVED`."""
+        self.unmerged = 0
+        """Bytes of batches that are not merged."""
+        self._since = 0.0
+        """When the first of them was written."""
         self.uncopied = 0
         """Bytes of records and checkpoints that may be in the log only."""
 
@@ -212,26 +142,18 @@ class SqliteWriter:
         """Add a batch, as `AuditStore.write` does."""
         if not any(batch.values()):
             return
-        try:
-            check_file(self._path, self._file)
-            connection = self._connection or self._connect()
+        with self._answering():
+            connection = self._checked()
             if not self._write_at_once(connection, batch, link):
                 self._write_in_turn(connection, batch, link)
-        except sqlite3.Error as error:
-            self.close()
-            raise StoreUnavailable(told(error)) from None
-        except StoreUnavailable:
-            self.close()
-            raise
 
     def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Add checkpoints, as `AuditStore.sign` does."""
         made: dict[str, tuple[Checkpoint, ChainHead]] = {}
-        try:
-            check_file(self._path, self._file)
-            connection = self._connection or self._connect()
+        with self._answering():
+            connection = self._checked()
             with connection:  # commits, or rolls back
-                connection.execute("BEGIN IMMEDIATE")
+                self._begin(connection)
                 for tenant in tenants:
                     name = escaped(tenant)
                     found = connection.execute(_ENDS, (name,)).fetchall()
@@ -242,11 +164,33 @@ class SqliteWriter:
                         made[tenant] = signed
                         connection.execute(_CHECK, (name, *astuple(signed[0])))
                         connection.execute(_KEEP, (name, *astuple(signed[1])[1:]))
-        except sqlite3.Error as error:
-            self.close()
-            raise StoreUnavailable(told(error)) from None
+            self._merged()
         self.uncopied += sum(len(one.statement) + len(one.signature) for one, _ in made.values())
         return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
+
+    def tidy(self, *, idle: bool = False) -> None:
+        """
+        Merge the batches and copy the log if it is time; call this after a batch is written.
+
+        *idle* says that none has come for a while. What fails is done later.
+        """
+        old = self.unmerged and time.monotonic() >= self._since + MERGED_S
+        if idle or old or self.unmerged >= MERGED_BYTES:
+            with contextlib.suppress(StoreUnavailable):
+                self._merge()
+        if self.uncopied >= (COPIED_BYTES if idle else COPIED_UNDER_LOAD):
+            self.copy_log()
+
+    def _merge(self) -> None:
+        with self._answering():
+            connection = self._checked()
+            # The batches are durable, so their transaction need not wait for the disk: if it is
+            # lost with the power, they are still there. The log is copied only once it is durable.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            with connection:
+                self._begin(connection)
+            connection.execute(f"PRAGMA synchronous = {PRAGMAS['synchronous']}")
+            self._merged()
 
     def copy_log(self) -> None:
         """
@@ -262,56 +206,97 @@ class SqliteWriter:
         except sqlite3.Error:
             self.close()
 
+    def finish(self) -> None:
+        """Merge the batches, and close the connection."""
+        if self.unmerged:
+            self.tidy(idle=True)
+        self.close()
+
     def close(self) -> None:
         """Close the connection; another write opens one."""
-        self._heads = {}
+        self._chains, self._grown, self._batches, self._ends = {}, {}, {}, {}
+        self.unmerged = 0
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
+    def _checked(self) -> sqlite3.Connection:
+        """Return the connection to the file, which must still be there."""
+        check_file(self._path, self._file)
+        return self._connection or self._connect()
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise StoreUnavailable for an error of the database, and close the connection."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            self.close()
+            raise StoreUnavailable(told(error)) from None
+        except StoreUnavailable:
+            self.close()
+            raise
+
     def _connect(self) -> sqlite3.Connection:
         connection = self._connection = connect(self._path)
-        connection.execute(_VIEW)
-        for trigger in (_TRIGGER, _COUNTS_ONE, _COUNTS_MANY):
-            connection.execute(trigger)
+        connection.execute(_TRIGGER)
         return connection
+
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Begin a transaction, and merge all batches in it."""
+        connection.execute("BEGIN IMMEDIATE")
+        self._ends |= merge(_executing(connection), self._batches)
+
+    def _merged(self) -> None:
+        """Note that the heads in the database are those behind all batches."""
+        for (_, writer), known in self._grown.items():
+            known.columns = (known.columns[0], writer, *columns_of(known.head))
+        self._grown, self._batches, self.unmerged = {}, {}, 0
 
     def _write_at_once(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> bool:
         """
-        Write after the heads that this connection has written, in one statement.
+        Write after the heads that this connection knows, as one row, in one statement.
 
-        Return False if they have changed: another process may have added records or a checkpoint,
+        Return False if they have changed: another process may have added records or merged batches,
         or a person may have changed the database.
         """
-        heads: dict[ChainKey, tuple[str, ChainHead]] = {}
-        values: list[object] = []
-        size = 0
-        for chain, drafts in batch.items():
-            if (known := self._heads.get(chain)) is None:
-                return False
-            name, before = known
-            segments, head = link(chain, before, drafts)
-            heads[chain] = (name, head)
-            was, moved = astuple(before)[2:], astuple(head)[2:]
-            for segment in segments:
-                size += len(segment.records)
-                values += (
-                    name,
-                    *astuple(segment),
-                    *moved,
-                    *was,
-                    *(only_sort(segment.counts) or _MANY_SORTS),
-                )
-                was = moved
-        if (rows := len(values) // len(_COLUMNS)) > MOST_AT_ONCE:
+        writer = next(iter(batch))[1]
+        if (was := self._ends.get(writer)) is None or len(batch) > MOST_CHAINS:
             return False
+        moved: list[tuple[KnownChain, ChainHead]] = []
+        growths: list[ChainGrowth] = []
+        values: list[object] = []
+        for chain, drafts in batch.items():
+            known = self._chains.get(chain)
+            if known is None or chain[1] != writer or not drafts:
+                return False
+            before = known.head
+            segments, head = link(chain, before, drafts)
+            columns = known.columns
+            moved.append((known, head))
+            growths.append(ChainGrowth(columns[0], before.hash, columns_of(head), segments))
+            values += columns
+        number, previous = was[0] + 1, was[1]
+        stored = StoredBatch(writer, number, growths)
+        row = encode(stored)
+        digest = digest_of(previous, row)
+        size = 1 << (len(moved) - 1).bit_length()
+        for _ in range(len(moved), size):
+            values += columns
         try:
-            connection.execute(_GROW[rows], values)
+            connection.execute(_add(size), [*values, writer, number, previous, digest, row])
         except sqlite3.IntegrityError:
             return False
-        self._heads |= heads
-        self.uncopied += size
+        self._batches[digest] = stored
+        self._ends[writer] = (number, digest, *was[2:])
+        for known, head in moved:
+            known.head = head
+        self._grown.update(zip(batch, (known for known, _ in moved), strict=True))
+        if not self.unmerged:
+            self._since = time.monotonic()
+        self.unmerged += len(row)
+        self.uncopied += len(row)
         return True
 
     def _shown(
@@ -327,29 +312,35 @@ class SqliteWriter:
 
     def _write_in_turn(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> None:
         """Write after the heads in the database."""
-        heads: dict[ChainKey, tuple[str, ChainHead]] = {}
-        size = 0
+        chains: dict[ChainKey, KnownChain] = {}
+        segments: list[tuple[str, Segment]] = []
+        sums: list[tuple[Any, ...]] = []
         with connection:  # commits, or rolls back
-            connection.execute("BEGIN IMMEDIATE")
+            self._begin(connection)
+            execute = _executing(connection)
+            names = {chain: escaped(chain[0]) for chain in batch}
+            writers = {writer for _, writer in batch}
+            found = heads_of(execute, [(names[chain], chain[1]) for chain in batch])
             for chain, drafts in batch.items():
-                tenant, writer = chain
-                name = escaped(tenant)
-                found = connection.execute(_HEAD, (name, writer)).fetchone()
-                before = None if found is None else stored_head((tenant, *found[1:]))
-                segments, head = link(chain, self._shown(connection, chain, before), drafts)
-                size += sum(len(one.records) for one in segments)
-                connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])
-                counts = [
-                    {
-                        "tenant": name,
-                        "writer": one.writer,
-                        "since": one.since,
-                        "counts": one.counts,
-                    }
-                    for one in segments
-                ]
-                connection.executemany(_SUM, counts)
-                connection.execute(_KEEP, (name, *astuple(head)[1:]))
-                heads[chain] = (name, head)
-        self._heads |= heads
-        self.uncopied += size
+                key = names[chain], chain[1]
+                row = found.get(key)
+                before = None if row is None else stored_head((chain[0], *row[1:]))
+                made, head = link(chain, self._shown(connection, chain, before), drafts)
+                segments += [(key[0], one) for one in made]
+                sums += rows_of(*key, sums_of(made))
+                chains[chain] = KnownChain(head, (*key, *columns_of(head)))
+            put(execute, segments, [one.columns for one in chains.values()], sums)
+            ends = {writer: end_of_batches(execute, writer) for writer in writers}
+        self._merged()
+        self._ends |= ends
+        self._chains |= chains
+        self.uncopied += sum(len(one.records) for _, one in segments)
+
+
+def columns_of(head: ChainHead) -> tuple[int, bytes, int, str]:
+    """Return what the database stores of a head, without its chain."""
+    return head.number, head.hash, head.pruned, head.proof
+
+
+def _executing(connection: sqlite3.Connection) -> Execute:
+    return lambda statement, values: connection.execute(statement, values).fetchall()

@@ -265,6 +265,22 @@ AUDIT_HEADS = Table(
     Column("proof", Text, nullable=False),
 )
 
+AUDIT_BATCHES = Table(
+    # Batches that are not merged into the other tables yet; only SQLite has any.
+    "audit_batches",
+    METADATA,
+    # Empty: a batch has records of many tenants.
+    Column("tenant", Exact, primary_key=True),
+    Column("writer", BigInteger, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # The digest of the writer's batch before it, and its own.
+    Column("previous", LargeBinary, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("batch", LargeBinary, nullable=False),
+    # A batch is one page less.
+    sqlite_with_rowid=False,
+)
+
 AUDIT_CHECKPOINTS = Table(
     "audit_checkpoints",
     METADATA,
