@@ -126,11 +126,13 @@ class JwtVerifier:
             return None
         registry = self.registry
         key = key_of(token, target.url, registry.generation)
-        known = self.decisions.get(key, now=self.clock())
-        if known is not None:
-            return known
-        try:
+        ended = None
+        if key in self.decisions.entries:
+            known = self.decisions.get(key, now=self.clock())
+            if known is not None:
+                return known
             ended = self.decisions.ended(key)
+        try:
             if ended is not None and self._renewed(token, registry, key, ended, peer=peer):
                 return ended.caller
             return await self._checked(token, target, registry, key, peer=peer)

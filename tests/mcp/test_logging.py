@@ -181,8 +181,12 @@ async def test_pr_02_a_report_that_was_held_back_comes_as_soon_as_one_may() -> N
     class Wire:
         """Takes what is said."""
 
-        async def notify(self, message: bytes) -> None:
+        def notified(self, message: bytes) -> bool:
             sent.append(json.loads(message)["params"]["progress"])
+            return True
+
+        async def notify(self, message: bytes) -> None:
+            self.notified(message)
 
     wire: Any = Wire()
     audience = StreamClient(wire, capabilities={}, token=b"1", level=None)  # type: ignore[arg-type]

@@ -226,7 +226,10 @@ class Cycle(RequestResponseCycle, OneStepSend):
             return False
         data = b"%x\r\n%b\r\n" % (len(part), part)
         if more:
-            connection.flow.write(data)
+            if len(data) < COPIED_BYTES:
+                connection.transport.write(data)
+            else:
+                connection.flow.write(data)
             return True
         if not self.keep_alive:
             return False

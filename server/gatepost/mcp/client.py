@@ -119,7 +119,8 @@ class StreamClient(SilentClient):
         *,
         is_limited: bool = True,
     ) -> None:
-        if self.stream is None or self._token is None:
+        stream = self.stream
+        if stream is None or self._token is None:
             return
         if not self._reported < progress < INFINITE:
             return
@@ -144,7 +145,8 @@ class StreamClient(SilentClient):
             await asyncio.sleep(0)
             return
         self._late = None
-        await self.stream.notify(report)
+        if not stream.notified(report):
+            await stream.notify(report)
 
     def timed(self, clock: ToolClock) -> None:
         """Stop this clock while the call waits for the user's input or for an approval."""

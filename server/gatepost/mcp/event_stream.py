@@ -47,9 +47,13 @@ class SseResponse:
     def _turn(self) -> asyncio.Lock:
         return asyncio.Lock()
 
+    def notified(self, message: bytes) -> bool:
+        """Send an encoded notification if it need not wait; after the response, nothing."""
+        return self._ended or self._sent(frame(message), more=True)
+
     async def notify(self, message: bytes) -> None:
         """Send an encoded notification; after the response, nothing."""
-        if not (self._ended or self._sent(frame(message), more=True)):
+        if not self.notified(message):
             await self._send_in_turn(frame(message), more=True)
 
     async def sign(self) -> None:

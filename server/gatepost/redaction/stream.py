@@ -36,7 +36,7 @@ class RedactedStream:
         """
         if len(message) > SHORT_BYTES:
             return False
-        plain = message.encode(errors="surrogatepass")
+        plain = message.encode("utf-8", "surrogatepass")
         whole = self._before + plain
         if redactor.is_plain_and_clear(whole) or (
             is_unquoted(plain) and redactor.surely_clear(whole)

@@ -65,7 +65,10 @@ class RedactedCall(msgspec.Struct):
     """Whether the tool was called; from then on the call may have had effects."""
     over: bool = False
     """Whether the call has ended; log lines after that hide the secrets of all known tenants."""
-    said: dict[str, RedactedStream] | None = None
+    reported: RedactedStream | None = None
+    """The messages of the tool's progress."""
+    logged: RedactedStream | None = None
+    """The tool's log messages."""
     written: list[tuple[str, str]] | None = None
     """The secrets in the call's arguments, computed once."""
     clock: ToolClock | None = None  # of a nested call; the client has the outer call's clock
@@ -201,7 +204,9 @@ class RedactedCall(msgspec.Struct):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress without secrets."""
         if isinstance(message, str):
-            said = self._said("progress")
+            said = self.reported
+            if said is None:
+                said = self.reported = RedactedStream()
             if not said.passes(message, self.now()):
                 plain = message.encode(errors="surrogatepass")
                 message = await self._search(plain, said.text, message)
@@ -211,7 +216,9 @@ class RedactedCall(msgspec.Struct):
         """Send a log message without secrets."""
         with suppress(*UNENCODABLE):  # no JSON: sending it fails
             encoded = _encode(data, enc_hook=_shown)
-            clean = await self._search(encoded, self._said("log").document, encoded)
+            if self.logged is None:
+                self.logged = RedactedStream()
+            clean = await self._search(encoded, self.logged.document, encoded)
             data = data if clean is encoded else Raw(clean)
         if isinstance(logger, str):
             logger = self.now().clean(logger)
@@ -257,14 +264,6 @@ class RedactedCall(msgspec.Struct):
     async def detach(self, *, state: bytes = b"") -> None:
         """Answer the request with a task, in which the call continues; no one else sees *state*."""
         await self.call.client.detach(state=state)
-
-    def _said(self, kind: str) -> RedactedStream:
-        if self.said is None:
-            self.said = {}
-        said = self.said.get(kind)
-        if said is None:
-            said = self.said[kind] = RedactedStream()
-        return said
 
 
 @contextmanager

@@ -226,6 +226,10 @@ class Resumable(SseResponse):
     def _primes(self) -> bool:
         return self._request_messages.channel.session.version == NEWEST_HANDSHAKE
 
+    def notified(self, message: bytes) -> bool:
+        """Return False, because each event is in the log before it is sent."""
+        return False
+
     async def notify(self, message: bytes) -> None:
         """Send an encoded notification, unless that would exceed the limit of open streams."""
         async with self._turn:
