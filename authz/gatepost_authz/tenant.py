@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from sys import intern
 from types import MappingProxyType
 
 import msgspec
@@ -126,16 +127,17 @@ def caller_from(
             check_tenant(tenant, rules, policy.tenancy)
         if target.tenant is not None and target.tenant != tenant:
             raise InvalidToken("tenant_of_another_resource")
+        # Callers are cached in large numbers, and most have these four in common.
         caller = TenantContext(
-            tenant_id=tenant,
-            issuer=str(claims["iss"]),
+            tenant_id=intern(tenant),
+            issuer=intern(str(claims["iss"])),
             subject=accepted.subject,
             subject_kind=accepted.subject_kind,
             resource=target.url,
             expires_at=accepted.expires_at,
             issued_at=accepted.issued_at,
-            tenant_claim=named,
-            client_id=accepted.client_id,
+            tenant_claim=None if named is None else intern(named),
+            client_id=None if accepted.client_id is None else intern(accepted.client_id),
             actor=accepted.actor,
             scopes=policy.implications.expand(scopes),
             roles=roles_of(claims, rules.settings.roles),

@@ -55,10 +55,11 @@ class AcceptedTokens:
 
     def __init__(self, verdicts: int = DEFAULT_CAPACITY) -> None:
         self.apply(verdicts)
-        self._digests: OrderedDict[tuple[bytes, str], None] = OrderedDict()
+        self._resources: OrderedDict[bytes, str] = OrderedDict()
+        """By digest, the resource where the token was accepted last."""
 
     def __len__(self) -> int:
-        return len(self._digests)
+        return len(self._resources)
 
     def apply(self, verdicts: int) -> None:
         """Remember as many tokens as that number of cached verdicts needs."""
@@ -66,18 +67,19 @@ class AcceptedTokens:
 
     def add(self, digest: bytes, resource: str) -> None:
         """Record that the token with that digest was accepted at that resource."""
-        self._digests[digest, resource] = None
-        self._digests.move_to_end((digest, resource))
-        while len(self._digests) > self.capacity:
-            self._digests.popitem(last=False)
+        self._resources[digest] = resource
+        self._resources.move_to_end(digest)
+        while len(self._resources) > self.capacity:
+            self._resources.popitem(last=False)
 
     def has(self, digest: bytes, resource: str) -> bool:
         """Return whether the token was accepted before."""
-        return (digest, resource) in self._digests
+        return self._resources.get(digest) == resource
 
     def drop(self, digest: bytes, resource: str) -> None:
         """Remove the token."""
-        self._digests.pop((digest, resource), None)
+        if self.has(digest, resource):
+            del self._resources[digest]
 
 
 class VerdictCache(RandomCache[DecisionKey, Verdict]):

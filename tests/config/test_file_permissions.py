@@ -141,7 +141,7 @@ async def test_a_database_that_was_open_to_others_is_closed(tmp_path: Path) -> N
     file = tmp_path / "records.db"
     records = await open_records(f"sqlite:///{file}")
     await records.aclose()
-    names = [file, *(Path(f"{file}{end}") for end in ("-wal", "-shm"))]
+    names = [file, *(Path(f"{file}{end}") for end in ("-wal", "-shm", "-lock"))]
     for name in names:
         name.touch()
         name.chmod(0o666)

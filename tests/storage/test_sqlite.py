@@ -54,7 +54,8 @@ async def test_the_files_are_this_users_alone(tmp_path: Path) -> None:
     found = modes(tmp_path)
     await records.aclose()
 
-    assert found == dict.fromkeys(["records.db", "records.db-wal", "records.db-shm"], 0o600)
+    names = [f"records.db{end}" for end in ("", "-wal", "-shm", "-lock")]
+    assert found == dict.fromkeys(names, 0o600)
 
 
 async def test_a_path_may_hold_anything(tmp_path: Path) -> None:

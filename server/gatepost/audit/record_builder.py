@@ -7,6 +7,7 @@ from binascii import hexlify
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from hashlib import sha256
 from io import BytesIO
 from typing import Any, TypeGuard
@@ -113,7 +114,7 @@ def _sealed(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, bytes]:
     return b"".join(side) + b"}", b"".join(commitments) + b"}"
 
 
-class CallerFields(msgspec.Struct, frozen=True):
+class CallerFields(msgspec.Struct, frozen=True, gc=False):
     """The parts of a record about a caller, who calls from one address."""
 
     caller: TenantContext
@@ -146,6 +147,12 @@ _REQUIRED = len(_encode(RecordBody(at=0, kind="", tenant=""))) - 1
 def _members(**fields: Any) -> bytes:
     """Return the JSON members after the outcome; empty ones are left out."""
     return _encode(RecordBody(at=0, kind="", tenant="", **fields))[_REQUIRED:-1]
+
+
+@cache
+def _about(subject_kind: str, shared_audience: bool) -> bytes:
+    """Return the members about a caller, which most callers have in common."""
+    return _members(subject_kind=subject_kind, shared_audience=shared_audience)
 
 
 class RecordBuilder:
@@ -275,7 +282,7 @@ class RecordBuilder:
 
     def _caller_fields(self, caller: TenantContext, peer: str) -> CallerFields:
         person = encode(person_of(caller, peer if self._peers else ""))
-        about = _members(subject_kind=caller.subject_kind, shared_audience=caller.shared_audience)
+        about = _about(caller.subject_kind, caller.shared_audience)
         made = CallerFields(caller, _value(CALLER, person), about)
         self._callers.keep((id(caller), peer), made)
         return made

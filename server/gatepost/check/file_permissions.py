@@ -199,7 +199,7 @@ def _database(config: Config) -> Iterator[Problem]:
     if not url.startswith(SQLITE):
         return
     path = unquote(url.removeprefix(SQLITE))
-    for name in (path, f"{path}-wal", f"{path}-shm"):
+    for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-lock"):
         try:
             status = os.stat(name)
         except OSError:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.requirement("P12")
 
 async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither accounts nor places that nobody has; and nobody gets a second burst by it."""
-    monkeypatch.setattr(local_counters, "MOST_CALL_LIMITS", 10)
+    monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 10)
     process = LimitedProcess(LimitRules(caller=bucket(1), tenant=places(5), tool=places(5)))
     for number in range(100):
         assert await process.call(tenant_id=f"tenant-{number}") == "seen"
@@ -27,6 +27,18 @@ async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.Mo
     assert len(process.limits.counters.concurrency) <= 20
     for number in range(100):
         assert await process.call(tenant_id=f"tenant-{number}") == "rate_limit caller"
+
+
+async def test_the_callers_of_all_cached_tokens_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else callers in turn, slightly more than that, would find none of theirs."""
+    monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 10)
+    process = LimitedProcess(LimitRules(caller=bucket(1), cached_tokens=50))
+    for number in range(100):
+        await process.call(subject=f"person-{number}")
+
+    assert len(process.limits.counters.call_limits) == 100
 
 
 async def test_what_is_no_tool_is_one_account_whatever_it_is_called() -> None:
@@ -77,9 +89,9 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when everything was looked up anew meanwhile."""
+    monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 1)
     process, person = LimitedProcess(LimitRules(tenant=places(1))), Person()
     asking = await process.begin("ask", client=person)
-    monkeypatch.setattr(local_counters, "MOST_CALL_LIMITS", 1)
     assert [await process.call(subject=f"person-{n}") for n in range(3)] == ["seen"] * 3
 
     person.decided.set()

@@ -1,12 +1,19 @@
 """The limits of one caller's calls of one tool: rates, concurrency, and quotas of audit records."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
 from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
 from gatepost.policy.limits.rules import Bound, Kind, LimitRules, Principal, named
-from gatepost.storage.rate_limits import SLOT_WAIT_S, Bucket, ConcurrencySlot, Spending
+from gatepost.storage.rate_limits import (
+    SLOT_WAIT_S,
+    Bucket,
+    BucketRate,
+    ConcurrencySlot,
+    Spending,
+)
 from gatepost.storage.relay import TenantRelay
 
 LEAST_S = 1e-5
@@ -15,41 +22,54 @@ TOLD_PART = 1_000
 """Replays report their cost to the relay once it exceeds this fraction of a quota (1/n)."""
 
 
-class QuotaRow(msgspec.Struct, frozen=True):
-    """A quota of a caller, with its keys at the relay and in this process."""
+class QuotaRate(msgspec.Struct, frozen=True, gc=False):
+    """How fast a quota refills, the same for each caller or each tenant."""
 
     kind: Kind
-    shared: str
-    here: tuple[str, ...]
     byte_s: float
     """Seconds in which the quota regains one byte."""
     room_s: float
     """Seconds in which an empty bucket becomes full."""
 
+
+class QuotaRow(msgspec.Struct, frozen=True, gc=False):
+    """A quota of a caller or a tenant."""
+
+    rate: QuotaRate
+    owner: Principal | tuple[str]
+    """The caller; or the tenant alone."""
+
     @property
-    def bucket(self) -> tuple[tuple[str, ...], float, float]:
+    def shared(self) -> str:
+        """Return its name at the relay."""
+        return "audit tenant" if len(self.owner) == 1 else f"audit {named(self.owner)}"
+
+    @property
+    def bucket(self) -> BucketRate:
         """Return the parameters of its bucket, from which a call itself takes nothing."""
-        return self.here, 0.0, self.room_s
+        return ("audit", self.owner), 0.0, self.rate.room_s
 
 
 def caller_quota(rules: LimitRules, principal: Principal) -> list[QuotaRow]:
     """Return the quota of a caller; none if there is no limit."""
-    name = f"audit {named(principal)}"
-    return _quota("caller_audit", name, ("audit", *principal), rules.caller_audit)
+    rate = quota_rate("caller_audit", rules.caller_audit)
+    return [] if rate is None else [QuotaRow(rate, principal)]
 
 
 def tenant_quota(rules: LimitRules, tenant: str) -> list[QuotaRow]:
     """Return the quota of a tenant, which its callers share; none if there is no limit."""
-    return _quota("tenant_audit", "audit tenant", ("audit", tenant, "tenant"), rules.tenant_audit)
+    rate = quota_rate("tenant_audit", rules.tenant_audit)
+    return [] if rate is None else [QuotaRow(rate, (tenant,))]
 
 
-def _quota(kind: Kind, shared: str, here: tuple[str, ...], bound: Bound) -> list[QuotaRow]:
-    if not bound.rate:
-        return []
-    return [QuotaRow(kind, shared, here, 1 / bound.rate, bound.burst / bound.rate)]
+# Callers share one object: a hundred thousand of them have a quota.
+@lru_cache(maxsize=16)
+def quota_rate(kind: Kind, bound: Bound) -> QuotaRate | None:
+    """Return the rate of a quota; None if it is unlimited."""
+    return QuotaRate(kind, 1 / bound.rate, bound.burst / bound.rate) if bound.rate else None
 
 
-class AuditQuota(msgspec.Struct, frozen=True):
+class AuditQuota(msgspec.Struct, frozen=True, gc=False):
     """
     A token bucket of bytes that is charged after the call.
 
@@ -64,7 +84,7 @@ class AuditQuota(msgspec.Struct, frozen=True):
     @property
     def owes_much(self) -> bool:
         """Return whether the debt is so large that the relay should know before the next call."""
-        return self.bucket.owed_s * TOLD_PART > self.row.room_s
+        return self.bucket.owed_s * TOLD_PART > self.row.rate.room_s
 
     def empty(self, now: float, wait_s: float) -> None:
         """Mark the quota as used up by all processes together for *wait_s* seconds."""
@@ -91,7 +111,7 @@ class Owed:
         found = []
         for quota, owed_s in zip(self._quotas, self._seconds, strict=True):
             piece_s, row = max(owed_s, LEAST_S), quota.row
-            found.append(Spending(row.shared, 1 / piece_s, (row.room_s + piece_s) / piece_s))
+            found.append(Spending(row.shared, 1 / piece_s, (row.rate.room_s + piece_s) / piece_s))
         return found
 
     def give_back(self) -> None:

@@ -1,6 +1,7 @@
 """The counters of this process, token buckets and running calls, and what tenants use of them."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from sys import intern
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -23,13 +24,15 @@ from gatepost.policy.limits.rules import (
     Principal,
     named,
     rows_of,
+    seconds_of,
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, ConcurrencySlot, Spending
 from gatepost.storage.relay import Relay
 
-MOST_CALL_LIMITS = 50_000
-"""Maximum number of cached `CallLimits`; creating one again takes microseconds."""
+LEAST_CALL_LIMITS = 50_000
+CALL_LIMITS_PER_TOKEN = 2
+"""How many `CallLimits` are cached for each cached token; a caller has one for each tool."""
 
 
 SharedKey = tuple[str, str | None, bool]
@@ -57,13 +60,19 @@ class LocalCounters:
     def __init__(self) -> None:
         self.call_limits: dict[Key, CallLimits] = {}
         """Cached limits by key; cleared when the settings change or the cache is full."""
-        self.audited: dict[Principal, CallLimits] = {}
+        self.audited: dict[Principal, tuple[AuditQuota, ...]] = {}
         """Cached quotas of audit records, by caller."""
         self._shared: dict[SharedKey, SharedLimits] = {}
         self.buckets = Buckets(forgetting=self.forget)
         self.concurrency: WeakValueDictionary[Hashable, ConcurrencyCounter] = WeakValueDictionary()
         """By tenant, and by tenant and tool; kept while the cache or a call refers to it."""
         self.queue = AdmissionQueue(self.concurrency)
+        self.most = LEAST_CALL_LIMITS
+
+    def apply(self, cached_tokens: int) -> None:
+        """Clear the cached limits, and cache as many as the callers of these tokens need."""
+        self.forget()
+        self.most = max(LEAST_CALL_LIMITS, CALL_LIMITS_PER_TOKEN * cached_tokens)
 
     def forget(self) -> None:
         """Clear the cached limits; what calls have taken stays taken."""
@@ -71,32 +80,16 @@ class LocalCounters:
         self.audited.clear()
         self._shared.clear()
 
-    def audit(
-        self, principal: Principal, rules: LimitRules, now: float, relay: Relay | None
-    ) -> CallLimits:
-        """Return a caller's quotas of audit records; `take` on them only checks for room."""
+    def audit(self, principal: Principal, rules: LimitRules, now: float) -> tuple[AuditQuota, ...]:
+        """Return a caller's quotas of audit records."""
         known = self.audited.get(principal)
         if known is not None:
             return known
-        tenant = principal[0]
-        rows = [*caller_quota(rules, principal), *tenant_quota(rules, tenant)]
+        rows = [*caller_quota(rules, principal), *tenant_quota(rules, principal[0])]
         found = self.buckets.these([row.bucket for row in rows], now)
-        return self._audited(principal, tuple(map(AuditQuota, rows, found)), relay)
-
-    def _audited(
-        self, principal: Principal, quotas: tuple[AuditQuota, ...], relay: Relay | None
-    ) -> CallLimits:
-        made = CallLimits(
-            tenant=principal[0],
-            buckets=[quota.bucket for quota in quotas],
-            concurrency=(),
-            kinds=[quota.row.kind for quota in quotas],
-            queue=None,
-            relay=None if relay is None else relay.of(principal[0]),
-            quotas=quotas,
-        )
-        _keep(self.audited, principal, made)
-        return made
+        quotas = tuple(map(AuditQuota, rows, found))
+        self._keep(self.audited, principal, quotas)
+        return quotas
 
     def limits_of(self, key: Key, rules: LimitRules, now: float, relay: Relay | None) -> CallLimits:
         """Return the limits of calls with this key under these rules."""
@@ -105,7 +98,7 @@ class LocalCounters:
         rows = [] if tool is None else caller_quota(rules, principal)
         own = [row.bucket for row in rows]
         if caller.rate:
-            own.append((principal, 1 / caller.rate, caller.burst / caller.rate))
+            own.append((principal, *seconds_of(caller)))
         # Making room for these may drop buckets, and then what is shared.
         found = self.buckets.these(own, now)
         shared = self._shared.get((tenant, tool, inner))
@@ -130,8 +123,10 @@ class LocalCounters:
             call_limits.spendings = [*(spendings if caller.rate else ()), *shared.spendings]
             call_limits.slots = shared.slots
         if tool is not None and principal not in self.audited:
-            self._audited(principal, quotas, relay)
-        _keep(self.call_limits, key, call_limits)
+            self._keep(self.audited, principal, quotas)
+        # Not the key of the call: it would keep a copy of the tool's name for each caller.
+        own_key = (*principal, None if tool is None else intern(tool), inner)
+        self._keep(self.call_limits, own_key, call_limits)
         return call_limits
 
     def _share(
@@ -156,7 +151,7 @@ class LocalCounters:
         quotas = [] if tool is None else tenant_quota(rules, tenant)
         wanted = [
             *own,
-            *((row.here, 1 / row.bound.rate, row.bound.burst / row.bound.rate) for row in rated),
+            *((row.here, *seconds_of(row.bound)) for row in rated),
             *(row.bucket for row in quotas),
         ]
         found = self.buckets.these(wanted, now)
@@ -173,13 +168,13 @@ class LocalCounters:
                 *own_rate,
                 *(row.kind for row in rated),
                 *own_quota,
-                *(row.kind for row in quotas),
+                *(row.rate.kind for row in quotas),
                 *(row.kind for row in bounded),
             ],
             spendings=[Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated],
             slots=[ConcurrencySlot(row.shared, int(row.bound.most)) for row in bounded],
         )
-        _keep(self._shared, key, made)
+        self._keep(self._shared, key, made)
         return made, found[: len(own)]
 
     def _counter(self, row: BoundKey) -> ConcurrencyCounter:
@@ -194,11 +189,10 @@ class LocalCounters:
         """Return the numbers of running and waiting calls by tenant, and by tenant and tool."""
         return {name: counter.taken for name, counter in self.concurrency.items() if counter.taken}
 
-
-def _keep(cache: dict[K, V], key: K, made: V) -> None:
-    if len(cache) >= MOST_CALL_LIMITS:
-        cache.clear()
-    cache[key] = made
+    def _keep(self, cache: dict[K, V], key: K, made: V) -> None:
+        if len(cache) >= self.most:
+            cache.clear()
+        cache[key] = made
 
 
 class BucketUsage(msgspec.Struct, frozen=True):

@@ -111,7 +111,7 @@ class AuditedRetries(Stage):
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
         limits = self._limits
-        call_limits, now = limits.audited(call.caller), limits.monotonic()
+        call_limits, now = limits.audit_limits_of(call.caller), limits.monotonic()
         if not call_limits.take(now):
             return refusal_by(*call_limits.shortage(now))
         relay = call_limits.relay if any(quota.owes_much for quota in call_limits.quotas) else None

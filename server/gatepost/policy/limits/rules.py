@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -36,6 +37,13 @@ class Bound(msgspec.Struct, frozen=True):
     most: float = ANY
 
 
+# Callers share the numbers, because each of them has a bucket of these.
+@lru_cache(maxsize=256)
+def seconds_of(bound: Bound) -> tuple[float, float]:
+    """Return the seconds in which a bucket regains a token, and those in which it becomes full."""
+    return 1 / bound.rate, bound.burst / bound.rate
+
+
 class LimitSettings(Protocol):
     """The part of `[limits]` with the limits of callers, tenants and tools."""
 
@@ -51,6 +59,8 @@ class LimitSettings(Protocol):
     def tools(self) -> Mapping[str, NamedToolAllowance]: ...
     @property
     def audit_bytes_per_day(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
 
 
 class LimitRules(msgspec.Struct, frozen=True):
@@ -63,6 +73,8 @@ class LimitRules(msgspec.Struct, frozen=True):
     caller_audit: Bound = Bound()
     tenant_audit: Bound = Bound()
     """Bytes of audit records, a second and in a full bucket."""
+    cached_tokens: int = 0
+    """The number of tokens whose callers may be cached."""
 
 
 def rules_of(settings: LimitSettings, *, audits: bool = True) -> LimitRules:
@@ -89,6 +101,7 @@ def rules_of(settings: LimitSettings, *, audits: bool = True) -> LimitRules:
         tools=named,
         caller_audit=_a_day(settings.audit_bytes_per_day if audits else 0),
         tenant_audit=_a_day(settings.tenant.audit_bytes_per_day if audits else 0),
+        cached_tokens=settings.cached_tokens,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gatepost.policy.limits.admission_queue import AdmissionQueue
-from gatepost.policy.limits.call_limits import CallLimits, Key, Owed
+from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, Key, Owed
 from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
 from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, Kind, LimitRules, rows_of
 from gatepost.policy.revocation.watch import Revocations
@@ -82,7 +82,7 @@ class LimitStage(Stage):
         wait for a slot, for *within_s* seconds.
         """
         self.rules = rules
-        self.counters.forget()
+        self.counters.apply(rules.cached_tokens)
         queue = self.queue
         queue.most, queue.each, queue.within_s = most or ANY, each, within_s
         queue.let_in()
@@ -128,19 +128,30 @@ class LimitStage(Stage):
         known = self._call_limits.get(key)
         return known or self.counters.limits_of(key, self.rules, self.monotonic(), self.relay)
 
-    def audited(self, caller: TenantContext) -> CallLimits:
-        """Return the quotas of audit records of a caller."""
-        principal = caller.principal_key
-        known = self.counters.audited.get(principal)
-        return known or self.counters.audit(principal, self.rules, self.monotonic(), self.relay)
+    def audited(self, caller: TenantContext) -> tuple[AuditQuota, ...]:
+        """Return the quotas of audit records of a caller and its tenant."""
+        return self.counters.audit(caller.principal_key, self.rules, self.monotonic())
+
+    def audit_limits_of(self, caller: TenantContext) -> CallLimits:
+        """Return limits with a caller's quotas alone; `take` on them only checks for room."""
+        quotas, relay = self.audited(caller), self.relay
+        return CallLimits(
+            tenant=caller.tenant_id,
+            buckets=[quota.bucket for quota in quotas],
+            concurrency=(),
+            kinds=[quota.row.rate.kind for quota in quotas],
+            queue=None,
+            relay=None if relay is None else relay.of(caller.tenant_id),
+            quotas=quotas,
+        )
 
     def recorded(self, caller: TenantContext, size: int) -> None:
         """Charge an audit record of *size* bytes to *caller* and its tenant."""
         principal = caller.tenant_id, caller.issuer, caller.subject_kind, caller.subject
-        limits = self.counters.audited.get(principal) or self.audited(caller)
+        quotas = self.counters.audited.get(principal)
         now = self.monotonic()
-        for quota in limits.quotas:
-            bucket, cost_s = quota.bucket, size * quota.row.byte_s
+        for quota in self.audited(caller) if quotas is None else quotas:
+            bucket, cost_s = quota.bucket, size * quota.row.rate.byte_s
             full_at = bucket.full_at
             bucket.full_at = (full_at if full_at > now else now) + cost_s
             bucket.owed_s += cost_s

@@ -13,6 +13,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from gatepost.permissions import close_to_others
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql.database import STATEMENT_MS, Database, engine_of
+from gatepost.storage.sql.sqlite_write_lock import LOCK, QueuedConnection
 
 SCHEME = "sqlite:///"
 BESIDE = ("-wal", "-shm")
@@ -47,10 +48,16 @@ def database(url: str) -> Database:
         for beside in BESIDE:
             with suppress(FileNotFoundError):
                 _close(path + beside, os.O_RDWR)
+        _close(path + LOCK, os.O_RDWR | os.O_CREAT)
         opened = os.stat(path)
     except OSError as error:
-        raise StoreRefused(f"the database {path} cannot be opened: {error.strerror}") from None
-    engine = engine_of(URL.create("sqlite+aiosqlite", database=path), connections=CONNECTIONS)
+        file = error.filename or path
+        raise StoreRefused(f"the database {file} cannot be opened: {error.strerror}") from None
+    engine = engine_of(
+        URL.create("sqlite+aiosqlite", database=path),
+        connections=CONNECTIONS,
+        connect_args={"factory": QueuedConnection},
+    )
 
     @event.listens_for(engine.sync_engine, "connect")
     def settle(connection: DBAPIConnection, _: object) -> None:
@@ -78,7 +85,7 @@ def _close(path: str, flags: int) -> None:
 def connect(path: str) -> sqlite3.Connection:
     """Return a connection of the driver itself to a file that is there."""
     os.stat(path)  # SQLite would make the file
-    connection = sqlite3.connect(path, isolation_level=None)
+    connection = sqlite3.connect(path, isolation_level=None, factory=QueuedConnection)
     _settle(path, connection.cursor())
     return connection
 

@@ -1,0 +1,196 @@
+"""Writers of a SQLite file queue for its lock file; readers and dead writers hold nobody up."""
+
+import asyncio
+import fcntl
+import os
+import signal
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gatepost.storage.errors import StoreRefused
+from gatepost.storage.records import Records
+from gatepost.storage.sql import sqlite
+from gatepost.storage.sql.records import opened
+from tests.storage.conftest import task
+from tests.support.processes import Process, python_environment
+
+HOLD = """
+import sqlite3, sys
+from gatepost.storage.sql.sqlite import connect
+
+connect(sys.argv[1]).execute("BEGIN IMMEDIATE")
+print("writing", flush=True)
+sys.stdin.read()
+"""
+
+
+class Holder:
+    """Another writer, which has the lock from its beginning until `release`."""
+
+    def __init__(self, database: Path) -> None:
+        self._handle = os.open(f"{database}-lock", os.O_RDWR)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        """Let the next one write."""
+        os.close(self._handle)
+
+
+def is_free(database: Path) -> bool:
+    handle = os.open(f"{database}-lock", os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "records.db"
+    path.touch(mode=0o600)
+    with sqlite.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE notes (text UNIQUE)")
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def connection(file: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite.connect(str(file))
+    yield connection
+    connection.close()
+
+
+async def test_all_writes_wait_for_the_writer_before(tmp_path: Path) -> None:
+    """Also those through the pool of connections; whoever only reads passes."""
+    database = tmp_path / "records.db"
+    records = await opened(f"sqlite:///{database}")
+    holder = Holder(database)
+    writing = asyncio.create_task(records.of("acme").tasks.create(task()))
+    assert await records.of("acme").tasks.count(b"nobody") == 0
+    assert not writing.done()
+
+    holder.release()
+    await asyncio.wait_for(writing, 10)
+    assert is_free(database)
+    await records.aclose()
+
+
+def test_a_writer_waits_in_its_own_thread_alone(file: Path, connection: sqlite3.Connection) -> None:
+    """Until the one before has finished."""
+    holder, done = Holder(file), threading.Event()
+
+    def write() -> None:
+        with sqlite.connect(str(file)) as another:
+            another.execute("INSERT INTO notes VALUES ('a')")
+        another.close()
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+    assert not done.is_set()
+
+    holder.release()
+    assert done.wait(10)
+    thread.join()
+
+
+def committed(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO notes VALUES ('a')")
+    connection.execute("COMMIT")
+
+
+def in_a_block(connection: sqlite3.Connection) -> None:
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("INSERT INTO notes VALUES (?)", [("a",), ("b",)])
+
+
+def undone(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.rollback()
+
+
+def by_itself(connection: sqlite3.Connection) -> None:
+    connection.execute("  insert INTO notes VALUES ('a')")
+
+
+def refused(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO notes VALUES ('a')")
+    with pytest.raises(sqlite3.IntegrityError):
+        in_a_block(connection)
+
+
+def closed(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.close()
+
+
+@pytest.mark.parametrize("write", [committed, in_a_block, undone, by_itself, refused, closed])
+def test_the_next_may_write_when_a_writer_has_ended(
+    write: Callable[[sqlite3.Connection], None], file: Path, connection: sqlite3.Connection
+) -> None:
+    """However it ends; within a transaction nobody else writes."""
+    write(connection)
+    assert is_free(file)
+
+
+def test_nobody_writes_within_the_transaction_of_another(
+    file: Path, connection: sqlite3.Connection
+) -> None:
+    """From BEGIN on, and between its statements."""
+    connection.execute("BEGIN IMMEDIATE")
+    assert not is_free(file)
+    connection.execute("INSERT INTO notes VALUES ('a')")
+    assert not is_free(file)
+
+
+def test_a_writer_that_is_killed_gives_the_lock_back(
+    file: Path, connection: sqlite3.Connection
+) -> None:
+    """Its transaction is undone as ever, and nobody waits for it."""
+    command = [sys.executable, "-c", HOLD, str(file)]
+    writer = Process(command, env=python_environment(None), cwd=file.parent)
+    try:
+        writer.wait_for("writing")
+        assert not is_free(file)
+        writer.process.send_signal(signal.SIGKILL)
+        writer.process.wait(10)
+    finally:
+        writer.kill()
+
+    by_itself(connection)
+    assert connection.execute("SELECT text FROM notes").fetchall() == [("a",)]
+
+
+async def test_a_lock_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    """At the start, by its name."""
+    (tmp_path / "records.db-lock").mkdir()
+
+    with pytest.raises(StoreRefused, match=r"records\.db-lock cannot be opened: Is a directory"):
+        await opened(f"sqlite:///{tmp_path}/records.db")
+
+
+async def test_a_file_system_without_such_locks_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's own lock is enough; only waiting takes longer."""
+
+    def unknown(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    records: Records = await opened(f"sqlite:///{tmp_path}/records.db")
+    await records.of("acme").tasks.create(task())
+    assert await records.of("acme").tasks.get(task().id) is not None
+    await records.aclose()
