@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gatepost_authz.config import DashboardClient, Introspection
-from gatepost_authz.jws_algorithms import JWS_ALGORITHMS
+from gatepost_authz.signature import CHECKS
 
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 ASSERTION_S = 60
@@ -115,7 +115,7 @@ def signed(key: SigningKey, claims: Mapping[str, object], key_id: str) -> str:
     algorithm = algorithm_of(key)
     header = {"alg": algorithm, "typ": "JWT", **({"kid": key_id} if key_id else {})}
     content = f"{_coded(header)}.{_coded(claims)}"
-    signature = JWS_ALGORITHMS[algorithm].sign(content.encode("ascii"), key)
+    signature = CHECKS[algorithm].sign(content.encode("ascii"), key)
     return f"{content}.{urlsafe_b64encode(signature).rstrip(b'=').decode('ascii')}"
 
 

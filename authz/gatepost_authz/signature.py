@@ -1,8 +1,9 @@
 """
-Splits compact tokens and proves their claims with keys (RFC 7515 section 7.1, RFC 8725 section 3).
+Splits compact tokens and proves their claims with keys; the only user of the JWT library.
 
-No JWT library takes part. Those that we know read a token twice, keep the last of two members of
-one name and turn strings into times; what is left of them is `jws_algorithms`.
+The library's own ``decode`` reads a token twice, keeps the last of two members of one name and
+turns strings into times. Here it contributes its algorithm objects alone; what they check was
+split by the strict rules below (RFC 7515 section 7.1, RFC 8725 section 3).
 """
 
 import functools
@@ -10,11 +11,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
+from jwt.algorithms import Algorithm, ECAlgorithm, OKPAlgorithm, RSAAlgorithm, RSAPSSAlgorithm
 
 from gatepost_authz import base64url
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.jwk import MAX_KID, VerificationKey
-from gatepost_authz.jws_algorithms import JWS_ALGORITHMS
 from gatepost_authz.strict_json import loads_object
 
 MAX_TOKEN = 16 * 1024
@@ -24,6 +25,21 @@ MAX_PAYLOAD_DEPTH = 16
 REMEMBERED_HEADERS = 256
 MAX_CANDIDATES = 4
 """The number of keys tried for one token."""
+
+CHECKS: dict[str, Algorithm] = {
+    "RS256": RSAAlgorithm(RSAAlgorithm.SHA256),
+    "RS384": RSAAlgorithm(RSAAlgorithm.SHA384),
+    "RS512": RSAAlgorithm(RSAAlgorithm.SHA512),
+    "PS256": RSAPSSAlgorithm(RSAPSSAlgorithm.SHA256),
+    "PS384": RSAPSSAlgorithm(RSAPSSAlgorithm.SHA384),
+    "PS512": RSAPSSAlgorithm(RSAPSSAlgorithm.SHA512),
+    "ES256": ECAlgorithm(ECAlgorithm.SHA256),
+    "ES384": ECAlgorithm(ECAlgorithm.SHA384),
+    "ES512": ECAlgorithm(ECAlgorithm.SHA512),
+    "EdDSA": OKPAlgorithm(),
+    "Ed25519": OKPAlgorithm(),
+}
+"""The allowed algorithms; ``none`` and ``HS*`` are not among them."""
 
 # Header members that change what the signature covers or what the payload is. We understand no
 # extension, so each of them is a refusal, also in the form that means nothing (`"b64": true`):
@@ -123,7 +139,7 @@ def verify(parts: TokenParts, key: VerificationKey) -> dict[str, object] | None:
     # The key says what it may check, never the token: RFC 8725 section 3.1.
     if algorithm not in key.algorithms:
         return None
-    if JWS_ALGORITHMS[algorithm].verify(parts.signed, key.public_key, parts.signature):
+    if CHECKS[algorithm].verify(parts.signed, key.public_key, parts.signature):
         return parts.unverified
     return None
 
@@ -172,7 +188,7 @@ def header_of(segment: bytes) -> Header:
     if not REFUSED_MEMBERS.isdisjoint(members):
         raise InvalidToken("refused_header")
     algorithm = members.get("alg")
-    if not isinstance(algorithm, str) or algorithm not in JWS_ALGORITHMS:
+    if not isinstance(algorithm, str) or algorithm not in CHECKS:
         raise InvalidToken("refused_algorithm")
     return Header(algorithm, type_of(members), kid_of(members))
 

@@ -13,6 +13,7 @@ MOST_PACKAGES = 40
 # The name to import, where it is not the name to install.
 IMPORT_NAMES = {
     "pyyaml": "yaml",
+    "pyjwt": "jwt",
     "jsonschema-rs": "jsonschema_rs",
     "ahocorasick-rs": "ahocorasick_rs",
     "prometheus-client": "prometheus_client",

@@ -20,7 +20,6 @@ from gatepost_authz.client_authentication import (
     signing_key,
 )
 from gatepost_authz.config import DashboardClient, Introspection
-from gatepost_authz.jws_algorithms import JWS_ALGORITHMS
 from tests.authz.verifiers import ISSUER, NOW
 from tests.support.cases import each
 
@@ -53,7 +52,7 @@ def test_an_assertion_names_client_issuer_and_a_minute(algorithm: str) -> None:
 
     (headers, form), (_, again) = make(), make()
     parts = signature.split(form["client_assertion"])
-    check = JWS_ALGORITHMS[algorithm]
+    check = signature.CHECKS[algorithm]
 
     assert headers == {}
     assert (form["client_id"], form["client_assertion_type"]) == ("gate", ASSERTION_TYPE)

@@ -11,7 +11,6 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gatepost_authz import signature
-from gatepost_authz.jws_algorithms import JWS_ALGORITHMS
 from tests.support.issuers import Idp, Receive, Scope, Send, respond
 from tests.support.server import issuer_settings, running_server
 from tests.support.tokens import ec_key
@@ -40,7 +39,7 @@ class Endpoint:
     def is_ours(self, form: dict[str, str]) -> bool:
         parts = signature.split(form["client_assertion"])
         self.assertions.append(str(parts.unverified["jti"]))
-        proved = JWS_ALGORITHMS["ES256"].verify(
+        proved = signature.CHECKS["ES256"].verify(
             parts.signed, ec_key("gate").public_key(), parts.signature
         )
         return proved and parts.unverified["aud"] == self.issuer

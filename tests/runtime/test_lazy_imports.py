@@ -98,7 +98,6 @@ UNUSED = {
     "alembic", "asyncpg", "redis",  # other stores
     "yaml", "apprise", "icalendar", "starlark", "gatepost_packs.openapi.description",  # other packs
     "gatepost.doctor", "gatepost.dev", "gatepost_keys", "joserfc",  # other commands
-    "cryptography.x509", "jwt",  # of a JWT library, 4 MB
     "gatepost.mcp.stdio", "gatepost.mcp_client", "gatepost.testing",
 }  # fmt: skip
 
