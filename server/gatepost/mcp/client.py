@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -35,7 +36,8 @@ _log = logging.getLogger("gatepost.mcp")
 # As much as a person can follow. A loop over a million rows must not send a million messages.
 REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
-INFINITE = math.inf
+LARGEST = sys.float_info.max
+"""The largest number that every client can read; JSON has no infinity."""
 MOST_LOG_BYTES = 16_384
 NAME_CHARACTERS = 64
 
@@ -122,11 +124,11 @@ class StreamClient(SilentClient):
         stream = self.stream
         if stream is None or self._token is None:
             return
-        if not self._reported < progress < INFINITE:
+        if not self._reported < progress <= LARGEST:
             return
         self._reported = progress
         params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
-        if total is not None and -INFINITE < total < INFINITE:
+        if total is not None and -LARGEST <= total <= LARGEST:
             params["total"] = total
         if message is not None:
             params["message"] = message
