@@ -69,6 +69,13 @@ async def say_half_a_character(ctx: CallContext) -> str:
 
 
 @pack.tool()
+async def say_a_list(ctx: CallContext) -> str:
+    """Report what is no text."""
+    await ctx.progress(1, message=["hidden"])  # type: ignore[arg-type]
+    return "reported"
+
+
+@pack.tool()
 async def step_up_late(ctx: CallContext, report: bool) -> str:
     """Find out in the middle that more is needed."""
     if report:
@@ -148,6 +155,14 @@ async def test_pr_02_a_message_that_cannot_be_encoded_fails_in_the_tool(
     response = await ask(client, "say_half_a_character", {})
 
     assert response.events[-1]["result"]["content"][0]["text"] == "refused"
+
+
+async def test_a_message_that_is_no_text_fails_unsent(client: EndpointClient) -> None:
+    """Only text is searched for secrets."""
+    response = await ask(client, "say_a_list", {})
+
+    assert response.json["result"]["isError"] is True
+    assert "hidden" not in response.body.decode()
 
 
 @pytest.mark.requirement("PR-01")

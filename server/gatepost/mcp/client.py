@@ -127,12 +127,10 @@ class StreamClient(SilentClient):
         if not self._reported < progress <= LARGEST:
             return
         self._reported = progress
-        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
-        if total is not None and -LARGEST <= total <= LARGEST:
-            params["total"] = total
-        if message is not None:
-            params["message"] = message
+        if total is not None and not -LARGEST <= total <= LARGEST:
+            total = None
         # Encoded also if it is held back: what cannot be encoded must fail here, in the tool.
+        params = ProgressParams(self._token, progress, total, message)
         report = notification("notifications/progress", params)
         now, reports = time.monotonic(), self._reports
         if reports is None:
@@ -230,6 +228,15 @@ class StreamClient(SilentClient):
         late, self._late = self._late, None
         if late is not None and self.stream is not None:
             await self.stream.notify(late)
+
+
+class ProgressParams(msgspec.Struct, omit_defaults=True, gc=False):
+    """The parameters of a progress notification, under the names of the schema."""
+
+    progressToken: Raw
+    progress: float
+    total: float | None = None
+    message: str | None = None
 
 
 class ClientInfo(msgspec.Struct, frozen=True):
