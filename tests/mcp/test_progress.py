@@ -1,6 +1,7 @@
 """Progress, streams, and requests that are taken back."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -42,6 +43,36 @@ async def count(ctx: CallContext, values: list[float]) -> str:
     for value in values:
         await ctx.progress(value, 10, f"at {value:g}")
     return "counted"
+
+
+@pack.tool()
+async def count_too_far(ctx: CallContext) -> str:
+    """Report numbers that clients do not have, and some that they have."""
+    await ctx.progress(1, 10**400)
+    await ctx.progress(2, math.inf)
+    await ctx.progress(3, 4)
+    await ctx.progress(10**400)
+    await ctx.progress(math.inf)
+    return "counted"
+
+
+@pack.tool()
+async def say_half_a_character(ctx: CallContext) -> str:
+    """Report faster than any client is told, and then what is no text."""
+    for value in range(100):
+        await ctx.progress(value)
+    try:
+        await ctx.progress(100, message="\ud800")
+    except UnicodeEncodeError:
+        return "refused"
+    return "reported"
+
+
+@pack.tool()
+async def say_a_list(ctx: CallContext) -> str:
+    """Report what is no text."""
+    await ctx.progress(1, message=["hidden"])  # type: ignore[arg-type]
+    return "reported"
 
 
 @pack.tool()
@@ -99,6 +130,39 @@ async def test_pr_01_progress_only_ever_grows(client: EndpointClient) -> None:
     response = await ask(client, "count", {"values": [1, 1, 0.5, 2]})
 
     assert [report["progress"] for report in progress_of(response)] == [1, 2]
+
+
+@pytest.mark.requirement("PR-01")
+async def test_pr_01_what_is_beyond_every_number_of_a_client_is_left_out(
+    client: EndpointClient,
+) -> None:
+    """An integer may be larger than any double, and infinity is no number of JSON."""
+    response = await ask(client, "count_too_far", {})
+
+    assert [(one["progress"], one.get("total")) for one in progress_of(response)] == [
+        (1, None),
+        (2, None),
+        (3, 4),
+    ]
+    assert response.events[-1]["result"]["isError"] is False
+
+
+@pytest.mark.requirement("PR-02")
+async def test_pr_02_a_message_that_cannot_be_encoded_fails_in_the_tool(
+    client: EndpointClient,
+) -> None:
+    """Also where it is held back, because those before it came too fast."""
+    response = await ask(client, "say_half_a_character", {})
+
+    assert response.events[-1]["result"]["content"][0]["text"] == "refused"
+
+
+async def test_a_message_that_is_no_text_fails_unsent(client: EndpointClient) -> None:
+    """Only text is searched for secrets."""
+    response = await ask(client, "say_a_list", {})
+
+    assert response.json["result"]["isError"] is True
+    assert "hidden" not in response.body.decode()
 
 
 @pytest.mark.requirement("PR-01")

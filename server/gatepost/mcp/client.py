@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -35,7 +36,8 @@ _log = logging.getLogger("gatepost.mcp")
 # As much as a person can follow. A loop over a million rows must not send a million messages.
 REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
-INFINITE = math.inf
+LARGEST = sys.float_info.max
+"""The largest number that every client can read; JSON has no infinity."""
 MOST_LOG_BYTES = 16_384
 NAME_CHARACTERS = 64
 
@@ -122,15 +124,13 @@ class StreamClient(SilentClient):
         stream = self.stream
         if stream is None or self._token is None:
             return
-        if not self._reported < progress < INFINITE:
+        if not self._reported < progress <= LARGEST:
             return
         self._reported = progress
-        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
-        if total is not None and -INFINITE < total < INFINITE:
-            params["total"] = total
-        if message is not None:
-            params["message"] = message
+        if total is not None and not -LARGEST <= total <= LARGEST:
+            total = None
         # Encoded also if it is held back: what cannot be encoded must fail here, in the tool.
+        params = ProgressParams(self._token, progress, total, message)
         report = notification("notifications/progress", params)
         now, reports = time.monotonic(), self._reports
         if reports is None:
@@ -228,6 +228,15 @@ class StreamClient(SilentClient):
         late, self._late = self._late, None
         if late is not None and self.stream is not None:
             await self.stream.notify(late)
+
+
+class ProgressParams(msgspec.Struct, omit_defaults=True, gc=False):
+    """The parameters of a progress notification, under the names of the schema."""
+
+    progressToken: Raw
+    progress: float
+    total: float | None = None
+    message: str | None = None
 
 
 class ClientInfo(msgspec.Struct, frozen=True):

@@ -116,8 +116,8 @@ def accepts_events(accept: bytes) -> bool:
 
 def frame(data: bytes, event_id: str = "") -> bytes:
     """Encode a message as an event; it has no line breaks, so it is one `data:` line."""
-    named = b"id: %b\n" % event_id.encode() if event_id else b""
-    return b"%bevent: message\ndata: %b\n\n" % (named, data)
+    event = b"event: message\ndata: " + data + b"\n\n"
+    return b"id: %b\n%b" % (event_id.encode(), event) if event_id else event
 
 
 class Woken(Exception):

@@ -210,6 +210,8 @@ class RedactedCall(msgspec.Struct):
             if not said.passes(message, self.now()):
                 plain = message.encode(errors="surrogatepass")
                 message = await self._search(plain, said.text, message)
+        elif message is not None:
+            raise TypeError("the message of a progress report is text")  # else it is not searched
         await self.call.client.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
