@@ -1,7 +1,10 @@
 """In a long text a secret is found wherever it stands, and beside whatever."""
 
+import json
+
 import pytest
 
+from gatepost.redaction.document import cleaned, is_clear_before
 from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.screen import STEP_BYTES
 from tests.redaction.echo_server import FORMS
@@ -70,3 +73,18 @@ def test_a_secret_over_several_lines_of_a_long_text_is_found(indent: str) -> Non
     assert REDACTORS["few"].clean(before + planted + behind) == (
         f"{before}[REDACTED:PASSWORD]{behind}"
     )
+
+
+@pytest.mark.requirement("P13")
+@each("character", ["é", "€", "😀"], ids=str)
+def test_a_document_may_be_cut_within_a_character(character: str) -> None:
+    """As arguments are for their audit record, which would otherwise say nothing of the call."""
+    redactor = REDACTORS["few"]
+    document = json.dumps({"text": f"{character * 40}\n" * 500}, ensure_ascii=False).encode()
+    secret = document.replace(b"\\n", f"{VALUE}\\n".encode(), 1)
+
+    for cut in range(6_000, 6_008):
+        assert cleaned(document[:cut], redactor) is None
+        assert b"[REDACTED:PASSWORD]" in (cleaned(secret[:cut], redactor) or b"")
+        assert is_clear_before(document, cut, redactor)
+        assert not is_clear_before(secret, cut, redactor)

@@ -44,6 +44,8 @@ _BLANKS = b" \t\r\n\x0b\f"
 _encode = msgspec.json.encode
 _text = msgspec.json.Decoder(str).decode
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
+"""The errors for half a surrogate pair, and for a document that was cut within a character."""
 _ESCAPED_SEPARATOR = b"\\u0000"
 _NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
 _QUOTES = (b"u0022", b"'", b"%22", b"%27", b"&quot", b"&apos", b"&#", b"x22", b"x27")
@@ -83,6 +85,7 @@ def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
     near = encoded[: cut + NEAR_BYTES + LONGEST_ESCAPE * redactor.longest]
     if len(near) == len(encoded):
         return False
+    near = near.decode(errors="ignore").encode()  # it may end within a character
     document = _Document(near, blocks=False, names=frozenset())
     if not redactor.surely_clear(document.text):
         return False
@@ -285,7 +288,7 @@ class _Document:
         """Return these decoded strings, joined."""
         if self._escaped:
             whole = escaped.join(strings)
-            with suppress(msgspec.DecodeError):  # half a surrogate pair
+            with suppress(*_UNREADABLE):
                 return _text(b'"%s"' % whole).encode() if b"\\" in whole else whole
             return separator.join(map(_plain, strings))
         return separator.join(strings)
@@ -296,8 +299,8 @@ def _plain(string: bytes) -> bytes:
         return string
     try:
         return _text(b'"%s"' % string).encode()
-    except msgspec.DecodeError:
-        return string  # half a surrogate pair: read as it is, escapes are undone later
+    except _UNREADABLE:
+        return string  # read as it is, escapes are undone later
 
 
 def _binary(string: bytes) -> bytes:
