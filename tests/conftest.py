@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import re
+import ssl
 from collections.abc import Generator, Iterator
 from contextlib import aclosing, suppress
 from functools import cache
@@ -221,6 +222,22 @@ def prompt_stops() -> Iterator[None]:
         patch.setattr("uvicorn.server.asyncio", _ShortSleeps())
         patch.setattr(uvicorn.Server, "should_exit", flag, raising=False)
         patch.setattr(uvicorn.Server, "main_loop", lambda server: stops.main_loop(server))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_public_authorities() -> Iterator[None]:
+    """
+    HTTP clients of this process trust no authority but those that a test names.
+
+    No certificate of the tests is of another one, and each client would read the system's hundred.
+    """
+
+    def context(*, _trust_env: bool = True) -> ssl.SSLContext:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpcore2.default_ssl_context", context)
         yield
 
 

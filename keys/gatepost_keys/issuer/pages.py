@@ -1,6 +1,7 @@
 """The issuer's pages: sign-in, consent, refusals, and a front page that says what this is."""
 
 from collections.abc import Mapping
+from functools import cache
 from importlib import resources
 
 import jinja2
@@ -27,18 +28,21 @@ def policy(form_target: str = "") -> str:
     )
 
 
-class Pages:
-    """Renders the templates beside this module; whatever goes in is escaped."""
+@cache
+def templates() -> jinja2.Environment:
+    """Return the templates beside this module, compiled once in a process."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("gatepost_keys.issuer"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
-    def __init__(self) -> None:
-        self._templates = jinja2.Environment(
-            loader=jinja2.PackageLoader("gatepost_keys.issuer"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            auto_reload=False,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+
+class Pages:
+    """Renders the templates; whatever goes in is escaped."""
 
     def render(
         self,
@@ -49,7 +53,7 @@ class Pages:
         form_target: str = "",
     ) -> Response:
         """Return the page *name* with *values*."""
-        text = self._templates.get_template(f"{name}.html").render(mount=MOUNT, **values)
+        text = templates().get_template(f"{name}.html").render(mount=MOUNT, **values)
         headers = {
             "Cache-Control": "no-store",
             "Content-Security-Policy": policy(form_target),
