@@ -161,32 +161,30 @@ def _counts_of(sorts: Sequence[Sort]) -> str:
     return _encode([(*sort, number) for sort, number in sorted(counted.items())]).decode()
 
 
-def joined(found: Iterable[Segment]) -> list[Segment]:
+def joined(found: Sequence[Segment]) -> list[Segment]:
     """
-    Join consecutive segments of a chain to as few as possible, of one hour and `MOST_BYTES` each.
+    Join consecutive segments of a chain to a few, of one hour and up to `MOST_BYTES` each.
 
     Raises Damaged if the counts of one cannot be read.
     """
-    groups: list[list[Segment]] = []
-    size = 0
-    for one in found:
-        size += len(one.records)
-        last = groups[-1][-1] if groups else None
-        if last is None or size > MOST_BYTES or not _continues(last, one):
-            groups.append([])
-            size = len(one.records)
-        groups[-1].append(one)
-    return [group[0] if len(group) == 1 else _together(group) for group in groups]
+    if len(found) < 2:
+        return [*found]
+    if sum([len(one.records) for one in found]) <= MOST_BYTES and _continues(found):
+        return [_together(found)]  # nearly always
+    middle = len(found) // 2
+    return [*joined(found[:middle]), *joined(found[middle:])]
 
 
-def _continues(last: Segment, one: Segment) -> bool:
-    return last.last + 1 == one.first and last.since // HOUR_MS == one.since // HOUR_MS
+def _continues(found: Sequence[Segment]) -> bool:
+    """Return whether each segment follows the one before, in the same hour."""
+    following = [one.last + 1 for one in found[:-1]] == [one.first for one in found[1:]]
+    return following and len({one.since // HOUR_MS for one in found}) == 1
 
 
 def _together(group: Sequence[Segment]) -> Segment:
     first, last = group[0], group[-1]
     try:
-        counts = _added(tuple(Counter([one.counts for one in group]).items()))
+        counts = _added(tuple([one.counts for one in group]))
     except _UNREADABLE:
         raise Damaged(first.first) from None
     return Segment(
@@ -201,12 +199,12 @@ def _together(group: Sequence[Segment]) -> Segment:
 
 
 @lru_cache(MOST_COUNTS)
-def _added(counts: tuple[tuple[str, int], ...]) -> str:
-    """Return the column `counts` of several segments: each value, and how many have it."""
+def _added(counts: tuple[str, ...]) -> str:
+    """Return the column `counts` of several segments from that of each."""
     sums: Counter[tuple[str | int, ...]] = Counter()
-    for text, times in counts:
+    for text in counts:
         for *sort, number in _counts(text):
-            sums[(*sort,)] += int(number) * times
+            sums[(*sort,)] += int(number)
     return _encode([(*sort, number) for sort, number in sorted(sums.items())]).decode()
 
 

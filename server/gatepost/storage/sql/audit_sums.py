@@ -1,12 +1,14 @@
 """The hourly sums of audit records in SQL: the statements that add to them, and reading them."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, literal_column, select
 
 from gatepost.storage.audit import Count, Segment
-from gatepost.storage.audit_sums import KEPT_MS, Sums, sorted_counts, sums_of
+from gatepost.storage.audit_segments import HOUR_MS, MOST_COUNTS, read_counts
+from gatepost.storage.audit_sums import KEPT_MS, SUMMED, Sums, sorted_counts, sums_of
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
 
@@ -31,6 +33,23 @@ def rows_of(tenant: str, writer: int, sums: Sums) -> list[tuple[Any, ...]]:
         )
         for (hour, kind, tool, outcome, limit), number in sorted(sums.items())
     ]
+
+
+def only_row(segment: Segment) -> tuple[Any, ...] | None:
+    """Return what `rows_of` returns for a segment of one sort that is summed, without its chain."""
+    if (sort := _only_sort(segment.counts)) is None:
+        return None
+    hour = segment.since - segment.since % HOUR_MS
+    return hour, *sort, (hour + KEPT_MS) / 1000
+
+
+@lru_cache(MOST_COUNTS)
+def _only_sort(counts: str) -> tuple[str | int, ...] | None:
+    found = read_counts(counts)
+    if len(found) != 1 or found[0][0][0] not in SUMMED:
+        return None
+    sort, number = found[0]
+    return *map(escaped, sort), number
 
 
 def rows_of_segments(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any, ...]]:

@@ -242,11 +242,11 @@ def _joined(growths: Iterable[ChainGrowth]) -> tuple[list[Segment], Sums]:
 def _end(head: Sequence[Any] | None, growths: Sequence[ChainGrowth]) -> End:
     """Return the end of a chain behind these growths; without a proof if they do not fit."""
     number, digest = (0, b"") if head is None else head[2:4]
-    fit = True
     for growth in growths:
-        fit = fit and (number + 1, digest) == (growth.segments[0].first, growth.before)
-        number, digest, *_ = growth.after
-    if fit:
+        if growth.before != digest or growth.segments[0].first != number + 1:
+            break
+        number, digest, _, _ = growth.after
+    else:
         return growths[-1].after
     number, digest, pruned, _ = max((growth.after for growth in growths), key=lambda one: one[0])
     return number, digest, pruned, ""

@@ -11,7 +11,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from gatepost.storage.audit_segments import end_of
 from gatepost.storage.audit_sums import sums_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint, stored_head
-from gatepost.storage.sql.audit_sums import rows_of
+from gatepost.storage.sql.audit_sums import only_row, rows_of
 from gatepost.storage.sql.database import told
 from gatepost.storage.sql.sqlite import PRAGMAS, check_file, connect
 from gatepost.storage.sql.sqlite_audit_batches import (
@@ -36,7 +35,19 @@ from gatepost.storage.sql.sqlite_audit_batches import (
     merge,
     put,
 )
-from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
+from gatepost.storage.sql.sqlite_audit_statements import (
+    CHECK,
+    END,
+    ENDS,
+    KEEP,
+    NEWEST,
+    RECORD,
+    RECORDS,
+    SETUP,
+    add_batch,
+    grow,
+)
+from gatepost.storage.sql.tables import escaped
 
 MERGED_BYTES = 262_144
 """
@@ -45,69 +56,23 @@ calls run. More at once would be cheaper and delay those calls.
 """
 MERGED_S = 1.0
 """How long a batch waits to be merged at most, while others follow."""
+FEW_CHAINS = 4
+"""
+Chains of a batch that is written into the tables at once if no other waits to be merged: that is
+cheaper than to write its records twice.
+"""
 MOST_CHAINS = 512
 """Chains of a batch that one statement compares; it is prepared once for each power of two."""
 
-COPIED_BYTES = 131_072
+COPIED_BYTES = 1_048_576
 """Bytes after which the log is copied into the database file when no batch waits."""
-COPIED_UNDER_LOAD = 2_097_152
+COPIED_UNDER_LOAD = 8_388_608
 """
 The same between two batches. SQLite itself copies thousands of pages within one commit, which then
 takes ten times as long. If it were done more often, more than one batch in a hundred would wait.
 """
-
-_END = [column.name for column in AUDIT_HEADS.columns]
-_SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
-_CHECKPOINT = [column.name for column in AUDIT_CHECKPOINTS.columns]
-_MOVED = _END[2:]
-
-_RECORDS = (
-    "SELECT last, first FROM audit_segments WHERE tenant = ? AND writer = ? AND first < ? "
-    "ORDER BY first DESC LIMIT 1"
-)
-_RECORD = (
-    f"SELECT {', '.join(_SEGMENT)} FROM audit_segments "  # noqa: S608  # our names
-    "WHERE tenant = ? AND writer = ? AND first = ?"
-)
-_ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
-_NEWEST = (
-    f"SELECT {', '.join(_CHECKPOINT)} FROM audit_checkpoints "  # noqa: S608  # our names
-    "WHERE tenant = ? ORDER BY number DESC LIMIT 1"
-)
-_KEEP = (
-    f"INSERT OR REPLACE INTO audit_heads ({', '.join(_END)}) "  # noqa: S608  # our names
-    f"VALUES ({', '.join('?' * len(_END))})"
-)
-_CHECK = (
-    f"INSERT OR REPLACE INTO audit_checkpoints ({', '.join(_CHECKPOINT)}) "  # noqa: S608  # our names
-    f"VALUES ({', '.join('?' * len(_CHECKPOINT))})"
-)
-
-# A batch and the head of its writer's batches are one statement, which is one transaction. It fails
-# if that head is not as this process has left it, or if any column of a head of a chain in the
-# batch is not: then the tenant of the batch is NULL.
-_TRIGGER = """
-CREATE TEMP TRIGGER audit_batch_added AFTER INSERT ON main.audit_batches BEGIN
-    UPDATE audit_heads SET number = NEW.number, hash = NEW.digest
-        WHERE tenant = '' AND writer = NEW.writer
-            AND number = NEW.number - 1 AND hash = NEW.previous;
-    SELECT RAISE(ABORT, 'another end') WHERE changes() = 0;
-END
-"""
-_SAME = " AND ".join(
-    f"head.{name} = known.column{place}" for place, name in enumerate(_END, start=1)
-)
-
-
-@cache
-def _add(size: int) -> str:
-    """Return the statement for a batch of *size* chains."""
-    known = ", ".join([f"({', '.join('?' * len(_END))})"] * size)
-    return (
-        "INSERT INTO audit_batches (tenant, writer, number, previous, digest, batch) VALUES ("  # noqa: S608  # places
-        f"CASE (SELECT count(*) FROM (VALUES {known}) AS known CROSS JOIN audit_heads AS head "
-        f"ON {_SAME}) WHEN {size} THEN '' END, ?, ?, ?, ?, ?)"
-    )
+CHAIN_BYTES = 16_384
+"""About how many bytes of the log the pages of a chain take, beside its records."""
 
 
 class KnownChain(msgspec.Struct, eq=False):
@@ -130,13 +95,13 @@ class SqliteWriter:
         self._batches: dict[bytes, StoredBatch] = {}
         """Batches that are not merged, by their digests."""
         self._ends: dict[int, tuple[Any, ...]] = {}
-        """The end of each writer's batches, as the columns `_MOVED`."""
+        """The end of each writer's batches, as the columns `MOVED`."""
         self.unmerged = 0
         """Bytes of batches that are not merged."""
         self._since = 0.0
         """When the first of them was written."""
         self.uncopied = 0
-        """Bytes of records and checkpoints that may be in the log only."""
+        """About how many bytes may be in the log only."""
 
     def write(self, batch: Batch, link: Link) -> None:
         """Add a batch, as `AuditStore.write` does."""
@@ -156,14 +121,14 @@ class SqliteWriter:
                 self._begin(connection)
                 for tenant in tenants:
                     name = escaped(tenant)
-                    found = connection.execute(_ENDS, (name,)).fetchall()
+                    found = connection.execute(ENDS, (name,)).fetchall()
                     heads = [stored_head((tenant, *one[1:])) for one in found]
-                    row = connection.execute(_NEWEST, (name,)).fetchone()
+                    row = connection.execute(NEWEST, (name,)).fetchone()
                     newest = None if row is None else stored_checkpoint(row[1:])
                     if heads and (signed := sign(heads, newest)) is not None:
                         made[tenant] = signed
-                        connection.execute(_CHECK, (name, *astuple(signed[0])))
-                        connection.execute(_KEEP, (name, *astuple(signed[1])[1:]))
+                        connection.execute(CHECK, (name, *astuple(signed[0])))
+                        connection.execute(KEEP, (name, *astuple(signed[1])[1:]))
             self._merged()
         self.uncopied += sum(len(one.statement) + len(one.signature) for one, _ in made.values())
         return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
@@ -240,7 +205,8 @@ class SqliteWriter:
 
     def _connect(self) -> sqlite3.Connection:
         connection = self._connection = connect(self._path)
-        connection.execute(_TRIGGER)
+        for statement in SETUP:
+            connection.execute(statement)
         return connection
 
     def _begin(self, connection: sqlite3.Connection) -> None:
@@ -252,17 +218,18 @@ class SqliteWriter:
         """Note that the heads in the database are those behind all batches."""
         for (_, writer), known in self._grown.items():
             known.columns = (known.columns[0], writer, *columns_of(known.head))
+        self.uncopied += CHAIN_BYTES * len(self._grown)
         self._grown, self._batches, self.unmerged = {}, {}, 0
 
     def _write_at_once(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> bool:
         """
-        Write after the heads that this connection knows, as one row, in one statement.
+        Write after the heads that this connection knows, in one statement.
 
         Return False if they have changed: another process may have added records or merged batches,
         or a person may have changed the database.
         """
         writer = next(iter(batch))[1]
-        if (was := self._ends.get(writer)) is None or len(batch) > MOST_CHAINS:
+        if writer not in self._ends or len(batch) > MOST_CHAINS:
             return False
         moved: list[tuple[KnownChain, ChainHead]] = []
         growths: list[ChainGrowth] = []
@@ -277,37 +244,70 @@ class SqliteWriter:
             moved.append((known, head))
             growths.append(ChainGrowth(columns[0], before.hash, columns_of(head), segments))
             values += columns
-        number, previous = was[0] + 1, was[1]
-        stored = StoredBatch(writer, number, growths)
-        row = encode(stored)
-        digest = digest_of(previous, row)
-        size = 1 << (len(moved) - 1).bit_length()
-        for _ in range(len(moved), size):
-            values += columns
         try:
-            connection.execute(_add(size), [*values, writer, number, previous, digest, row])
+            if self.unmerged or not self._write_few(connection, moved, growths):
+                self._write_row(connection, writer, growths, values)
+                self._grown.update(zip(batch, (known for known, _ in moved), strict=True))
         except sqlite3.IntegrityError:
             return False
-        self._batches[digest] = stored
-        self._ends[writer] = (number, digest, *was[2:])
         for known, head in moved:
             known.head = head
-        self._grown.update(zip(batch, (known for known, _ in moved), strict=True))
+        return True
+
+    def _write_few(
+        self,
+        connection: sqlite3.Connection,
+        moved: Sequence[tuple[KnownChain, ChainHead]],
+        growths: Sequence[ChainGrowth],
+    ) -> bool:
+        """Write into the tables, and return True, if the chains have a few usual segments."""
+        if len(growths) > FEW_CHAINS:
+            return False
+        values: list[object] = []
+        size = 0
+        for (known, _), growth in zip(moved, growths, strict=True):
+            (segment, *more), columns = growth.segments, known.columns
+            if more or (summed := only_row(segment)) is None:
+                return False
+            size += len(segment.records)
+            values += (columns[0], *astuple(segment), *growth.after, *columns[2:], *summed)
+        connection.execute(grow(len(growths)), values)
+        self.uncopied += size + CHAIN_BYTES * len(growths)
+        for (known, _), growth in zip(moved, growths, strict=True):
+            known.columns = (*known.columns[:2], *growth.after)
+        return True
+
+    def _write_row(
+        self,
+        connection: sqlite3.Connection,
+        writer: int,
+        growths: list[ChainGrowth],
+        known: Sequence[object],
+    ) -> None:
+        """Write a batch as one row; *known* has the columns of the heads of its chains."""
+        last, previous, *rest = self._ends[writer]
+        batch = StoredBatch(writer, last + 1, growths)
+        row = encode(batch)
+        digest = digest_of(previous, row)
+        size = 1 << (len(growths) - 1).bit_length()
+        added = [*known, *list(known[-len(END) :]) * (size - len(growths))]
+        connection.execute(add_batch(size), [*added, writer, last + 1, previous, digest, row])
+        self._batches[digest] = batch
+        self._ends[writer] = (last + 1, digest, *rest)
         if not self.unmerged:
             self._since = time.monotonic()
         self.unmerged += len(row)
-        self.uncopied += len(row)
-        return True
+        self.uncopied += 3 * len(row)  # as a row, overwritten, and in segments
 
     def _shown(
         self, connection: sqlite3.Connection, chain: ChainKey, head: ChainHead | None
     ) -> ChainHead | None:
         """Return the end of a chain that records are added after, as `audit_heads.shown` does."""
         which = (escaped(chain[0]), chain[1])
-        newest = connection.execute(_RECORDS, (*which, TOO_HIGH)).fetchone()
+        newest = connection.execute(RECORDS, (*which, TOO_HIGH)).fetchone()
         if newest is None or not is_beyond(newest, head):
             return head
-        found = connection.execute(_RECORD, (*which, newest[1])).fetchone()
+        found = connection.execute(RECORD, (*which, newest[1])).fetchone()
         return end_of(chain, head, Segment(*found[1:]))
 
     def _write_in_turn(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> None:
@@ -334,7 +334,7 @@ class SqliteWriter:
         self._merged()
         self._ends |= ends
         self._chains |= chains
-        self.uncopied += sum(len(one.records) for _, one in segments)
+        self.uncopied += sum(CHAIN_BYTES + len(one.records) for _, one in segments)
 
 
 def columns_of(head: ChainHead) -> tuple[int, bytes, int, str]:
