@@ -16,8 +16,8 @@ SITE := $(BIN)/sphinx-build --quiet --fail-on-warning --doctree-dir build/doctre
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
 
-# Tests that take minutes mostly wait.
-PROCESSES = $(if $(findstring --slow,$(ARGS)),5,3)
+# Half of the time a test waits for a server, and one that takes minutes mostly waits.
+PROCESSES = $(if $(findstring --slow,$(ARGS)),5,4)
 
 test: .venv/dev tests/node/node_modules/.installed-from $(if $(findstring --slow,$(ARGS)),.venv/providers/.installed .venv/deploy/.installed) ## every test but those that take minutes (ARGS=--slow)
 	@$(COMPILE)

@@ -31,17 +31,23 @@ for name, examples in (("few", 25), ("many", 60)):
     )
 
 LONGEST = """
-deploy/test_rolling_restarts.py upstreams/bridge/test_kills.py bench/test_gateway.py
-storage/crashes/test_kills.py runtime/memory/test_soak.py policy/limits/test_load.py
-dashboard/test_accessibility.py audit/test_checkpoints.py policy/approvals/test_crashes.py
-upstreams/conformance/test_server_scenarios.py deploy/test_proxies.py
-upstreams/bridge/test_durable_tasks.py mcp/test_official_suite.py clients/test_inspector.py
-packs/scripts/test_rejected.py rest/test_document.py storage/test_outages.py
-dashboard/test_approvals_in_a_browser.py audit/test_verification.py
-runtime/replicas/test_replicas.py runtime/memory/test_leaks.py packs/git/test_untrusted_clones.py
-audit/test_writers.py clients/test_second_authorization_server.py packs/chat/test_tools.py
-attacks/upstreams/test_quotas.py dashboard/test_replicas.py cli/test_remote.py
-docs/test_readme.py keys/test_browser.py packs/web/test_fetch.py runtime/test_stop.py
+upstreams/bridge/test_kills.py policy/limits/test_load.py storage/crashes/test_kills.py
+upstreams/conformance/test_server_scenarios.py deploy/test_rolling_restarts.py
+deploy/test_python_versions.py providers/test_journeys.py deploy/test_wheel.py dev/test_journeys.py
+clients/test_inspector.py policy/approvals/test_crashes.py dashboard/test_accessibility.py
+runtime/memory/test_soak.py audit/test_recovery_time.py docs/test_site.py bench/test_gateway.py
+upstreams/conformance/test_client_scenarios.py http/test_tls.py providers/test_clients.py
+upstreams/bridge/test_durable_tasks.py storage/test_outages.py packs/scripts/test_rejected.py
+mcp/test_official_suite.py dashboard/test_stored_scripts.py dashboard/test_https.py
+attacks/test_generated_arguments.py config/test_registered_packs.py audit/test_checkpoints.py
+runtime/replicas/test_replicas.py dashboard/test_approvals_in_a_browser.py docs/test_tutorial.py
+audit/test_writers.py audit/test_verification.py mcp/stdio/test_stdio.py rest/test_document.py
+runtime/memory/test_leaks.py packs/test_effects.py packs/test_planted_links.py
+dev/test_imitations.py policy/approvals/test_replicas.py audit/test_lost_connections.py
+upstreams/bridge/test_real_clients.py upstreams/bridge/test_packaged_servers.py
+packs/git/test_untrusted_clones.py packs/chat/test_tools.py packs/web/test_fetch.py
+clients/test_second_authorization_server.py attacks/upstreams/test_quotas.py
+dashboard/test_replicas.py cli/test_remote.py keys/test_browser.py runtime/test_stop.py
 """
 """The files that take longest: one that began last would leave the other processes idle."""
 
