@@ -1,11 +1,16 @@
 """In a long text a secret is found wherever it stands, and beside whatever."""
 
 import json
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
 
 import pytest
 
+from gatepost.redaction import quoted_strings
 from gatepost.redaction.document import cleaned, is_clear_before
-from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES
 from tests.redaction.echo_server import FORMS
 from tests.support.cases import each
@@ -73,6 +78,53 @@ def test_a_secret_over_several_lines_of_a_long_text_is_found(indent: str) -> Non
     assert REDACTORS["few"].clean(before + planted + behind) == (
         f"{before}[REDACTED:PASSWORD]{behind}"
     )
+
+
+PIECES = ["correct-", "horse-bat", "tery-", "staple"]
+DIGITS = ["97-", 318, "x", 42, "-y", 2.5, "z"]
+"""A secret whose pieces may be numbers."""
+ROWS: list[Any] = [
+    {"id": 7, "name": "A row", "ok": True, "none": None, "of": ["a", 1.5e3]} for _ in range(60)
+]
+SPLIT: dict[str, Any] = {
+    "values of a list": PIECES,
+    "values of an object": {"a": "correct-", "b": "horse-bat", "c": "tery-", "d": "staple"},
+    "values with numbers between": [one for piece in PIECES for one in (piece, 1, True, None)],
+    "names and values": {"correct-": "horse-bat", "tery-": "staple"},
+    "strings and numbers": DIGITS,
+}
+WRITERS: dict[str, Callable[[Any], str]] = {
+    "JSON": json.dumps,
+    "JSON with blanks before colons": partial(json.dumps, separators=(" , ", " : ")),
+    "indented JSON": partial(json.dumps, indent=1),
+    "JSON within JSON": lambda value: json.dumps({"inner": json.dumps(value)}),
+    "Python": repr,
+}
+
+
+@pytest.mark.requirement("P13")
+@each(("split", "written"), product(SPLIT, WRITERS), ids=str)
+def test_a_split_secret_is_found_among_many_strings(
+    monkeypatch: pytest.MonkeyPatch, split: str, written: str
+) -> None:
+    """Before them, among them, behind them, and where those that are joined at once end."""
+    monkeypatch.setattr(quoted_strings, "STRINGS_AT_ONCE", 15)
+    redactor = Redactor({"PASSWORD": VALUE, "DIGITS": "".join(map(str, DIGITS))})
+    for before in (*range(12), len(ROWS)):
+        text = WRITERS[written]([*ROWS[:before], SPLIT[split], *ROWS[before:]])
+        marks = [f"[REDACTED:{name}]" for name in ("PASSWORD", "DIGITS")]
+
+        clean = cleaned_text(text, redactor)
+
+        assert any(mark in clean for mark in marks), before
+        assert not any(piece in clean for piece in ("horse-bat", "staple", "97-", "-y"))
+        assert cleaned_text(text.replace("horse", "cows").replace("97-", "98-"), redactor) == (
+            text.replace("horse", "cows").replace("97-", "98-")
+        )
+        if written.startswith("JSON"):
+            document = cleaned(text.encode(), redactor)
+            assert document is not None
+            assert not any(piece in document for piece in (b"horse-bat", b"staple", b"97-", b"-y"))
 
 
 @pytest.mark.requirement("P13")

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import msgspec
 
 from gatepost.redaction.matching import SecretSpan
+from gatepost.redaction.quoted_strings import SEPARATOR, joined_strings
 from gatepost.redaction.redactor import (
     LEAST_SPLIT,
-    SEPARATOR,
     Redactor,
     is_unquoted,
     marker,
@@ -39,6 +39,9 @@ NEAR_BYTES, LONGEST_ESCAPE = 1_024, 12
 How far behind a cut known values are searched: the bytes that each byte of the longest may take,
 escaped twice, and some for line breaks.
 """
+
+FEW_STRINGS = 32
+"""A loop over so many takes no longer than to join them in each order."""
 
 _BLANKS = b" \t\r\n\x0b\f"
 _encode = msgspec.json.encode
@@ -121,10 +124,10 @@ class _Document:
         if b"\\" in encoded:
             # So that each quotation mark is the beginning or the end of a string.
             encoded = encoded.replace(b"\\\\", b"\\u005c").replace(b'\\"', b"\\u0022")
-        self._escaped = b"\\" in encoded
+        if encoded.count(b'"') % 2 == 1:
+            encoded += b'"'  # no JSON: its last string has no end
+        self._encoded, self._escaped = encoded, b"\\" in encoded
         pieces = encoded.split(b'"')
-        if len(pieces) % 2 == 0:
-            pieces.append(b"")  # no JSON: its last string has no end
         self._between, self._strings = pieces[::2], pieces[1::2]
         self._blocks, self._names = blocks, names
 
@@ -156,6 +159,8 @@ class _Document:
         for index in self._quoting():
             if found := quoted(self._texts[index], redactor):
                 split.strings[index] = found
+        if not self._may_be_split(redactor):
+            return split
         for view in self._views():
             found = redactor.values(self._joined([raw for _, raw in view], b"", b""))
             found = [one for one in found if one.end - one.start >= LEAST_SPLIT]
@@ -166,12 +171,21 @@ class _Document:
                 self._take(split, [(view[nth].at, piece) for nth, piece in pieces])
         return split
 
+    def _may_be_split(self, redactor: Redactor) -> bool:
+        """Decide the usual case of a document of many members, without a loop over them."""
+        if self._blocks or len(self._strings) <= FEW_STRINGS:
+            return True
+        return any(
+            redactor.values(self._joined([view], b"", b""))
+            for view in joined_strings(self._encoded, b'"')
+        )
+
     def _quoting(self) -> Iterator[int]:
         """Yield the strings that may hold another document."""
         if is_unquoted(self.text):
             return  # at the speed of memory, which a search for each mark is not
         for index, string in enumerate(self._strings):
-            if any(mark in string for mark in _QUOTES):
+            if not is_unquoted(string) and any(mark in string for mark in _QUOTES):
                 yield index
 
     def _take(self, split: Split, pieces: Sequence[tuple[int, SecretSpan]]) -> None:
@@ -195,7 +209,9 @@ class _Document:
         """
         behind = self._between[1:]
         leaves = [DocumentLeaf(*each) for each in enumerate(self._strings)]
-        values = [leaf for leaf, text in zip(leaves, behind, strict=True) if text[:1] != b":"]
+        values = [
+            leaf for leaf, text in zip(leaves, behind, strict=True) if text.lstrip()[:1] != b":"
+        ]
         named = len(values) < len(leaves)
         if self._blocks:
             values, every = self._unworded(values), self._unworded(leaves)

@@ -129,6 +129,11 @@ def longest_of(marks: Sequence[KnownMatch]) -> int:
     return max((mark.length for mark in marks), default=0)
 
 
+def shortest_of(marks: Sequence[KnownMatch], least: int) -> int:
+    """Return the length of the shortest encoding of at least *least* bytes; 0 if there is none."""
+    return min((mark.length for mark in marks if mark.length >= least), default=0)
+
+
 def ends_of(leaf: bytes | None, edge: int, separator: bytes) -> bytes | None:
     """Return a string of a text, if it is long without all but *edge* bytes at both ends."""
     if leaf is None or len(leaf) <= 2 * edge:

@@ -13,10 +13,10 @@ from typing import Protocol
 from weakref import WeakSet
 
 from gatepost.redaction.encoding import marks_of, meant_by
-from gatepost.redaction.matching import QuotedLeaf, SecretSpan, ends_of, longest_of
+from gatepost.redaction.matching import QuotedLeaf, SecretSpan, longest_of, shortest_of
+from gatepost.redaction.quoted_strings import SEPARATOR, joined_strings
 from gatepost.redaction.search import (
     AND,
-    AT_ONCE,
     BACKSLASH,
     NEWLINE,
     PERCENT,
@@ -26,15 +26,12 @@ from gatepost.redaction.search import (
     TooMuch,
     layers,
     plain_automaton,
-    portions,
     readings,
     token_shapes,
 )
 
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
-SEPARATOR = b"\0"
-"""A byte that occurs in no token and no secret."""
 
 QUOTE, APOSTROPHE = b"\"'"
 _MARKS = b"\"'\\%&\r\n"
@@ -76,6 +73,8 @@ class Redactor:
         """Whether the tenant has no secrets."""
         self.longest = longest_of(marks)
         """The length of the longest encoding of a secret in bytes."""
+        self.shortest = shortest_of(marks, LEAST_SPLIT)
+        """The length of the shortest encoding of a secret that is searched for in pieces."""
         self.of_caller = False
         """Whether some of the secrets are those of a single call."""
         self._search: Callable[[bytes, bool], object] = self._automata[0].search
@@ -95,6 +94,8 @@ class Redactor:
         both.of_caller = True
         both._search = lambda text, overlapping: True  # several automata: one after another
         both.longest = max(self.longest, longest_of(marks))
+        shortest = [self.shortest, shortest_of(marks, LEAST_SPLIT)]
+        both.shortest = min(filter(None, shortest), default=0)
         return both
 
     def clear(self, text: bytes) -> bool:
@@ -233,7 +234,8 @@ def is_unquoted(text: bytes) -> bool:
 def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     """Return the spans of secrets that are split over the strings of *text*, unordered."""
     found: list[SecretSpan] = []
-    if redactor.plain:
+    # Undoing an escape may make a text longer, but not by half.
+    if redactor.plain or 2 * len(text) < redactor.shortest or not redactor.shortest:
         return found
     if len(text) <= SHORT_BYTES and is_unquoted(text):
         return found  # most answers
@@ -298,12 +300,10 @@ def _split(
     layer: bytes, quote: bytes, form: re.Pattern[bytes], redactor: Redactor, begin: int
 ) -> list[SecretSpan]:
     """Return the same for one decoding of the text, from *begin* on."""
-    masked = layer
-    if b"\\" in layer:
-        # As long as before, so that each quotation mark left is one and stands where it stood.
-        masked = layer.replace(b"\\\\", b"\0\0").replace(b"\\" + quote, b"\0\0")
-    elif not redactor.values(SEPARATOR.join(_joined(form, layer[begin:], redactor))):
+    if not _may_be_split(layer[begin:], quote, redactor):
         return []  # nearly always, at a fraction of what the rest takes
+    # As long as before, so that each quotation mark left is one and stands where it stood.
+    masked = layer.replace(b"\\\\", b"\0\0").replace(b"\\" + quote, b"\0\0")
     leaves = [
         QuotedLeaf(each.start(3), each.end(3), False, True)
         if each[3]
@@ -325,33 +325,21 @@ def _split(
     return found
 
 
-def _joined(form: re.Pattern[bytes], text: bytes, redactor: Redactor) -> list[bytes]:
-    """
-    Return the orders in which a reader may join the leaves.
-
-    Long leaves without further decodings lack their middle, as a secret that is split reaches over
-    the end of a leaf.
-    """
-    edge = redactor.longest
-    has_long = len(text) > 2 * edge and not has_layers(text)
-    texts: list[bytes] = []
-    with_names: list[bytes] = []
-    with_numbers: list[bytes] = []
-    # A text has fewer matches than bytes.
-    for pieces in portions(form, text) if len(text) > AT_ONCE else [form.split(text)]:
-        strings = pieces[1::4]
-        if has_long:
-            strings = [ends_of(each, edge, SEPARATOR) for each in strings]
-        leaves = [*zip(strings, pieces[2::4], pieces[3::4], strict=True)]
-        values = [each for each in leaves if not each[1]]
-        texts.append(b"".join([text or b"" for text, _, _ in values]))
-        with_names.append(b"".join([text or b"" for text, _, _ in leaves]))
-        with_numbers.append(b"".join([text or number or b"" for text, _, number in values]))
-    views = [b"".join(texts)]
-    for view in (with_names, with_numbers):
-        if sum(map(len, view)) > len(views[0]):
-            views.append(b"".join(view))
-    return views
+def _may_be_split(text: bytes, quote: bytes, redactor: Redactor) -> bool:
+    """Return whether a known value stands in the strings of a text, however they are joined."""
+    if b"\\" not in text:
+        # A secret that is split reaches over the end of a string, unless that has other decodings.
+        edge = 0 if has_layers(text) else redactor.longest
+        views = joined_strings(text, quote, edge)
+    elif SEPARATOR in text:
+        return True
+    else:
+        masked = text.replace(b"\\\\", b"\0b").replace(b"\\" + quote, b"\0q")
+        views = [
+            view.replace(b"\0q", b"\\" + quote).replace(b"\0b", b"\\\\")
+            for view in joined_strings(masked, quote)
+        ]
+    return bool(redactor.values(SEPARATOR.join(views)))
 
 
 class LogContext(Protocol):

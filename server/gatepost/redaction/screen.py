@@ -16,6 +16,8 @@ MOST_PASSES = 8
 MOST_WINDOWS = MOST_PASSES * PIECES_AT_ONCE
 STEP_BYTES = 65_536
 """The bytes that are screened at once."""
+LOOK_BYTES = 16_384
+"""The bytes that are looked at for patterns of which they may hold thousands."""
 MOST_PLACES = 64
 """More places in one step, which an attacker can cause, are not told apart."""
 
@@ -61,6 +63,15 @@ class Screen:
                 found = [(0, 0, len(part))]
             for _, start, end in sorted(found, key=_start):
                 yield max(step + start - self._reach, 0), step + end + self._reach
+
+
+def holds(patterns: BytesAhoCorasick, text: bytes) -> bool:
+    """Return whether a text holds one of few patterns, of which it may hold any number."""
+    view = memoryview(text)
+    return any(
+        patterns.find_matches_as_indexes(view[start : start + LOOK_BYTES + PIECE_BYTES])
+        for start in range(0, len(text), LOOK_BYTES)
+    )
 
 
 def screen_of(windows: Collection[bytes]) -> Screen | None:

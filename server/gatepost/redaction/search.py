@@ -12,7 +12,7 @@ import msgspec
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.matching import SecretMatch, SecretSpan, shapes
-from gatepost.redaction.screen import screen_of
+from gatepost.redaction.screen import holds, screen_of
 
 DEEPEST = 4
 """The maximum depth of nested escapes."""
@@ -30,8 +30,6 @@ WINDOW_BYTES = 65_536
 """The bytes that are searched for escapes at once."""
 WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the following indentation; base64 is often wrapped."""
-INDENT_BYTES = 16_384
-"""The bytes that are searched for an indented line at once; all of them may be indented."""
 BACKSLASH, PERCENT, AND, NEWLINE, RETURN = b"\\%&\n\r"
 BREAKS, BLANK = frozenset(b"\r\n"), frozenset(b" \t\x0b\f")
 MOST_REMEMBERED = 4096
@@ -146,20 +144,12 @@ def unescaped(text: bytes) -> bytes:
 
 def unwrapped(text: bytes) -> bytes:
     """Return the text without line breaks and the indentation behind them."""
-    if RETURN not in text and not _is_indented(text):
+    if RETURN not in text and not holds(_INDENTED, text):
         return text.replace(b"\n", b"")  # most documents, at a quarter of what the rest takes
     if len(text) > 2 * AT_ONCE and text.count(b"\n") + text.count(b"\r") > AT_ONCE:
         return b"".join([b"".join(pieces[::2]) for pieces in portions(WRAP, text)])
     first, *others = text.splitlines() or [b""]
     return first + b"".join(map(bytes.lstrip, others))
-
-
-def _is_indented(text: bytes) -> bool:
-    view = memoryview(text)
-    return any(
-        _INDENTED.find_matches_as_indexes(view[start : start + INDENT_BYTES + 1])
-        for start in range(0, len(text), INDENT_BYTES)
-    )
 
 
 def settled(text: bytes) -> list[bytes]:
