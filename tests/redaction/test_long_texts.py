@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatepost.redaction import quoted_strings
-from gatepost.redaction.document import cleaned, is_clear_before
+from gatepost.redaction.document import cleaned, cut_whole, is_clear_before
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES
 from tests.redaction.echo_server import FORMS
@@ -140,3 +140,19 @@ def test_a_document_may_be_cut_within_a_character(character: str) -> None:
         assert b"[REDACTED:PASSWORD]" in (cleaned(secret[:cut], redactor) or b"")
         assert is_clear_before(document, cut, redactor)
         assert not is_clear_before(secret, cut, redactor)
+
+
+@each("text", ["é€😀", "\\", '"', "\a", 'a\\"\n', "u\\u"], ids=ascii)
+@each("ascii_only", [True, False], ids=str)
+def test_a_cut_document_ends_with_a_whole_character(text: str, ascii_only: bool) -> None:
+    """So that it is decoded at once, and does not lose more than that character."""
+    text = text.replace("😀", "") if ascii_only else text
+    document = json.dumps({"text": text * 100}, ensure_ascii=ascii_only).encode()
+    assert cut_whole(document, len(document)) == document
+
+    for size in range(20, 80):
+        cut = cut_whole(document, size)
+
+        assert size - 6 < len(cut) <= size
+        assert document.startswith(cut)
+        assert (text * 100).startswith(json.loads(cut + b'"}')["text"])

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.redaction.document import cleaned, is_clear_before
+from gatepost.redaction.document import cleaned, cut_whole, is_clear_before
 from gatepost.redaction.redactor import are_clear
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.errors import StoreUnavailable
@@ -213,7 +213,7 @@ def may_show(redacted: RedactedCall, outcome: str) -> bool:
 def shown(redacted: RedactedCall, most: int) -> str:
     """Return the call's arguments without secrets, cut to *most* bytes."""
     arguments = redacted.call.arguments
-    data, redactor = arguments[: most + OVERLAP_BYTES], redacted.now()
+    data, redactor = cut_whole(arguments, most + OVERLAP_BYTES), redacted.now()
     if not is_clear_before(data, most, redactor):
         # The quotation mark ends a string that the cut has left open.
         clean = None if are_clear([data + b'"'], redactor) else cleaned(data, redactor)

@@ -34,6 +34,8 @@ PROTOCOL = frozenset(
 )
 """The words of the protocol in content blocks, which are not redacted."""
 
+HALF_ESCAPE = 5
+"""The most bytes of an escape in JSON that is not whole."""
 NEAR_BYTES, LONGEST_ESCAPE = 1_024, 12
 """
 How far behind a cut known values are searched: the bytes that each byte of the longest may take,
@@ -85,10 +87,9 @@ def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
     string that is cut goes on for as many; blanks, line breaks and escapes count for none, because
     a caller could hide the rest of a secret behind any number of them.
     """
-    near = encoded[: cut + NEAR_BYTES + LONGEST_ESCAPE * redactor.longest]
+    near = cut_whole(encoded, cut + NEAR_BYTES + LONGEST_ESCAPE * redactor.longest)
     if len(near) == len(encoded):
         return False
-    near = near.decode(errors="ignore").encode()  # it may end within a character
     document = _Document(near, blocks=False, names=frozenset())
     if not redactor.surely_clear(document.text):
         return False
@@ -101,6 +102,23 @@ def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
         return False
     split = document.split(redactor)
     return not (split.strings or split.numbers or document.numbers(redactor, split))
+
+
+def cut_whole(encoded: bytes, size: int) -> bytes:
+    """
+    Return the first *size* bytes of a long document without half a character or half an escape.
+
+    With these at its end, its last string could not be decoded at once.
+    """
+    if len(encoded) <= size:
+        return encoded
+    cut = encoded[:size].decode(errors="ignore").encode()
+    at = cut.rfind(b"\\", max(len(cut) - HALF_ESCAPE, 0))
+    behind = cut[at + 1 :]
+    if at < 0 or (behind and not (behind[:1] == b"u" and len(behind) < HALF_ESCAPE)):
+        return cut
+    slashes = at + 1 - len(cut[: at + 1].rstrip(b"\\"))
+    return cut[:at] if slashes % 2 == 1 else cut
 
 
 class DocumentLeaf(NamedTuple):

@@ -19,7 +19,7 @@ STEP_BYTES = 65_536
 LOOK_BYTES = 16_384
 """The bytes that are looked at for patterns of which they may hold thousands."""
 MOST_PLACES = 64
-"""More places in one step, which an attacker can cause, are not told apart."""
+"""Where one step has more places, which an attacker can cause, the rest is searched as a whole."""
 
 _COMMON = frozenset(b"etaoinsrhldcumfpgwy ")
 _start = itemgetter(1)
@@ -60,7 +60,8 @@ class Screen:
             if not found:
                 continue
             if len(found) > MOST_PLACES:
-                found = [(0, 0, len(part))]
+                yield max(step - self._reach, 0), len(text)  # to find them costs more than it saves
+                return
             for _, start, end in sorted(found, key=_start):
                 yield max(step + start - self._reach, 0), step + end + self._reach
 
