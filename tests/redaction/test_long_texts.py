@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.redaction.document import cleaned, is_clear_before
 from gatepost.redaction.redactor import Redactor
-from gatepost.redaction.screen import STEP_BYTES
+from gatepost.redaction.screen import STEP_BYTES, Screen
 from tests.redaction.echo_server import FORMS
 from tests.support.cases import each
 
@@ -88,3 +88,18 @@ def test_a_document_may_be_cut_within_a_character(character: str) -> None:
         assert b"[REDACTED:PASSWORD]" in (cleaned(secret[:cut], redactor) or b"")
         assert is_clear_before(document, cut, redactor)
         assert not is_clear_before(secret, cut, redactor)
+
+
+def test_a_text_of_what_is_screened_for_is_screened_no_further() -> None:
+    """Otherwise a caller could make each byte of its texts cost twenty times as much."""
+    screen = Screen({b"sk-", b"ghp_"})
+    clear, dense = b"." * STEP_BYTES, b"sk-" * STEP_BYTES
+
+    found = [*screen.places(clear + dense + clear)]
+    alone = [*screen.places(clear + b"sk-" + clear)]
+
+    ((begin, end),) = found
+    assert STEP_BYTES - 9 < begin <= STEP_BYTES
+    assert end == len(clear + dense + clear)
+    ((_, end),) = alone
+    assert end < STEP_BYTES + 16
