@@ -136,6 +136,13 @@ TAMPERING: dict[str, tuple[str, int | None]] = {
     "the head, back": ("UPDATE audit_heads SET number = 2 WHERE tenant = ''", 6),
     "the head, removed": ("DELETE FROM audit_heads WHERE tenant = ''", 6),
     "the head, garbage": ("UPDATE audit_heads SET pruned = 'x' WHERE tenant = ''", 6),
+    "the head, forward": (
+        "UPDATE audit_heads SET number = 0x7fffffffffffffff WHERE tenant = ''",
+        6,
+    ),
+    "a chain's head, a text": ("UPDATE audit_heads SET number = 'x' WHERE tenant = 'acme'", 2),
+    "a chain's head, bytes": ("UPDATE audit_heads SET number = x'00' WHERE tenant = 'acme'", 2),
+    "a chain's head, a number": ("UPDATE audit_heads SET hash = 7 WHERE tenant = 'acme'", 2),
 }
 
 

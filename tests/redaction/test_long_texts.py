@@ -11,7 +11,7 @@ import pytest
 from gatepost.redaction import quoted_strings
 from gatepost.redaction.document import cleaned, cut_whole, is_clear_before
 from gatepost.redaction.redactor import Redactor, cleaned_text
-from gatepost.redaction.screen import STEP_BYTES
+from gatepost.redaction.screen import STEP_BYTES, Screen
 from tests.redaction.echo_server import FORMS
 from tests.support.cases import each
 
@@ -156,3 +156,18 @@ def test_a_cut_document_ends_with_a_whole_character(text: str, ascii_only: bool)
         assert size - 6 < len(cut) <= size
         assert document.startswith(cut)
         assert (text * 100).startswith(json.loads(cut + b'"}')["text"])
+
+
+def test_a_text_of_what_is_screened_for_is_screened_no_further() -> None:
+    """Otherwise a caller could make each byte of its texts cost twenty times as much."""
+    screen = Screen({b"sk-", b"ghp_"})
+    clear, dense = b"." * STEP_BYTES, b"sk-" * STEP_BYTES
+
+    found = [*screen.places(clear + dense + clear)]
+    alone = [*screen.places(clear + b"sk-" + clear)]
+
+    ((begin, end),) = found
+    assert STEP_BYTES - 9 < begin <= STEP_BYTES
+    assert end == len(clear + dense + clear)
+    ((_, end),) = alone
+    assert end < STEP_BYTES + 16

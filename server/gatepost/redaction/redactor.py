@@ -90,7 +90,7 @@ class Redactor:
         if not marks:
             return self
         both = object.__new__(Redactor)
-        both._automata, both.plain = (*self._automata, Automaton(marks)), False
+        both._automata, both.plain = (*self._automata, Automaton(marks, of_call=True)), False
         both.of_caller = True
         both._search = lambda text, overlapping: True  # several automata: one after another
         both.longest = max(self.longest, longest_of(marks))

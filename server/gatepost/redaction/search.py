@@ -249,10 +249,13 @@ class Automaton:
     """
     Finds marks in bytes in one pass, regardless of their number (Aho and Corasick, 1975).
 
-    Made once for a set of secrets. Building takes time for each secret, searching does not.
+    Building takes time for each secret, searching does not. *of_call* says that it is made for the
+    secrets of one call, which has too few long texts to be worth a screen.
     """
 
-    def __init__(self, marks: Iterable[SecretMatch], *, fast: bool = False) -> None:
+    def __init__(
+        self, marks: Iterable[SecretMatch], *, fast: bool = False, of_call: bool = False
+    ) -> None:
         by_window: dict[bytes, list[SecretMatch]] = {}
         for mark in marks:
             by_window.setdefault(mark.window, []).append(mark)
@@ -265,7 +268,7 @@ class Automaton:
         )
         automaton = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard, implementation=form)
         self.search = automaton.find_matches_as_indexes
-        self._screen = screen_of(by_window)
+        self._screen = None if of_call else screen_of(by_window)
 
     def surely_clear(self, text: bytes) -> bool:
         """Return whether no decoding of the text has a hit; False also for texts with escapes."""

@@ -35,6 +35,8 @@ is the last batch that was merged, or `DAMAGED`.
 """
 DAMAGED = -1
 """Says for ever that a batch of a writer was removed or changed before it was merged."""
+MOST_BATCHES = 1 << 62
+"""No writer reaches this number."""
 MOST_ROWS = 64
 """Rows that one statement adds or reads."""
 
@@ -243,7 +245,8 @@ def _end(head: Sequence[Any] | None, growths: Sequence[ChainGrowth]) -> End:
     """Return the end of a chain behind these growths; without a proof if they do not fit."""
     number, digest = (0, b"") if head is None else head[2:4]
     for growth in growths:
-        if growth.before != digest or growth.segments[0].first != number + 1:
+        # The head may have values of any type.
+        if growth.before != digest or growth.segments[0].first - 1 != number:
             break
         number, digest, _, _ = growth.after
     else:
@@ -253,11 +256,12 @@ def _end(head: Sequence[Any] | None, growths: Sequence[ChainGrowth]) -> End:
 
 
 def _sound(head: Sequence[Any] | None) -> End | None:
-    """Return the end that a head of batches says; None if a column was changed to another type."""
+    """Return the end that a head of batches says; None if no writer can have left it so."""
     if head is None or [type(one) for one in head[2:]] != [int, bytes, int, str]:
         return None
     number, digest, pruned, proof = head[2:]
-    return number, digest, pruned, proof
+    # Behind the largest numbers, the next one could not be stored.
+    return (number, digest, pruned, proof) if 0 <= number < MOST_BATCHES else None
 
 
 def _end_of_batches(end: End | None, rows: Sequence[Row]) -> End:
@@ -266,7 +270,9 @@ def _end_of_batches(end: End | None, rows: Sequence[Row]) -> End:
     if end is None:
         return (0, b"", DAMAGED, "") if last is None else (last.number, last.digest, DAMAGED, "")
     number, digest, pruned, proof = end
-    whole = pruned != DAMAGED and [row.number for row in rows] == [*range(pruned + 1, number + 1)]
+    # Somebody may have written any number, and so long a list would fill the memory.
+    whole = pruned != DAMAGED and len(rows) == number - pruned
+    whole = whole and [row.number for row in rows] == [*range(pruned + 1, number + 1)]
     whole = whole and last is not None and last.digest == digest
     whole = whole and all(one.digest == next.previous for one, next in pairwise(rows))
     return number, digest, number if whole else DAMAGED, proof

@@ -152,9 +152,12 @@ class SqliteWriter:
             # The batches are durable, so their transaction need not wait for the disk: if it is
             # lost with the power, they are still there. The log is copied only once it is durable.
             connection.execute("PRAGMA synchronous = NORMAL")
-            with connection:
-                self._begin(connection)
-            connection.execute(f"PRAGMA synchronous = {PRAGMAS['synchronous']}")
+            try:
+                with connection:
+                    self._begin(connection)
+            finally:
+                # Whatever failed: the next batch is acknowledged once the disk has it.
+                connection.execute(f"PRAGMA synchronous = {PRAGMAS['synchronous']}")
             self._merged()
 
     def copy_log(self) -> None:
