@@ -15,7 +15,7 @@ import pytest
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
-from gatepost.storage.sql import sqlite_audit_store, sqlite_audit_writer
+from gatepost.storage.sql import sqlite_audit_writer
 from tests.audit.conftest import AuditLog, audit_log, tamper
 from tests.support.measuring import capture_logs
 from tests.support.stores import sqlite_url
@@ -41,7 +41,7 @@ def contents(url: str) -> bytes:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file whose batches are merged only when somebody reads."""
-    monkeypatch.setattr(sqlite_audit_store, "IDLE_S", LONG)
+    monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", LONG)
     monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", LONG)
     return sqlite_url(tmp_path)
 
@@ -190,9 +190,9 @@ KILLED = """
 import asyncio, os, signal, sys
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
-from gatepost.storage.sql import sqlite_audit_store
+from gatepost.storage.sql import sqlite_audit_writer
 from tests.audit.conftest import AuditLog
-sqlite_audit_store.IDLE_S = 60.0
+sqlite_audit_writer.IDLE_S = 60.0
 
 async def main():
     records = await open_records(sys.argv[1])

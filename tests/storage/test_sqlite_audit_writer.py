@@ -12,7 +12,7 @@ import pytest
 from gatepost.storage.audit import Batch
 from gatepost.storage.audit_segments import MOST_BYTES
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_store as module
+from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite_audit_writer import COPIED_UNDER_LOAD, MOST_CHAINS, SqliteWriter
 from tests.storage.test_audit import draft, link, sign

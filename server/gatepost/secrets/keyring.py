@@ -186,17 +186,18 @@ class KeyRing:
         return cipher
 
     def _mac(self, key: RingKey, purpose: str, payload: bytes) -> bytes:
-        return hmac.digest(self._subkey(key, purpose), payload, hashlib.sha256)
+        subkey = self._subkeys.get((key.id, purpose)) or self._subkey(key, purpose)
+        return hmac.digest(subkey, payload, hashlib.sha256)
 
     def _fast_mac(self, key: RingKey, purpose: str, payload: bytes) -> bytes:
-        subkey = self._subkey(key, f"{purpose} BLAKE2b")
+        # The purpose keeps this key apart from that of an HMAC.
+        purpose = f"{purpose} BLAKE2b"
+        subkey = self._subkeys.get((key.id, purpose)) or self._subkey(key, purpose)
         return hashlib.blake2b(payload, key=subkey, digest_size=MAC_BYTES).digest()
 
     def _subkey(self, key: RingKey, purpose: str) -> bytes:
-        subkey = self._subkeys.get((key.id, purpose))
-        if subkey is None:
-            subkey = _derived(key, f"gatepost {purpose}")
-            self._subkeys[key.id, purpose] = subkey
+        """Derive and keep the key for a purpose."""
+        subkey = self._subkeys[key.id, purpose] = _derived(key, f"gatepost {purpose}")
         return subkey
 
     @classmethod

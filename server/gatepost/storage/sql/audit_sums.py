@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import bindparam, delete, func, literal_column, select
 
 from gatepost.storage.audit import Count, Segment
-from gatepost.storage.audit_segments import HOUR_MS, MOST_COUNTS, read_counts
+from gatepost.storage.audit_segments import MOST_COUNTS, read_counts
 from gatepost.storage.audit_sums import KEPT_MS, SUMMED, Sums, sorted_counts, sums_of
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
@@ -35,16 +35,9 @@ def rows_of(tenant: str, writer: int, sums: Sums) -> list[tuple[Any, ...]]:
     ]
 
 
-def only_row(segment: Segment) -> tuple[Any, ...] | None:
-    """Return what `rows_of` returns for a segment of one sort that is summed, without its chain."""
-    if (sort := _only_sort(segment.counts)) is None:
-        return None
-    hour = segment.since - segment.since % HOUR_MS
-    return hour, *sort, (hour + KEPT_MS) / 1000
-
-
 @lru_cache(MOST_COUNTS)
-def _only_sort(counts: str) -> tuple[str | int, ...] | None:
+def only_sort(counts: str) -> tuple[str | int, ...] | None:
+    """Return kind, tool, outcome, limit and number of `counts` with one sort that is summed."""
     found = read_counts(counts)
     if len(found) != 1 or found[0][0][0] not in SUMMED:
         return None

@@ -32,7 +32,7 @@ from gatepost.storage.sql.idempotency import SqlIdempotency
 from gatepost.storage.sql.outbox import SqlOutbox, leased
 from gatepost.storage.sql.revocations import SqlRevocations
 from gatepost.storage.sql.sessions import SqlSessions
-from gatepost.storage.sql.sqlite_audit_store import SqliteAuditStore
+from gatepost.storage.sql.sqlite_audit_writer import SqliteAuditStore
 from gatepost.storage.sql.tables import IDEMPOTENCY_RECORDS, METADATA, TASKS
 from gatepost.storage.sql.tasks import SqlTasks, abandoned
 from gatepost.storage.sql.tenant_data import SqlTenantData
