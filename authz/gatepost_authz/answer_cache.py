@@ -13,6 +13,8 @@ GOOD_S = 30.0
 BAD_S = 5.0
 """The cache lifetime of a refusal, which limits requests of a client in a loop."""
 REMEMBERED = 10_000
+LOOKED_AT = 2
+"""How many entries of a cache are looked at for each new one."""
 # Not the shared generator of the process, which a tool may have seeded.
 DICE = random.SystemRandom()
 
@@ -28,7 +30,8 @@ class RandomCache(Generic[K, T]):
 
     Without order, a hit writes nothing. If slightly more tokens come in turn than fit, most are
     still found; a cache that evicts the least recently used one would find none of them. An entry
-    that is no longer valid becomes None when it is met, and keeps its place until it is replaced.
+    that is no longer valid becomes None when it is met, and keeps its place until `tidy` finds
+    it or another one replaces it.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -56,6 +59,23 @@ class RandomCache(Generic[K, T]):
                     del self.entries[self._places[place]]
                     self._places[place] = key
             self.entries[key] = entry
+
+    def tidy(self, is_over: Callable[[T], bool]) -> None:
+        """
+        Look at a few entries by chance, and remove those that count no more.
+
+        Called once for each new entry, this leaves at most as many that count no more as others.
+        """
+        with self._changing:
+            for _ in range(min(LOOKED_AT, len(self._places))):
+                place = DICE.randrange(len(self._places))
+                key = self._places[place]
+                entry = self.entries[key]
+                if entry is None or is_over(entry):
+                    del self.entries[key]
+                    last = self._places.pop()
+                    if place < len(self._places):
+                        self._places[place] = last
 
     def end(self, key: K, entry: T) -> None:
         """Let an entry count no more, unless another thread has replaced it."""
@@ -102,6 +122,7 @@ class Memory(RandomCache[Key, CachedAnswer[T]]):
     def put(self, key: Key, value: T, *, now: float, until: float) -> None:
         """Store *value* until then, unless it has already expired."""
         if until > now:
+            self.tidy(lambda entry: entry.until <= now)
             self.keep(key, CachedAnswer(value, now, until))
 
 

@@ -98,6 +98,21 @@ def test_a_verdict_ends_when_its_issuer_removes_a_key() -> None:
 
 
 @pytest.mark.requirement("N21")
+def test_tokens_that_have_expired_do_not_fill_the_cache() -> None:
+    """Of 5,000 tokens one after another, each valid while the next 100 come."""
+    keys = Versions()
+    decisions = VerdictCache(10_000)
+    for number in range(5_000):
+        caller = msgspec.structs.replace(CALLER, expires_at=NOW + number + 100)
+        verdict = verdict_on(caller, keys=keys, version=1, now=NOW + number)
+        decisions.put(key_of(f"{number}", RESOURCE, 1), verdict)
+
+    valid = [key_of(f"{number}", RESOURCE, 1) for number in range(4_950, 5_000)]
+    assert all(decisions.get(key, now=NOW + 5_000) for key in valid)
+    assert len(decisions) < 500  # 200 are expected
+
+
+@pytest.mark.requirement("N21")
 def test_slightly_more_tokens_than_fit_are_mostly_remembered() -> None:
     """In turn, they would all be forgotten just before they come again if the oldest left first."""
     keys = Versions()
