@@ -64,6 +64,11 @@ class Step:
         return self.size if self.name in {"tenants", "tokens"} else 1
 
     @property
+    def cached_tokens(self) -> int:
+        """The setting that the server runs with: the default, or as many as are sent."""
+        return 0 if self.is_floor else max(Config(resource="").limits.cached_tokens, self.tokens)
+
+    @property
     def tools(self) -> int:
         """The number of tools."""
         return self.size if self.name == "tools" else DEMO_TOOLS
@@ -84,6 +89,8 @@ class Sample:
     rate: float
     p99_us: float
     failed: int
+    resident: int
+    """Resident bytes of the server after the interval."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +159,9 @@ class Site:
         settings = Settings(
             self._port, self._issuer.url, self._issuer.jwks_uri, self._resource, step.tools, sizes
         )
-        cached = max(Config(resource="").limits.cached_tokens, step.tokens)
         env = {
             "GATEPOST_LISTEN__PORT": str(port),
-            "GATEPOST_LIMITS__CACHED_TOKENS": str(cached),
+            "GATEPOST_LIMITS__CACHED_TOKENS": str(step.cached_tokens),
         }
         if step.is_floor:
             floor = Settings(port, "", "", self._resource, 0, sizes)
@@ -202,13 +208,15 @@ class Served:
         """Call the server for an interval."""
         before = usage(self._process.pid).cpu_s
         account = self._load(seconds)
-        cpu_s = usage(self._process.pid).cpu_s - before
+        after = usage(self._process.pid)
+        cpu_s = after.cpu_s - before
         return Sample(
             step=self.step,
             cpu_us=cpu_s / account.requests * 1e6 if account.requests else 0.0,
             rate=account.rate,
             p99_us=account.p99_us,
             failed=account.failed + account.refused,
+            resident=after.resident,
         )
 
 
@@ -240,9 +248,14 @@ def run(
 
 
 def render(results: Results) -> str:
-    """The lowest CPU of each size, as other load only adds to it, in lines of text."""
+    """
+    The lowest CPU of each size, as other load only adds to it, in lines of text.
+
+    `cached` is the setting `limits.cached_tokens` that the server ran with.
+    """
     lines = ["CPU of a call with every control on, SQLite, 32 connections", ""]
-    lines.append(f"{'':>24} {'µs':>7} {'floors':>7} {'times':>6} {'p99 ms':>7}")
+    heads = f"{'µs':>7} {'floors':>7} {'times':>6} {'p99 ms':>7} {'MiB':>5} {'cached':>8}"
+    lines.append(f"{'':>24} {heads}")
     for name in dict.fromkeys(one.step.name for one in results.samples):
         lines += _row(name, [one for one in results.samples if one.step.name == name])
     if results.pages:
@@ -262,6 +275,7 @@ def _row(name: str, samples: Sequence[Sample]) -> list[str]:
         times = cpu_us / base
         text = (
             f"{size:>15,} {name:<8} {cpu_us:7.0f} {cpu_us / floor:7.2f} {times:6.2f} {p99_ms:7.1f}"
+            f" {found[-1].resident / 2**20:5.0f} {found[-1].step.cached_tokens:>8,}"
         )
         if failed := sum(one.failed for one in found):
             text += f"  {failed} calls failed"

@@ -7,7 +7,9 @@ from bench.history import PageCost
 
 
 def sample(name: str, size: int, cpu_us: float, failed: int = 0) -> Sample:
-    return Sample(Step(name, size), cpu_us, rate=1_000, p99_us=2_000, failed=failed)
+    return Sample(
+        Step(name, size), cpu_us, rate=1_000, p99_us=2_000, failed=failed, resident=100 << 20
+    )
 
 
 def test_each_size_is_compared_with_the_first() -> None:
@@ -16,11 +18,20 @@ def test_each_size_is_compared_with_the_first() -> None:
     samples = [sample(*row) for row in rows] + [sample("tools", 1_000, 190, failed=3)]
     _, _, _, first, some, most = render(Results(samples, [])).splitlines()
 
-    assert first.split() == ["5", "tools", "100", "2.00", "1.00", "2.0"]
+    assert first.split() == ["5", "tools", "100", "2.00", "1.00", "2.0", "100", "20,000"]
     assert some.split()[2:5] == ["108", "2.16", "1.08"]
     assert some.endswith("1.1: met")
     assert "3 calls failed" in most
     assert most.endswith("1.1: missed by 0.10")
+
+
+def test_the_number_of_cached_tokens_is_told() -> None:
+    """The default, or as many as are sent."""
+    samples = [sample("tokens", size, 100) for size in (0, 1, 100_000)]
+    *_, few, many = render(Results(samples, [])).splitlines()
+
+    assert few.split()[7] == "20,000"
+    assert many.split()[7] == "100,000"
 
 
 def test_tenants_have_a_wider_bound_too() -> None:
