@@ -122,7 +122,7 @@ def undone(connection: sqlite3.Connection) -> None:
 
 
 def by_itself(connection: sqlite3.Connection) -> None:
-    connection.execute("  insert INTO notes VALUES ('a')")
+    connection.execute("INSERT INTO notes VALUES ('a')")
 
 
 def refused(connection: sqlite3.Connection) -> None:
@@ -153,6 +153,19 @@ def test_nobody_writes_within_the_transaction_of_another(
     assert not is_free(file)
     connection.execute("INSERT INTO notes VALUES ('a')")
     assert not is_free(file)
+
+
+def test_a_closed_connection_locks_nothing(file: Path) -> None:
+    """The number of its file may be that of another one by then."""
+    connection = sqlite.connect(str(file))
+    connection.close()
+    others = [os.open(f"{file}-lock", os.O_RDWR) for _ in range(8)]
+    with pytest.raises(sqlite3.ProgrammingError):
+        connection.execute("INSERT INTO notes VALUES ('a')")
+
+    assert is_free(file)
+    for other in others:
+        os.close(other)
 
 
 def test_a_writer_that_is_killed_gives_the_lock_back(

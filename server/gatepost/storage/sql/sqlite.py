@@ -1,10 +1,14 @@
 """A SQLite file as a database."""
 
+import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal
 from urllib.parse import unquote
 
 from sqlalchemy import URL, event
@@ -13,12 +17,15 @@ from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from gatepost.permissions import close_to_others
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql.database import STATEMENT_MS, Database, engine_of
-from gatepost.storage.sql.sqlite_write_lock import LOCK, QueuedConnection
 
 SCHEME = "sqlite:///"
 BESIDE = ("-wal", "-shm")
 """What SQLite keeps beside the file. It makes them with the file's permissions, and leaves those
 of files that are there."""
+LOCK = "-lock"
+"""The end of the lock file's name, after that of the database."""
+WRITES = ("BEGIN", "INSERT", "UPDATE", "DELETE")
+"""What a statement begins with that waits for the lock file."""
 # Writers of one file take turns anyway; the second connection lets readers pass them.
 CONNECTIONS = 2
 
@@ -147,3 +154,128 @@ def path_of(url: str) -> str:
 def exists(url: str) -> bool:
     """Return whether the file exists."""
     return os.path.exists(path_of(url))
+
+
+def _nothing() -> None:
+    """Do what a closed connection does for its lock."""
+
+
+class QueuedConnection(sqlite3.Connection):
+    """
+    A connection that has the lock file while it writes, and from BEGIN to the end.
+
+    SQLite waits for its own lock by sleeping and trying again, up to 100 ms at a time. A process
+    that comes back at once then writes again and again before another one tries: with two that
+    write all the time, one waited up to 3 seconds. The kernel wakes the next at once, and frees the
+    lock of a process that ends. SQLite's lock still decides; where the file system knows no such
+    locks, writers have only that. It waits in the thread that executes the statement.
+    """
+
+    def __init__(self, database: str, *arguments: Any, **named: Any) -> None:
+        self._file = -1
+        try:
+            self._file = os.open(database + LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            reason = f"unable to open {database}{LOCK}: {error.strerror}"
+            raise sqlite3.OperationalError(reason) from None
+        # Taking it twice, or giving back what another connection has, does nothing.
+        self.lock: Callable[[], None] = partial(fcntl.flock, self._file, fcntl.LOCK_EX)
+        self.unlock: Callable[[], None] = partial(fcntl.flock, self._file, fcntl.LOCK_UN)
+        super().__init__(database, *arguments, **named)
+
+    def cursor(self, factory: Any = None) -> Any:
+        """Return a cursor whose writes wait for the lock."""
+        return super().cursor(factory or QueuedCursor)
+
+    # Each batch of audit records comes this way, so it goes through no other function of ours.
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        """Execute a statement with a new cursor; one that writes waits for the lock."""
+        if sql.startswith(WRITES):
+            with suppress(OSError):
+                self.lock()
+        try:
+            return super().execute(sql, parameters)
+        finally:
+            if not self.in_transaction:
+                with suppress(OSError):
+                    self.unlock()
+
+    def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
+        """Execute a statement for each set of parameters with a new cursor."""
+        return QueuedCursor(self).executemany(sql, parameters)
+
+    def commit(self) -> None:
+        """End the transaction, and give the lock back."""
+        try:
+            super().commit()
+        finally:
+            self.end()
+
+    def rollback(self) -> None:
+        """End the transaction, and give the lock back."""
+        try:
+            super().rollback()
+        finally:
+            self.end()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Literal[False]:
+        # The class above ends the transaction without calling the methods of this one.
+        try:
+            return super().__exit__(kind, error, traceback)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Give the lock back, except within a transaction."""
+        if not self.in_transaction:
+            with suppress(OSError):
+                self.unlock()
+
+    def close(self) -> None:
+        """Close the connection and the lock file, which gives the lock back."""
+        try:
+            super().close()
+        finally:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, -1
+        # Its number may be that of another file soon.
+        self.lock = self.unlock = _nothing
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:
+        self._close_file()
+
+
+class QueuedCursor(sqlite3.Cursor):
+    """A cursor of a `QueuedConnection`, whose writes wait for the lock."""
+
+    connection: QueuedConnection
+
+    def execute(self, sql: str, parameters: Any = (), /) -> "QueuedCursor":
+        """Execute a statement; one that writes waits for the lock."""
+        if sql.startswith(WRITES):
+            with suppress(OSError):
+                self.connection.lock()
+        try:
+            super().execute(sql, parameters)
+        finally:
+            self.connection.end()
+        return self
+
+    def executemany(self, sql: str, parameters: Any, /) -> "QueuedCursor":
+        """Execute a statement that writes for each set of parameters."""
+        with suppress(OSError):
+            self.connection.lock()
+        try:
+            super().executemany(sql, parameters)
+        finally:
+            self.connection.end()
+        return self
