@@ -131,7 +131,8 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         removed while the issuer was being asked.
         """
         self.accepted.add(*key[:2])
-        # Tokens live for an hour, and servers for weeks: what is over would fill the cache.
-        self.tidy(lambda kept: kept.caller.expires_at <= verdict.made_at)
+        if key not in self.entries:
+            # Tokens live for an hour, and servers for weeks: what is over would fill the cache.
+            self.tidy(lambda kept: kept.caller.expires_at <= verdict.made_at)
         if verdict.ends_at > verdict.made_at:
             self.keep(key, verdict)

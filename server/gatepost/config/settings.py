@@ -227,7 +227,7 @@ class LimitsSettings(SettingsTable, frozen=True, kw_only=True):
     cached_tokens: int = 20_000
     """
     Accepted tokens that one process remembers, so that it need not check their signatures again.
-    Each takes about 3 kB of memory; 0: every request is checked.
+    Each takes about 2 kB of memory; 0: every request is checked.
     """
     max_body_bytes: int = 4_000_000
     """Maximum size of a request body, in bytes."""
