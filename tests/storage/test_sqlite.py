@@ -33,6 +33,14 @@ async def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
     await records.aclose()
 
 
+async def test_each_connection_caches_half_a_megabyte(tmp_path: Path) -> None:
+    """Beside what the system caches of the file."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+
+    assert await pragma(records, "cache_size") == -512
+    await records.aclose()
+
+
 async def test_a_file_that_cannot_keep_the_promise_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
