@@ -234,8 +234,12 @@ def is_unquoted(text: bytes) -> bool:
 def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     """Return the spans of secrets that are split over the strings of *text*, unordered."""
     found: list[SecretSpan] = []
+    if redactor.plain or not redactor.shortest:
+        return found
     # Undoing an escape may make a text longer, but not by half.
-    if redactor.plain or 2 * len(text) < redactor.shortest or not redactor.shortest:
+    if len(text) < redactor.shortest and (
+        2 * len(text) < redactor.shortest or not has_layers(text)
+    ):
         return found
     if len(text) <= SHORT_BYTES and is_unquoted(text):
         return found  # most answers
