@@ -243,7 +243,7 @@ def _end(head: Sequence[Any] | None, growths: Sequence[ChainGrowth]) -> End:
     """Return the end of a chain behind these growths; without a proof if they do not fit."""
     number, digest = (0, b"") if head is None else head[2:4]
     for growth in growths:
-        if growth.before != digest or growth.segments[0].first != number + 1:
+        if growth.before != digest or growth.segments[0].first - 1 != number:
             break
         number, digest, _, _ = growth.after
     else:

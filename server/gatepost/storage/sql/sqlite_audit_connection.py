@@ -142,9 +142,11 @@ class SqliteAuditConnection:
             # The batches are durable, so their transaction need not wait for the disk: if it is
             # lost with the power, they are still there. The log is copied only once it is durable.
             connection.execute("PRAGMA synchronous = NORMAL")
-            with connection:
-                self._begin(connection)
-            connection.execute(f"PRAGMA synchronous = {PRAGMAS['synchronous']}")
+            try:
+                with connection:
+                    self._begin(connection)
+            finally:  # whatever happens, the next batch waits for the disk
+                connection.execute(f"PRAGMA synchronous = {PRAGMAS['synchronous']}")
             self._merged()
 
     def _connect(self) -> sqlite3.Connection:
