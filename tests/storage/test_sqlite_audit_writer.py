@@ -12,6 +12,7 @@ import pytest
 from gatepost.storage.audit import Batch
 from gatepost.storage.audit_segments import MOST_BYTES
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql import sqlite_audit_connection
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite_audit_writer import COPIED_UNDER_LOAD, MOST_CHAINS, SqliteWriter
@@ -78,6 +79,58 @@ def test_a_batch_of_few_tenants_is_written_once(tmp_path: Path) -> None:
     assert len({*told}) == 1
     assert left[0] == 0 < left[1] < left[2]
     assert asyncio.run(heads(path))["acme"] == 4
+
+
+def test_two_processes_of_a_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Each has chains of its own, so neither has to read or merge what the other wrote."""
+    path = f"{tmp_path}/records.db"
+    asyncio.run(made(path))
+    writers, told = {number: SqliteWriter(path) for number in (1, 2)}, list[str]()
+    names = [f"t{number}" for number in range(9)]
+
+    def each() -> None:
+        for number, writer in writers.items():
+            writer.write({(name, number): [draft()] for name in names}, link)
+
+    each()
+    for writer in writers.values():
+        assert writer._connection is not None
+        writer._connection.set_trace_callback(told.append)
+    for _ in range(3):
+        each()
+    steps, unmerged = {*told}, [writer.unmerged > 0 for writer in writers.values()]
+    for writer in writers.values():
+        writer.finish()
+
+    assert not {one for one in steps if not one.startswith(("INSERT INTO audit_batches", "-- "))}
+    assert unmerged == [True, True]
+    assert asyncio.run(heads(path)) == dict.fromkeys(names, 4)
+
+
+def test_every_batch_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge does not, and a merge that fails leaves that as it was."""
+    path = f"{tmp_path}/records.db"
+    asyncio.run(made(path))
+    writer = SqliteWriter(path)
+    many = {(f"t{number}", 1): [draft()] for number in range(9)}
+
+    def synchronous() -> int:
+        assert writer._connection is not None
+        return int(writer._connection.execute("PRAGMA synchronous").fetchone()[0])
+
+    for _ in range(2):
+        writer.write(many, link)
+    before = synchronous()
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_audit_connection, "merge", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            writer.tidy(idle=True)
+    failed = synchronous()
+    writer.tidy(idle=True)
+    merged, left = synchronous(), writer.unmerged
+    writer.finish()
+
+    assert (before, failed, merged, left) == (2, 2, 2, 0)
 
 
 async def heads(path: str) -> dict[str, int]:
@@ -157,11 +210,15 @@ async def test_a_checkpoint_stays_known(file: SqlRecords) -> None:
     assert (end.number, signed.number, signed.hash) == (2, 1, b"seal")
 
 
+@pytest.mark.parametrize("tenants", [0, 9], ids=["few", "many"])
 @pytest.mark.parametrize("change", ["number = 2", "hash = x'00'", "pruned = 1", "proof = 'x'"])
 async def test_a_head_that_somebody_changed_is_shown_to_the_linker(
-    file: SqlRecords, tmp_path: Path, change: str
+    file: SqlRecords, tmp_path: Path, change: str, tenants: int
 ) -> None:
     """Who is the one to find out; what the writer remembers must not cover it up."""
+    batch: Batch = {(f"t{number}", 1): [draft()] for number in range(tenants)}
+    await write(file, batch)
+    batch = {**batch, ("acme", 1): [draft()]}
     intruder = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     intruder.execute(f"UPDATE audit_heads SET {change} WHERE tenant = 'acme'")  # noqa: S608  # ours
     there = intruder.execute("SELECT * FROM audit_heads WHERE tenant = 'acme'").fetchone()
@@ -169,7 +226,8 @@ async def test_a_head_that_somebody_changed_is_shown_to_the_linker(
     shown = []
 
     def stop(*told: object) -> None:
-        shown.append(told[1])
+        if told[0] == ("acme", 1):
+            shown.append(told[1])
         if len(shown) == 2:
             raise LookupError
 
@@ -178,7 +236,7 @@ async def test_a_head_that_somebody_changed_is_shown_to_the_linker(
         return link(*told)  # type: ignore[arg-type]  # what it was called with
 
     with pytest.raises(LookupError):
-        await file.audit.write({("acme", 1): [draft()]}, looking)  # type: ignore[arg-type]  # the same
+        await file.audit.write(batch, looking)  # type: ignore[arg-type]  # the same
     found = shown[1]
 
     assert tuple(getattr(found, name) for name in found.__struct_fields__) == there  # type: ignore[attr-defined]  # a head
