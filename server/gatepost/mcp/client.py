@@ -132,21 +132,26 @@ class StreamClient(SilentClient):
         # Encoded also if it is held back: what cannot be encoded must fail here, in the tool.
         params = ProgressParams(self._token, progress, total, message)
         report = notification("notifications/progress", params)
-        now, reports = time.monotonic(), self._reports
-        if reports is None:
-            reports = self._reports = Bucket.of(REPORTS_PER_S, REPORTS_AT_ONCE, now)
-        if is_limited and not reports.spend(now):
-            self._late = report
-            if self._later is None:
-                self._later = asyncio.create_task(self._catch_up())
-                # An unavailable store shows at the tool's next message; here no caller awaits it.
-                self._later.add_done_callback(lambda task: task.cancelled() or task.exception())
-            # A loop that reports each of a million rows must let other tasks run.
-            await asyncio.sleep(0)
-            return
+        if is_limited:
+            now, reports = time.monotonic(), self._reports
+            if reports is None:
+                reports = self._reports = Bucket.of(REPORTS_PER_S, REPORTS_AT_ONCE, now)
+            if not reports.spend(now):
+                await self._delay(report)
+                return
         self._late = None
         if not stream.notified(report):
             await stream.notify(report)
+
+    async def _delay(self, report: bytes) -> None:
+        """Send the report as soon as the limit allows, unless a newer one replaces it."""
+        self._late = report
+        if self._later is None:
+            self._later = asyncio.create_task(self._catch_up())
+            # An unavailable store shows at the tool's next message; here no caller awaits it.
+            self._later.add_done_callback(lambda task: task.cancelled() or task.exception())
+        # A loop that reports each of a million rows must let other tasks run.
+        await asyncio.sleep(0)
 
     def timed(self, clock: ToolClock) -> None:
         """Stop this clock while the call waits for the user's input or for an approval."""

@@ -219,7 +219,7 @@ def _read(
 def _decoded(row: Row, batch: Any) -> StoredBatch | None:
     """Return the batch of a row; None if it was changed."""
     try:
-        if digest_of(row.previous, batch) == row.digest:
+        if sha256(row.previous + batch).digest() == row.digest:
             return _decode(batch)
     except (msgspec.DecodeError, TypeError, RecursionError):
         pass
@@ -276,11 +276,6 @@ def _end_of_batches(end: End | None, rows: Sequence[Row]) -> End:
     whole = whole and last is not None and last.digest == digest
     whole = whole and all(one.digest == next.previous for one, next in pairwise(rows))
     return number, digest, number if whole else DAMAGED, proof
-
-
-def digest_of(previous: bytes, batch: bytes) -> bytes:
-    """Return the digest of a batch and of all batches before it."""
-    return sha256(previous + batch).digest()
 
 
 async def merge_in(connection: AsyncConnection) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import sha256
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
@@ -28,7 +29,7 @@ from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_sums import only_sort
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
 from gatepost.storage.sql.sqlite import check_file
-from gatepost.storage.sql.sqlite_audit_batches import ChainGrowth, StoredBatch, digest_of, encode
+from gatepost.storage.sql.sqlite_audit_batches import ChainGrowth, StoredBatch, encode
 from gatepost.storage.sql.sqlite_audit_connection import (
     CHAIN_BYTES,
     KnownChain,
@@ -255,7 +256,7 @@ class SqliteWriter(SqliteAuditConnection):
         last, previous, *rest = self._ends[writer]
         batch = StoredBatch(writer, last + 1, growths)
         row = encode(batch)
-        digest = digest_of(previous, row)
+        digest = sha256(previous + row).digest()
         size = 1 << (len(growths) - 1).bit_length()
         added = [*known, *list(known[-len(END) :]) * (size - len(growths))]
         connection.execute(add_batch(size), [*added, writer, last + 1, previous, digest, row])

@@ -273,7 +273,7 @@ AUDIT_BATCHES = Table(
     Column("tenant", Exact, primary_key=True),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    # The digest of the writer's batch before it, and its own.
+    # The digest of the writer's batch before it, and its own: SHA-256 of that one and the batch.
     Column("previous", LargeBinary, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("batch", LargeBinary, nullable=False),
