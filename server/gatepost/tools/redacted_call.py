@@ -39,6 +39,9 @@ The limits for the number and size of secrets in the arguments of one call. Each
 caller that sends a password of thousands of lines wants to keep the server busy.
 """
 
+NUMBERS = frozenset({int, float})
+"""What is sent as a number: of a `Decimal` a text would be made, and of numpy's numbers nothing."""
+
 T = TypeVar("T")
 
 _encode = msgspec.json.encode
@@ -212,6 +215,10 @@ class RedactedCall(msgspec.Struct):
                 message = await self._search(plain, said.text, message)
         elif message is not None:
             raise TypeError("the message of a progress report is text")  # else it is not searched
+        if type(progress) not in NUMBERS:
+            progress = float(progress)
+        if total is not None and type(total) not in NUMBERS:
+            total = float(total)
         await self.call.client.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
