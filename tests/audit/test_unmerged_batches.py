@@ -171,6 +171,21 @@ async def test_tampering_with_rows_is_found(
 
 
 @pytest.mark.requirement("AU1")
+async def test_an_end_of_batches_that_was_changed_is_reported_for_ever(
+    log: AuditLog, file: str
+) -> None:
+    """Also if no batch waits, so that the next process begins anew."""
+    await log.records.audit.tenants()
+    vars(log.records.audit)["_writer"].close()
+    log.writer = log.process()
+    await tamper(file, "UPDATE audit_heads SET pruned = 'x' WHERE tenant = ''")
+    await log.together(*"abcde")
+    await log.note(2)
+
+    assert "removed or changed" in (await log.verify()).problem
+
+
+@pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("change", ["number = 0", "hash = x'00'", "number = 'x'", "hash = 'x'"])
 async def test_a_head_changed_behind_a_batch_breaks_the_chain(
     log: AuditLog, file: str, change: str

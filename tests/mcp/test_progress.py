@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -53,6 +55,16 @@ async def count_too_far(ctx: CallContext) -> str:
     await ctx.progress(3, 4)
     await ctx.progress(10**400)
     await ctx.progress(math.inf)
+    return "counted"
+
+
+@pack.tool()
+async def count_in_other_numbers(ctx: CallContext) -> str:
+    """Report numbers of other types than JSON's."""
+    await ctx.progress(True, Fraction(7, 2))
+    await ctx.progress(Decimal("1.5"), Decimal(3))
+    with pytest.raises(TypeError):
+        await ctx.progress("2")  # type: ignore[arg-type]  # what a tool may do all the same
     return "counted"
 
 
@@ -145,6 +157,16 @@ async def test_pr_01_what_is_beyond_every_number_of_a_client_is_left_out(
         (3, 4),
     ]
     assert response.events[-1]["result"]["isError"] is False
+
+
+async def test_a_number_of_any_type_is_sent_as_a_number(client: EndpointClient) -> None:
+    """Clients check the type, and some refuse a text."""
+    response = await ask(client, "count_in_other_numbers", {})
+    sent = [(one["progress"], one["total"]) for one in progress_of(response)]
+
+    assert sent == [(1, 3.5), (1.5, 3)]
+    assert {type(number) for pair in sent for number in pair} <= {int, float}
+    assert response.events[-1]["result"]["content"][0]["text"] == "counted"
 
 
 @pytest.mark.requirement("PR-02")

@@ -1,5 +1,6 @@
 """Redact the tenant's secrets from everything that one call sends."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
@@ -38,6 +39,9 @@ MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
 The limits for the number and size of secrets in the arguments of one call. Each costs time, and a
 caller that sends a password of thousands of lines wants to keep the server busy.
 """
+
+NUMBERS = frozenset({int, float})
+"""What is sent as a number: of a `Decimal` a text would be made, and of numpy's numbers nothing."""
 
 T = TypeVar("T")
 
@@ -212,6 +216,10 @@ class RedactedCall(msgspec.Struct):
                 message = await self._search(plain, said.text, message)
         elif message is not None:
             raise TypeError("the message of a progress report is text")  # else it is not searched
+        if type(progress) not in NUMBERS:
+            progress = _double(progress)
+        if total is not None and type(total) not in NUMBERS:
+            total = _double(total)
         await self.call.client.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
@@ -309,3 +317,8 @@ def peer_here() -> str:
     """Return the address of the current call's client; empty outside of calls."""
     here = HERE.get()
     return here.call.peer if isinstance(here, RedactedCall) else ""
+
+
+def _double(number: float) -> float:
+    """Return a number of any type as a float; raise TypeError for a text, which `float` reads."""
+    return math.fsum((number,))

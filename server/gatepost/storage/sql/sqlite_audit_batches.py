@@ -147,9 +147,10 @@ def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 def end_of_batches(execute: Execute, writer: int) -> End:
     """Return the end of a writer's batches, all of which are merged; it is made if need be."""
     chain = (OF_BATCHES, writer)
-    found = end = _sound(heads_of(execute, [chain]).get(chain))
+    head = heads_of(execute, [chain]).get(chain)
+    found = end = _sound(head)
     if end is None:
-        end = (0, b"", 0, "")
+        end = (0, b"", 0 if head is None else DAMAGED, "")
     elif end[2] not in (end[0], DAMAGED):
         end = (*end[:2], DAMAGED, end[3])
     if end != found:
