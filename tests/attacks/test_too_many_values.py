@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, Json
 
 from gatepost import CallContext, Outcome, Pack
 from gatepost.tools.forms import mistake_in
@@ -22,6 +22,7 @@ from gatepost.tools.json_shape import (
     outside_strings,
 )
 from gatepost.tools.raw_schema import checker
+from gatepost.tools.redaction import is_large
 from gatepost.tools.schema_branches import branching_of
 from tests.rest.conftest import RestEndpoint
 from tests.support.client import modern
@@ -150,6 +151,24 @@ def test_the_commas_of_a_long_text_are_no_values() -> None:
     body = json.dumps({"title": "a, b", "text": "one, two, [three]\n" * 1_000}).encode()
 
     assert most_values(body) == 3
+
+
+async def read_report(ctx: CallContext, report: Json[list[int]]) -> str:
+    """Read JSON that stands in a text."""
+    return f"{len(report)} numbers"
+
+
+def test_the_values_of_json_in_a_text_count_for_a_tool_that_reads_it() -> None:
+    """It is checked in a thread, where it holds up no other call."""
+    reports = Pack("reports")
+    reports.tool()(read_report)
+    (reader,) = reports.tools.values()
+    text = json.dumps({"report": json.dumps([1] * 5_000)}).encode()
+
+    assert reader.reads_texts
+    assert not any(offer.reads_texts for offer in pack.tools.values())
+    assert is_large(text, reads_texts=True)
+    assert not is_large(text, reads_texts=False)
 
 
 def test_a_long_number_is_refused_and_a_long_text_of_digits_is_not() -> None:

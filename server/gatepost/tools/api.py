@@ -325,6 +325,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     max_age_s: int | None = None
     timeout_s: float | None = None
     pack: str = ""
+    reads_texts: bool = False
+    """Whether the check of arguments may read what stands in a text, such as JSON."""
     secret_arguments: tuple[SecretPath, ...] = ()
     """Where its arguments hold secrets, whose values no message, log or record shows."""
     forwards: bool = False

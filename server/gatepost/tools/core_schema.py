@@ -89,7 +89,9 @@ def bound_tables(value: Any) -> None:
 
 def bound_texts(value: Any) -> None:
     """Refuse a document whose texts hold too much JSON for a tool that reads them as such."""
-    inner = sum(most_values(text.encode("utf-8", "replace")) for text in _texts(value))
+    inner = sum(
+        most_values(text.encode("utf-8", "replace"), within_texts=True) for text in _texts(value)
+    )
     if inner > MOST_VALUES:
         raise ToolFailure(
             "validation",

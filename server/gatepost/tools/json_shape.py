@@ -88,9 +88,13 @@ def outside_strings(body: bytes) -> bytes:
     return _between(_bare(body))
 
 
-def most_values(body: bytes) -> int:
-    """Return an upper bound for the number of values in well-formed JSON."""
-    if len(body) > COUNTED_BYTES:
+def most_values(body: bytes, *, within_texts: bool = False) -> int:
+    """
+    Return an upper bound for the number of values in well-formed JSON.
+
+    *within_texts*: with those of the JSON that its strings may hold.
+    """
+    if len(body) > COUNTED_BYTES and not within_texts:
         body = _without_first_strings(body)
     return 1 + count(body, b",") + count(body, b"[") + count(body, b"{")
 

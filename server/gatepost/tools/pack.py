@@ -184,17 +184,17 @@ class Pack:
         def register(function: Function) -> Function:
             said = {**options, "name": name, "output_schema": output_schema}
             check_options(owner_of(self.name, "tool", function), said, OF_TOOLS)
-            description = description_of(function)
             arguments, returned = arguments_of(function), returned_by(function, output_schema)
             self._add(
                 self.tools,
                 self._described(
                     options,
                     name=name or function.__name__,
-                    description=description,
+                    description=description_of(function),
                     input_schema=arguments.schema,
                     output_schema=returned.schema,
                     check=arguments.check,
+                    reads_texts=arguments.reads_texts,
                     invoke=invoking(injected(function), returned.answer),
                 ),
             )

@@ -161,12 +161,12 @@ class Redaction:
             del self._last[next(iter(self._last))]
 
 
-def is_large(arguments: bytes) -> bool:
-    """Return whether to check arguments in a thread."""
+def is_large(arguments: bytes, *, reads_texts: bool) -> bool:
+    """Return whether to check arguments in a thread; *reads_texts* as `Offer.reads_texts`."""
     size = len(arguments)
     if size <= SHORT_BYTES:
         return False
-    return size > LONG_BYTES or most_values(arguments) > MANY_VALUES
+    return size > LONG_BYTES or most_values(arguments, within_texts=reads_texts) > MANY_VALUES
 
 
 def is_quoted(arguments: bytes, *, with_secrets: bool) -> bool:
@@ -178,7 +178,7 @@ def is_quoted(arguments: bytes, *, with_secrets: bool) -> bool:
     """
     if not is_prompt(arguments, of_caller=with_secrets):
         return False
-    return len(arguments) <= SHORT_BYTES or most_values(arguments) <= MANY_VALUES
+    return len(arguments) <= SHORT_BYTES or most_values(arguments, within_texts=True) <= MANY_VALUES
 
 
 def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) -> bool:

@@ -366,7 +366,7 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     def check(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         redacted: Any = HERE.get()  # set by the runner for this call
         if offer.secret_arguments or len(call.arguments) > SHORT_BYTES:
-            if is_large(call.arguments):
+            if is_large(call.arguments, reads_texts=offer.reads_texts):
                 return apart(call, offer, redacted)
             return proceed(call, offer, redacted.arguments())
         # As `redacted.arguments`, which most calls do not need.

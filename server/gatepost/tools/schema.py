@@ -107,6 +107,8 @@ class FunctionArguments(msgspec.Struct, frozen=True):
 
     schema: Mapping[str, Any]
     check: Check
+    reads_texts: bool
+    """Whether the check may read what stands in a text, such as JSON."""
 
 
 def arguments_of(function: Callable[..., Any]) -> FunctionArguments:
@@ -122,7 +124,8 @@ def arguments_of(function: Callable[..., Any]) -> FunctionArguments:
     for parameter in parameters:
         if parameter.default is not parameter.empty:
             _show_default(schema["properties"][parameter.name], parameter.default)
-    return FunctionArguments(schema, _ArgumentCheck(adapter, schema, _named(parameters)).check)
+    check = _ArgumentCheck(adapter, schema, _named(parameters))
+    return FunctionArguments(schema, check.check, bool(check.own_bounds))
 
 
 class _ArgumentCheck:
@@ -133,7 +136,7 @@ class _ArgumentCheck:
         self._validate = adapter.validator.validate_json
         self._validate_long: Any = None
         self._names = names
-        self._own_bounds = bounds_of(adapter.core_schema)
+        self.own_bounds = bounds_of(adapter.core_schema)
         self._bounds = Bounds(
             schema,
             branching_of(schema, discriminated=True),
@@ -150,9 +153,9 @@ class _ArgumentCheck:
         if len(arguments) > self._bounds.harmless_bytes:
             self._bounds.passes(arguments)
             validate = self._until_first_mistake
-        if self._own_bounds and most_values(arguments) > FEW_VALUES:
+        if self.own_bounds and most_values(arguments, within_texts=True) > FEW_VALUES:
             document = decoded(arguments)
-            for bound in self._own_bounds:
+            for bound in self.own_bounds:
                 bound(document)
         try:
             checked: dict[str, Any] = validate(arguments, strict=True)
