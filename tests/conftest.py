@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import os
 import re
 import ssl
 from collections.abc import Generator, Iterator
@@ -240,7 +241,10 @@ def no_public_authorities() -> Iterator[None]:
     """
 
     def context(*, _trust_env: bool = True) -> ssl.SSLContext:
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if _trust_env and (bundle := os.environ.get("SSL_CERT_FILE")):
+            made.load_verify_locations(bundle)
+        return made
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpcore2.default_ssl_context", context)
