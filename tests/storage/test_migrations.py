@@ -93,6 +93,7 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
         "0001: Create all tables.",
         "0002: Create the hourly sums of audit records.",
         "0003: Create the index of waiting approval requests.",
+        "0004: Create the table of batches of audit records that are not merged yet.",
     )
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 

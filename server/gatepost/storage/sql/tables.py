@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest of the migrations, which these tables equal."""
 
 

@@ -20,7 +20,6 @@ def upgrade() -> None:
     _create_audit_segments()
     _create_audit_heads()
     _create_audit_checkpoints()
-    _create_audit_batches()
 
 
 def _create_tasks() -> None:
@@ -232,17 +231,4 @@ def _create_audit_checkpoints() -> None:
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("statement", sa.Text, nullable=False),
         sa.Column("signature", sa.Text, nullable=False),
-    )
-
-
-def _create_audit_batches() -> None:
-    op.create_table(
-        "audit_batches",
-        sa.Column("tenant", sa.Text, primary_key=True),
-        sa.Column("writer", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-        sa.Column("previous", sa.LargeBinary, nullable=False),
-        sa.Column("digest", sa.LargeBinary, nullable=False),
-        sa.Column("batch", sa.LargeBinary, nullable=False),
-        sqlite_with_rowid=False,
     )
