@@ -224,7 +224,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             or connection.flow.write_paused
         ):
             return False
-        data = b"%x\r\n%b\r\n" % (len(part), part)
+        data = chunk(part)
         if more:
             if len(data) < COPIED_BYTES:
                 connection.transport.write(data)

@@ -190,7 +190,7 @@ class QueuedConnection(sqlite3.Connection):
         """Return a cursor whose writes wait for the lock."""
         return super().cursor(factory or QueuedCursor)
 
-    # Each batch of audit records comes this way, so it goes through no other function of ours.
+    # Each batch of audit records comes this way, so no cursor of ours is made for it.
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Execute a statement with a new cursor; one that writes waits for the lock."""
         if sql.startswith(WRITES):
@@ -199,9 +199,7 @@ class QueuedConnection(sqlite3.Connection):
         try:
             return super().execute(sql, parameters)
         finally:
-            if not self.in_transaction:
-                with suppress(OSError):
-                    self.unlock()
+            self.end()
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
         """Execute a statement for each set of parameters with a new cursor."""

@@ -129,12 +129,13 @@ class SqliteAuditConnection:
         """Raise StoreUnavailable for an error of the database, and close the connection."""
         try:
             yield
-        except sqlite3.Error as error:
-            self.close()
-            raise StoreUnavailable(told(error)) from None
-        except StoreUnavailable:
-            self.close()
-            raise
+        except (sqlite3.Error, StoreUnavailable) as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: sqlite3.Error | StoreUnavailable) -> StoreUnavailable:
+        """Close the connection after an error, and return what is to be raised."""
+        self.close()
+        return error if isinstance(error, StoreUnavailable) else StoreUnavailable(told(error))
 
     def _merge(self) -> None:
         with self._answering():

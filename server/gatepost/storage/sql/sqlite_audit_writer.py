@@ -27,7 +27,7 @@ from gatepost.storage.audit_sums import KEPT_MS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_sums import only_sort
-from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
+from gatepost.storage.sql.database import ANSWER_S, LATE, Database
 from gatepost.storage.sql.sqlite import check_file
 from gatepost.storage.sql.sqlite_audit_batches import ChainGrowth, StoredBatch, encode
 from gatepost.storage.sql.sqlite_audit_connection import (
@@ -166,12 +166,8 @@ class SqliteWriter(SqliteAuditConnection):
             connection = self._connection or self._connect()
             if not self._write_at_once(connection, batch, link):
                 self._write_in_turn(connection, batch, link)
-        except sqlite3.Error as error:
-            self.close()
-            raise StoreUnavailable(told(error)) from None
-        except StoreUnavailable:
-            self.close()
-            raise
+        except (sqlite3.Error, StoreUnavailable) as error:
+            raise self._failed(error) from None
 
     def tidy(self, *, idle: bool = False) -> None:
         """
