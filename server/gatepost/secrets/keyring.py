@@ -120,12 +120,8 @@ class KeyRing:
 
     def verify(self, purpose: str, token: str) -> bytes | None:
         """Return the payload that `sign` got for the same purpose, or None."""
-        if len(token) > MOST_TOKEN_CHARACTERS:
-            return None
-        key_id, _, encoded = token.partition(".")
-        key = self.find(key_id)
-        data = _decode(encoded)
-        if key is None or data is None or len(data) < MAC_BYTES:
+        key, data = self._read(token, MOST_TOKEN_CHARACTERS)
+        if key is None or len(data) < MAC_BYTES:
             return None
         payload, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
         return payload if hmac.compare_digest(mac, self._mac(key, purpose, payload)) else None
@@ -136,13 +132,16 @@ class KeyRing:
 
     def is_authentic(self, purpose: str, payload: bytes, token: str) -> bool:
         """Return whether *token* is what `authenticate` returned for this purpose and payload."""
-        if len(token) > MOST_TOKEN_CHARACTERS:
-            return False
+        key, mac = self._read(token, MOST_TOKEN_CHARACTERS)
+        return key is not None and hmac.compare_digest(mac, self._mac(key, purpose, payload))
+
+    def _read(self, token: str, most_characters: int) -> tuple[RingKey | None, bytes]:
+        """Return the key that a token names and its bytes; no key if it cannot be one of ours."""
+        if len(token) > most_characters:
+            return None, b""
         key_id, _, encoded = token.partition(".")
-        key, mac = self.find(key_id), _decode(encoded)
-        if key is None or mac is None:
-            return False
-        return hmac.compare_digest(mac, self._mac(key, purpose, payload))
+        data = _decode(encoded)
+        return (None, b"") if data is None else (self.find(key_id), data)
 
     def seal(self, purpose: str, payload: bytes, *, context: bytes = b"") -> str:
         """
@@ -156,12 +155,8 @@ class KeyRing:
 
     def open(self, purpose: str, token: str, *, context: bytes = b"") -> bytes | None:
         """Return the payload that `seal` got for the same purpose and context, or None."""
-        if len(token) > MOST_SEALED_CHARACTERS:
-            return None
-        key_id, _, encoded = token.partition(".")
-        key = self.find(key_id)
-        data = _decode(encoded)
-        if key is None or data is None or len(data) < NONCE_BYTES:
+        key, data = self._read(token, MOST_SEALED_CHARACTERS)
+        if key is None or len(data) < NONCE_BYTES:
             return None
         try:
             return self._cipher(key, purpose).decrypt(
