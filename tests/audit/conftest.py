@@ -63,15 +63,18 @@ class AuditLog:
         return AuditWriter(self.records, self.keyring, Redaction(), chosen, clock=clock)
 
     async def note(self, count: int, tenant: str = "acme", subject: str = "alice") -> None:
-        """So many records of one person, each durable before the next."""
+        """So many records of one person, each in the tables before the next."""
         for _ in range(count):
-            await self._note(tenant, subject)
+            await self.unmerged(tenant, subject)
+            await self.records.audit.settle()
 
     async def together(self, *subjects: str) -> None:
         """A record of acme for each of them, in one commit."""
-        await asyncio.gather(*(self._note("acme", subject) for subject in subjects))
+        await asyncio.gather(*(self.unmerged("acme", subject) for subject in subjects))
+        await self.records.audit.settle()
 
-    async def _note(self, tenant: str, subject: str) -> None:
+    async def unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
+        """A record that is durable, and maybe only in a journal."""
         self.now += 1
         await self.writer.note(
             tenant,
@@ -107,10 +110,9 @@ class AuditLog:
         return newest
 
     async def _apart(self, subjects: str) -> None:
-        """Records of Alice and Bob in a segment of their own, merged with no others."""
+        """Records of Alice and Bob in a segment of their own."""
         names = {"a": "alice", "b": "bob"}
         await self.together(*(names[one] for one in subjects))
-        await self.records.audit.tenants()
 
     async def verify(self, tenant: str = "acme", *kept: Checkpoint) -> VerificationResult:
         """What an operator hears, who has the ring."""

@@ -3,19 +3,21 @@
 import asyncio
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import msgspec
 
-from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.linker import RingLinker
 from gatepost.audit.record import RecordBody, decode_side
 from gatepost.audit.record_builder import RecordBuilder, draft
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditDraft, ChainHead, ChainKey
+from gatepost.storage.audit import AuditDraft
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.sql.records import opened
-from gatepost.storage.sql.sqlite_audit_writer import SqliteWriter
+from gatepost.storage.sql.sqlite_audit_journal import Journal
+from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import Redaction
@@ -26,7 +28,6 @@ MOST_STEPS = 5
 RECORDS = 32
 MOST_BUILDER_STEPS = 121
 MOST_LINK_STEPS = 15
-MOST_BATCH_STEPS = 140
 
 
 def a_call(size: int) -> Call:
@@ -71,23 +72,39 @@ async def made(path: Path) -> None:
     await (await opened(f"sqlite:///{path}")).aclose()
 
 
-def test_a_record_costs_a_dozen_steps_and_a_batch_a_hundred_more(tmp_path: Path) -> None:
-    """From drafts to the disk: numbered, hashed, joined, and the head with its proof."""
+class Measured(NamedTuple):
+    """Steps of a batch: to append it, and to merge it."""
+
+    appended: int
+    merged: int
+
+
+MOST_APPENDED_STEPS = 75
+MOST_TENANT_STEPS = Measured(4, 200)
+
+
+def test_what_a_record_and_a_tenant_cost_from_drafts_to_the_tables(tmp_path: Path) -> None:
+    """A call waits for a few steps; numbers, hashes and heads come later, for many batches."""
+    path = str(tmp_path / "records.db")
     asyncio.run(made(tmp_path / "records.db"))
-    writer, keyring = SqliteWriter(str(tmp_path / "records.db")), KeyRing.ephemeral()
-    heads: dict[ChainKey, ChainHead] = {}
+    linker = RingLinker(KeyRing.ephemeral())
+    journal, merger = Journal(path, linker), SqliteMerger(path)
+    merger.open_journal(journal, linker)
     body = RecordBody(at=int(NOW), kind="call", tenant="acme", tool="write", outcome="success")
     one = draft(body, {"caller": "{}", "arguments": "{}"})
 
-    def written(number: int) -> int:
-        attempt = WriteAttempt(keyring, heads)
-        taken = steps(lambda: writer.write({("acme", 1): [one] * number}, attempt.link))
-        heads.update(attempt.heads)
-        return taken
+    def measured(tenants: int, records: int) -> Measured:
+        batch = {(f"t{number}", 1): [one] * records for number in range(tenants)}
+        appended = steps(lambda: journal.append(batch))
+        return Measured(appended, steps(lambda: merger.merge(journal, linker)))
 
-    written(1)
-    single, many = written(1), written(101)
-    writer.close()
+    measured(100, 1)
+    single, records, tenants = measured(1, 1), measured(1, 101), measured(100, 1)
+    merger.close()
+    journal.close()
 
-    assert (many - single) / 100 <= MOST_LINK_STEPS
-    assert single <= MOST_BATCH_STEPS
+    assert single.appended <= MOST_APPENDED_STEPS
+    assert (records.appended - single.appended) / 100 <= 1
+    assert (tenants.appended - single.appended) / 99 <= MOST_TENANT_STEPS.appended
+    assert (records.merged - single.merged) / 100 <= MOST_LINK_STEPS
+    assert (tenants.merged - single.merged) / 99 <= MOST_TENANT_STEPS.merged

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from gatepost.audit.checkpoints import public_keys
+from gatepost.audit.linker import RingLinker
 from gatepost.audit.search import read
 from gatepost.audit.verify import verify
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.backends import open_records
-from gatepost.storage.sql import database, sqlite
+from gatepost.storage.sql import database, sqlite, sqlite_audit_journal
 from gatepost.storage.sql.records import SqlRecords
 from tests.support.client import Client, RawAnswer
 from tests.support.issuers import Idp
@@ -67,6 +68,7 @@ class PostgresServer:
     async def _recorded(self) -> list[str]:
         records = await open_records(self.url)
         keyring = KeyRing.load(f"file:{self.ring}")
+        records.audit.attach(RingLinker(keyring))
         verdict = await verify(records, "acme", public_keys(keyring), keyring, ())
         trail = records.of("acme").trail
         chains = [trail.chain(writer) for writer in await trail.writers()]
@@ -275,6 +277,7 @@ def test_a_disk_that_is_full_for_a_while(
     most = asyncio.run(pages(url)) + 3
     roomy = sqlite.PRAGMAS
     monkeypatch.setattr(sqlite, "PRAGMAS", {**roomy, "max_page_count": most})
+    monkeypatch.setattr(sqlite_audit_journal, "MOST_BYTES", 20_000)
     with serving(idp, url, tmp_path) as server:
         answers = [server.call()]
         while good(answers[-1]) and len(answers) < 200:

@@ -12,7 +12,7 @@ from gatepost.audit.search import AuditSearch
 from gatepost.audit.writer import AuditWriter, Listener
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditQuery, Batch, ChainHead, Link
+from gatepost.storage.audit import AuditQuery, Batch, ChainHead, Link, Linker
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.tools.api import Call, CallContext, Failure, Outcome
@@ -42,6 +42,12 @@ class FailingStore:
         self.gate: asyncio.Event | None = None
         self.waits = False
         """Whether an attempt waits at the gate."""
+
+    def attach(self, linker: Linker) -> None:
+        self._store.attach(linker)
+
+    async def settle(self) -> None:
+        await self._store.settle()
 
     async def write(self, batch: Batch, link: Link) -> None:
         if self.gate is not None:

@@ -94,6 +94,7 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
         "0002: Create the hourly sums of audit records.",
         "0003: Create the index of waiting approval requests.",
         "0004: Create the table of batches of audit records that are not merged yet.",
+        "0005: Remove the table of batches: they are in journals beside the SQLite file.",
     )
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 

@@ -16,9 +16,20 @@ from pathlib import Path
 
 import pytest
 
+from gatepost.audit.linker import RingLinker
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.backends import open_records
+from gatepost.storage.records import Records
 from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.tables import METADATA
 from tests.support.processes import Process, free_port
+
+
+async def records_beside_servers(url: str) -> Records:
+    """The records of a database that servers write to, with those that they have not merged."""
+    records = await open_records(url)
+    records.audit.attach(RingLinker(KeyRing.ephemeral()))
+    return records
 
 
 def sqlite_url(folder: Path) -> str:

@@ -1,7 +1,8 @@
 """The hash chain of records, and the attempts to extend it; a key of the ring proves its end."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -18,6 +19,9 @@ from gatepost.storage.records import Records
 START = bytes(32)
 """The previous hash of the first record."""
 PURPOSE = "audit head"
+
+YIELDS_AFTER = 128
+"""Records after which another thread, such as the event loop's, may have the interpreter's lock."""
 
 _encode = msgspec.json.encode
 
@@ -58,6 +62,14 @@ class WriteAttempt(msgspec.Struct, eq=False):
     """The heads after the batch, by chain."""
     segments: dict[ChainKey, list[Segment]] = {}
     """The records of the batch, by chain."""
+    doubts: dict[ChainKey, str] = {}
+    """The reasons for `break` records that a store has given, by chain."""
+    others: list[tuple[str, list[Segment]]] = []
+    """Records of this process that another process has linked, with their tenants."""
+    left: set[ChainKey] = set()
+    """Chains whose records another process reports."""
+    after: Callable[["WriteAttempt"], object] | None = None
+    """What `committed` calls."""
     broken: dict[ChainKey, tuple[int, str]] = {}
     """The last record before the `break` record and its reason, of each chain that gets one."""
 
@@ -76,13 +88,13 @@ class WriteAttempt(msgspec.Struct, eq=False):
         head = found or first(chain)
         if self.broken:
             self.broken.pop(chain, None)
-        if (
-            found is not known
-            and found != known
-            and (reason := suspicion(found, known, self.keyring))
-        ):
+        reason = self.doubts.get(chain, "") if self.doubts else ""
+        if not reason and found is not known and found != known:
+            reason = suspicion(found, known, self.keyring)
+        if reason:
             self.broken[chain] = head.number, reason
-            drafts = [_broken(tenant, reason, drafts[0].at), *drafts]
+            at = drafts[0].at if drafts else int(time.time() * 1000)
+            drafts = [_broken(tenant, reason, at), *drafts]
         number, previous, elements = head.number, head.hash, list[bytes]()
         named = b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
         for one_draft in drafts:
@@ -90,12 +102,32 @@ class WriteAttempt(msgspec.Struct, eq=False):
             body = b'{"number":%d%b%b' % (number, named, one_draft.body)
             previous = sha256(previous + body).digest()
             elements.append(element(body, one_draft.side, previous))
+            if not number % YIELDS_AFTER:
+                time.sleep(0)
         times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
         made = segments(writer, head.number + 1, elements, times, sorts)
         self.segments[chain] = made
         head = ChainHead(tenant, writer, number, previous, head.pruned, "")
         head = self.heads[chain] = proven(head, self.keyring)
         return made, head
+
+    def doubt(self, chain: ChainKey, reason: str) -> None:
+        """Implement `Extension`."""
+        self.doubts[chain] = reason
+
+    def missed(self, head: ChainHead, segments: Sequence[Segment]) -> None:
+        """Implement `Extension`."""
+        self.heads[head.key] = head
+        self.others.append((head.tenant, [*segments]))
+
+    def leave(self, chain: ChainKey) -> None:
+        """Implement `Extension`."""
+        self.left.add(chain)
+
+    def committed(self) -> None:
+        """Implement `Extension`."""
+        if self.after is not None:
+            self.after(self)
 
     def report(self) -> None:
         """

@@ -264,14 +264,6 @@ async def _examine(
         await _examine_chain(examination, trail, writer, keyring)
     examination.end()
     examination.head(last, keyring)
-    for writer in await trail.damaged_writers():
-        if (chain := examination.chains.get(writer)) is not None:
-            raise BadRecord(
-                writer,
-                chain.last + 1,
-                "it may be missing: records of its writer, of this tenant or of others, were "
-                "removed or changed before they were merged into the tables",
-            )
 
 
 async def _checkpoints(trail: TenantTrail) -> tuple[ChainHead | None, list[Checkpoint]]:

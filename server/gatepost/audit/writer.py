@@ -5,11 +5,13 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import Context
 from time import perf_counter
 
 from gatepost.audit.chain import AlreadyWritten, Batch, WriteAttempt
+from gatepost.audit.linker import Listener, RingLinker
 from gatepost.audit.record import (
     Kind,
     RecordBody,
@@ -23,8 +25,7 @@ from gatepost.audit.record_builder import Entry, RecordBuilder, draft, gap
 from gatepost.audit.refusals import COUNTED, MISMATCH, RefusalCounter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import FIRST_WRITER, AuditRow, ChainHead, ChainKey
-from gatepost.storage.audit_segments import rows_of
+from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.commit import CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
@@ -47,9 +48,6 @@ RELAXED_S, MOST_UNWRITTEN = 0.02, 1_000
 """With `durability = "relaxed"`: the pause before a batch, and the records that may wait for it."""
 # Not the shared generator of the process, which a tool may have seeded.
 DICE = random.SystemRandom()
-
-Listener = Callable[[str, Sequence[AuditRow]], object]
-"""Receives durable records of a tenant."""
 
 log = logging.getLogger("gatepost.audit")
 
@@ -86,12 +84,12 @@ class AuditWriter:
         """Number of records written since the start."""
         self.number = FIRST_WRITER
         """The writer of the chains that new batches extend; see `WriterLease`."""
-        self._records, self._keyring, self._redaction = records, keyring, redaction
-        self._charge, self._observe, self._listener = charge, observe, listener
+        self._records, self._redaction = records, redaction
+        self._charge, self._observe = charge, observe
         self._clock = clock
         self._builder = RecordBuilder()
-        self._heads: dict[ChainKey, ChainHead] = {}
-        """The last head of each chain that this process has written."""
+        self._linker = RingLinker(keyring, listener)
+        records.audit.attach(self._linker)
         self._waiting: list[Entry] = []
         self._commit = CommitFuture()
         """The commit of the records in `_waiting`."""
@@ -327,7 +325,9 @@ class AuditWriter:
             made = await self._builder.built(batch.entries, now, self.settings)
             # Kept until the batch is durable: two attempts must not be in two chains.
             batch.drafts = {(tenant, self.number): drafts for tenant, drafts in made.items()}
-        attempt = WriteAttempt(self._keyring, self._heads, tuple(batch.attempts))
+        self._linker.loop = asyncio.get_running_loop()
+        attempt = self._linker.begin()
+        attempt.earlier = tuple(batch.attempts)
         batch.attempts.append(attempt)
         try:
             await self._records.audit.write(batch.drafts, attempt.link)
@@ -344,8 +344,6 @@ class AuditWriter:
             self._commit = CommitFuture()
         self.refusing = self.failing = False
         self._batch = None
-        self._heads |= attempt.heads
-        attempt.report()
         sizes = self._builder.sizes
         while sizes:
             caller, size = sizes.popleft()
@@ -354,10 +352,9 @@ class AuditWriter:
         batch.commit.settle()
         if self._observe is not None:
             self._observe(took)
-        for (tenant, _), segments in attempt.segments.items():
-            self.written += segments[-1].last - segments[0].first + 1
-            if self._listener is not None:
-                self._listener(tenant, [row for one in segments for row in rows_of(one)])
+        self.written += sum(map(len, batch.drafts.values()))
+        if attempt.heads:  # a store that links records later has not done it yet
+            attempt.committed()
 
     def _let_go(self, reason: str) -> None:
         """Release the waiting calls; their records are kept until the database answers."""
@@ -396,5 +393,8 @@ class AuditWriter:
         if (writing := self._writing) is not None:
             await asyncio.wait([writing], timeout=CLOSING_S)
             writing.cancel()
+            with suppress(StoreUnavailable):  # then another process does it
+                await self._records.audit.settle()
+            await asyncio.sleep(0)  # for the listener
         if left := len(self) + (0 if self._batch is None else len(self._batch.entries)):
             log.error("audit_records_lost", extra={"records": left})

@@ -6,6 +6,7 @@ import pwd
 import stat
 import sys
 from collections.abc import Iterable, Iterator
+from glob import escape, glob
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,8 @@ def _database(config: Config) -> Iterator[Problem]:
     if not url.startswith(SQLITE):
         return
     path = unquote(url.removeprefix(SQLITE))
-    for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-lock"):
+    beside = [f"{path}-wal", f"{path}-shm", f"{path}-lock", *glob(f"{escape(path)}-audit-*")]
+    for name in (path, *sorted(beside)):
         try:
             status = os.stat(name)
         except OSError:

@@ -22,6 +22,7 @@ from gatepost.audit.export import (
     of_checkpoint,
     verify_lines,
 )
+from gatepost.audit.linker import RingLinker
 from gatepost.audit.search import read
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.configuration import config_option, fit_for, nearest, visible
@@ -237,6 +238,8 @@ def _at_the_trail(config: Config, do: Callable[[Records, KeyRing], Awaitable[T]]
     async def work() -> T:
         records = await open_records(database)
         async with aclosing(records):
+            # Running servers may have records that are not linked yet.
+            records.audit.attach(RingLinker(keyring))
             return await do(records, keyring)
 
     configure(level="warning", form="console")

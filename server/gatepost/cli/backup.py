@@ -8,11 +8,16 @@ from urllib.parse import quote
 
 import click
 
+from gatepost.audit.linker import RingLinker
 from gatepost.cli.configuration import config_option
 from gatepost.cli.stores import configured
 from gatepost.config.references import plain
+from gatepost.config.settings import KeySettings
+from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.storage.backends import scheme_of
-from gatepost.storage.sql.sqlite import exists, path_of
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql.sqlite import exists, journals, path_of
+from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 
 WAIT_S = 30.0
 """Seconds that the copy waits for a locked database."""
@@ -28,11 +33,13 @@ def backup(file: Path, path: Path) -> None:
     The copy is consistent, unlike a plain copy of the file. Also back up the workspaces and, in
     another place, the key ring. See docs/storage.md.
     """
-    url = plain(configured(path, needs=("storage.database",)).storage.database)
+    config = configured(path, needs=("storage.database",))
+    url = plain(config.storage.database)
     if scheme_of(url) != "sqlite":
         raise click.ClickException("This command supports SQLite only. Use pg_dump for PostgreSQL.")
     if not exists(url):
         raise click.ClickException(f"The database {path_of(url)} does not exist.")
+    _merge(path_of(url), config.keys)
     try:
         size = copy(path_of(url), file)
     except FileExistsError:
@@ -40,6 +47,20 @@ def backup(file: Path, path: Path) -> None:
     except (OSError, sqlite3.Error) as error:
         raise click.ClickException(f"{file} cannot be written: {error}.") from None
     click.echo(f"Backed up the database to {file}: {size} bytes.")
+
+
+def _merge(database: str, keys: KeySettings) -> None:
+    """Merge the journals of audit records, which the copy does not contain."""
+    if not journals(database):
+        return
+    try:
+        if not keys.ring:
+            raise KeyRingError("There is no key ring.")
+        ring = KeyRing.load(keys.ring, group_read=keys.group_read)
+        with closing(SqliteMerger(database)) as merger:
+            merger.merge(None, RingLinker(ring))
+    except (KeyRingError, StoreUnavailable) as error:
+        click.echo(f"Audit records of the last second may be missing: {error}", err=True)
 
 
 def copy(database: str, file: Path) -> int:

@@ -10,7 +10,7 @@ import click
 
 from gatepost.audit.erasure import DetailErasure as Record
 from gatepost.cli.configuration import administrator, config_option
-from gatepost.cli.stores import EVERY_TENANT, OpenStores, at_stores, configured, doubts
+from gatepost.cli.stores import OpenStores, at_stores, configured, doubts
 from gatepost.config.references import plain
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
@@ -19,6 +19,7 @@ from gatepost.policy.revocation.orders import revocation, suspension
 from gatepost.policy.revocation.watch import tell
 from gatepost.runtime.erasure import TenantErasure, TenantInventory, Unfinished, counted_records
 from gatepost.runtime.recent_callers import forget_person
+from gatepost.storage.audit import EVERY_TENANT
 from gatepost.storage.backends import scheme_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord

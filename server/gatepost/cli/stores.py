@@ -19,6 +19,7 @@ from gatepost.runtime.reload import known_tenants
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.secrets.store import SecretStore
+from gatepost.storage.audit import EVERY_TENANT
 from gatepost.storage.backends import open_records, open_relay
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.records import Records
@@ -31,8 +32,6 @@ from gatepost_authz.tenant import closed_set
 T = TypeVar("T")
 SETTINGS = ("storage.database", "storage.shared")
 """The settings that these commands need; problems of other settings are ignored."""
-EVERY_TENANT = "-"
-"""Audit tenant for records that concern no single tenant; no tenant has this id."""
 
 
 def configured(path: Path, *, needs: tuple[str, ...] = SETTINGS) -> Config:

@@ -34,6 +34,9 @@ The number of its head is how many records of all chains the last checkpoint cov
 the digest of that checkpoint.
 """
 
+EVERY_TENANT = "-"
+"""The tenant of records that concern no single tenant; no tenant has this id."""
+
 RECORD_BYTES = 120
 """
 About how many bytes a record takes beside its body and its details: its hash, and its share of a
@@ -45,7 +48,7 @@ Stored = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 """A number that a database can hold; a batch that was changed may contain any."""
 
 
-class AuditDraft(msgspec.Struct, frozen=True, gc=False):
+class AuditDraft(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A record without a number."""
 
     body: bytes
@@ -195,6 +198,47 @@ second argument is the tenant's stored checkpoint with the highest number, if th
 """
 
 
+class Extension(Protocol):
+    """One transaction that adds records to chains."""
+
+    @property
+    def known(self) -> Mapping[ChainKey, ChainHead]:
+        """Return the last head of each chain that this process knows."""
+
+    def link(
+        self, chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
+    ) -> tuple[list[Segment], ChainHead]:
+        """Implement `Link`."""
+
+    def doubt(self, chain: ChainKey, reason: str) -> None:
+        """Have `link` add a `break` record before the drafts of a chain."""
+
+    def missed(self, head: ChainHead, segments: Sequence[Segment]) -> None:
+        """Take note of records of this process that another process has linked."""
+
+    def leave(self, chain: ChainKey) -> None:
+        """Take note that another process, which runs, reports the records of a chain."""
+
+    def committed(self) -> None:
+        """Report what was linked; call this once it is durable."""
+
+
+class Linker(Protocol):
+    """Links records with the key ring, in any thread."""
+
+    def begin(self) -> Extension:
+        """Return what links the records of one transaction."""
+
+    def prove(self, head: ChainHead) -> ChainHead:
+        """Return a head with its proof."""
+
+    def proves(self, head: ChainHead) -> bool:
+        """Return whether a holder of the key ring has proven this head."""
+
+    def doubt(self, head: ChainHead) -> str:
+        """Return why no holder of the key ring can have proven this head; empty: one may have."""
+
+
 class TenantChain(Protocol):
     """
     The audit records of one writer in one tenant.
@@ -227,13 +271,6 @@ class TenantTrail(Protocol):
 
     async def writers(self) -> list[int]:
         """Return every writer that has a head or a record, sorted; not that of checkpoints."""
-
-    async def damaged_writers(self) -> list[int]:
-        """
-        Return every writer of which a batch was removed or changed before it was merged.
-
-        Whose records were in it is unknown.
-        """
 
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""
@@ -278,12 +315,25 @@ class TenantTrail(Protocol):
 class AuditStore(Protocol):
     """Writes the records of all tenants."""
 
+    def attach(self, linker: Linker) -> None:
+        """
+        Let records be linked with *linker* after `write` has returned, if that is faster.
+
+        `settle` links them, and so does whatever reads or changes records. Without a linker,
+        records of other processes that are not linked yet cannot be read.
+        """
+
+    async def settle(self) -> None:
+        """Link all records that were written; raises StoreUnavailable."""
+
     async def write(self, batch: Batch, link: Link) -> None:
         """
         Add a batch to its chains, all or nothing, durably; raises StoreUnavailable.
 
         *link* may be called in another thread. What it returned counts only if the head of each
-        chain is still the one that it was shown; otherwise it is called again.
+        chain is still the one that it was shown; otherwise it is called again. It is not called if
+        a linker is attached that links the batch later. Such a store writes a batch (the object)
+        once, however often it is told to in succession.
         """
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:

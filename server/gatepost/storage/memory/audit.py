@@ -14,6 +14,7 @@ from gatepost.storage.audit import (
     Checkpoint,
     Count,
     Link,
+    Linker,
     Segment,
     Sign,
 )
@@ -95,10 +96,6 @@ class MemoryTrail:
         """Return every writer that has a head or a record, sorted; not that of checkpoints."""
         return [end.writer for end in self.ends() if end.writer != CHECKPOINTS]
 
-    async def damaged_writers(self) -> list[int]:
-        """Return nothing: batches are merged at once."""
-        return []
-
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""
         rows: list[AuditRow] = []
@@ -177,6 +174,12 @@ class MemoryAuditStore:
     def __init__(self, trail_of: Callable[[str], MemoryTrail]) -> None:
         self._trail_of = trail_of
         self._trails: dict[str, MemoryTrail] = {}
+
+    def attach(self, linker: Linker) -> None:
+        """Do nothing: records are linked at once."""
+
+    async def settle(self) -> None:
+        """Do nothing, for the same reason."""
 
     async def write(self, batch: Batch, link: Link) -> None:
         """Add a batch to its chains, all or nothing, durably; raises StoreUnavailable."""

@@ -28,6 +28,7 @@ from gatepost.storage.audit import (
     Checkpoint,
     Count,
     Link,
+    Linker,
     Segment,
     Sign,
 )
@@ -39,9 +40,10 @@ from gatepost.storage.audit_segments import (
     sound,
 )
 from gatepost.storage.sql import audit_sums
-from gatepost.storage.sql.audit_chain import FIELDS, PAGE, SqlChain, as_segments
+from gatepost.storage.sql.audit_chain import FIELDS, PAGE, Settle, SqlChain, as_segments
 from gatepost.storage.sql.audit_heads import (
     END,
+    OF_JOURNALS,
     add,
     by_tenant,
     checked,
@@ -51,9 +53,7 @@ from gatepost.storage.sql.audit_heads import (
     stored_head,
 )
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.sqlite_audit_batches import DAMAGED, OF_BATCHES, merge_in, merged
 from gatepost.storage.sql.tables import (
-    AUDIT_BATCHES,
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
     AUDIT_SEGMENTS,
@@ -73,12 +73,6 @@ _ENDS = select(*END).where(_HEADS.tenant == bindparam("its_tenant")).order_by(_H
 _WRITERS = union(
     select(_SEGMENTS.writer).where(_OURS),
     select(_HEADS.writer).where(_HEADS.tenant == bindparam("its_tenant")),
-)
-# A batch may have been added since the others were merged.
-_ADDED = select(func.count()).where(AUDIT_BATCHES.c.writer == _HEADS.writer).scalar_subquery()
-_DAMAGED = select(_HEADS.writer).where(
-    _HEADS.tenant == OF_BATCHES,
-    or_(_HEADS.pruned == DAMAGED, _HEADS.number - _HEADS.pruned > _ADDED),
 )
 _GROWN = func.sum(case((_HEADS.writer == CHECKPOINTS, -_HEADS.number), else_=_HEADS.number)) != 0
 _OTHER_KEY = func.max(case((_HEADS.proof.startswith(bindparam("key")), 0), else_=1)) == 1
@@ -134,37 +128,32 @@ _HORIZON = (
 class SqlTrail:
     """Implement `TenantTrail`."""
 
-    __slots__ = ("_database", "_tenant")
+    __slots__ = ("_database", "_settle", "_tenant")
 
-    def __init__(self, database: Database, tenant: str) -> None:
-        self._database, self._tenant = database, tenant
+    def __init__(self, database: Database, settle: Settle, tenant: str) -> None:
+        self._database, self._settle, self._tenant = database, settle, tenant
 
     def chain(self, writer: int) -> SqlChain:
         """Implement `TenantTrail`."""
-        return SqlChain(self._database, self._tenant, writer)
+        return SqlChain(self._database, self._settle, self._tenant, writer)
 
     async def heads(self) -> list[ChainHead]:
         """Implement `TenantTrail`."""
-        await merged(self._database)
+        await self._settle()
         found = await self._database.rows(_ENDS, {"its_tenant": self._tenant})
         return [*map(stored_head, found)]
 
     async def writers(self) -> list[int]:
         """Implement `TenantTrail`."""
-        await merged(self._database)
+        await self._settle()
         found = await self._database.rows(_WRITERS, {"its_tenant": self._tenant})
         # SQLite keeps anything in any column.
         writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
         return sorted(writers - {CHECKPOINTS})
 
-    async def damaged_writers(self) -> list[int]:
-        """Implement `TenantTrail`."""
-        await merged(self._database)
-        return [row.writer for row in await self._database.rows(_DAMAGED, {})]
-
     async def find(self, question: AuditQuery) -> list[AuditRow]:
         """Implement `TenantTrail`."""
-        await merged(self._database)
+        await self._settle()
         narrowed = select(*FIELDS).where(_OURS, *_narrowed(question))
         latest = narrowed.order_by(*(column.desc() for column in _NEWEST))
         latest = latest.limit(bindparam("most"))
@@ -184,7 +173,7 @@ class SqlTrail:
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
         """Implement `TenantTrail`."""
-        await merged(self._database)
+        await self._settle()
         before = LATEST if before is None else before
         which = {"its_tenant": self._tenant, "before": before, "segments": segments}
         found = await self._database.rows(_HORIZON, which)
@@ -192,12 +181,12 @@ class SqlTrail:
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """Implement `TenantTrail`."""
-        await merged(self._database)
+        await self._settle()
         return await audit_sums.counted(self._database, self._tenant, since, slice_ms)
 
     async def forget_counts(self) -> None:
         """Implement `TenantTrail`."""
-        await merged(self._database)
+        await self._settle()
         await audit_sums.forget(self._database, self._tenant)
 
     async def checkpoints(self) -> list[Checkpoint]:
@@ -207,12 +196,14 @@ class SqlTrail:
 
     async def check(self, sign: Sign) -> Checkpoint | None:
         """Implement `TenantTrail`."""
+        await self._settle()
         return (await checked(self._database, [self._tenant], sign)).get(self._tenant)
 
     async def prune(
         self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
     ) -> bool:
         """Implement `TenantTrail`."""
+        await self._settle()
         return await self._database.apart(self._prune(through, drafts, link))
 
     async def _prune(
@@ -220,7 +211,6 @@ class SqlTrail:
     ) -> bool:
         tenant = self._tenant
         async with self._database.transaction() as connection:
-            await merge_in(connection)
             heads = await locked(connection, [(tenant, writer) for writer in sorted(drafts)])
             signed = heads[tenant, CHECKPOINTS]
             if signed is not None and signed.pruned >= through[CHECKPOINTS]:
@@ -270,6 +260,12 @@ class SqlAuditStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    def attach(self, linker: Linker) -> None:
+        """Do nothing: records are linked at once, unless a database does otherwise."""
+
+    async def settle(self) -> None:
+        """Do nothing, for the same reason."""
+
     async def write(self, batch: Batch, link: Link) -> None:
         """Implement `AuditStore`."""
         raise NotImplementedError
@@ -282,7 +278,7 @@ class SqlAuditStore:
         self, after: str, limit: int, *, unsigned: str | None = None
     ) -> dict[str, list[ChainHead]]:
         """Implement `AuditStore`."""
-        await merged(self._database)
+        await self.settle()
         which: dict[str, Any] = {"after": after, "most": limit}
         if unsigned is None:
             found = await self._database.rows(_HEADS_BEHIND, which)
@@ -292,9 +288,9 @@ class SqlAuditStore:
 
     async def tenants(self) -> list[str]:
         """Implement `AuditStore`."""
-        await merged(self._database)
+        await self.settle()
         found = await self._database.rows(_TENANTS, {})
-        return sorted({row.tenant for row in found} - {OF_BATCHES})
+        return sorted({row.tenant for row in found} - {OF_JOURNALS})
 
     async def aclose(self) -> None:
         """Do nothing, because the database is closed with the records."""

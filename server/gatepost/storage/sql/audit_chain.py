@@ -1,7 +1,7 @@
 """The records of one chain in SQL: reading and erasing them."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, func, select, update
@@ -10,8 +10,10 @@ from gatepost.storage.audit import AuditDraft, AuditRow, Link, Segment
 from gatepost.storage.audit_segments import behind, erased, sound
 from gatepost.storage.sql.audit_heads import add, locked
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.sqlite_audit_batches import merge_in, merged
 from gatepost.storage.sql.tables import AUDIT_SEGMENTS
+
+Settle = Callable[[], Awaitable[None]]
+"""Link all records that were written, so that they can be read; see `AuditStore.settle`."""
 
 PAGE = 100
 """Segments that are read at once."""
@@ -50,15 +52,16 @@ _CHANGE = (
 class SqlChain:
     """Implement `TenantChain`."""
 
-    __slots__ = ("_database", "_tenant", "_which", "_writer")
+    __slots__ = ("_database", "_settle", "_tenant", "_which", "_writer")
 
-    def __init__(self, database: Database, tenant: str, writer: int) -> None:
-        self._database, self._tenant, self._writer = database, tenant, writer
+    def __init__(self, database: Database, settle: Settle, tenant: str, writer: int) -> None:
+        self._database, self._settle = database, settle
+        self._tenant, self._writer = tenant, writer
         self._which = {"its_tenant": tenant, "its_writer": writer}
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Implement `TenantChain`."""
-        await merged(self._database)
+        await self._settle()
         rows: list[AuditRow] = []
         while (most := min(limit - len(rows), PAGE)) > 0:
             page = await self._page(_BEHIND, after=after, most=most)
@@ -71,7 +74,7 @@ class SqlChain:
 
     async def segments(self, start: int, limit: int) -> list[Segment]:
         """Implement `TenantChain`."""
-        await merged(self._database)
+        await self._settle()
         return await self._page(_FROM, start=start, most=limit)
 
     async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
@@ -83,7 +86,6 @@ class SqlChain:
     ) -> None:
         chain = self._tenant, self._writer
         async with self._database.transaction() as connection:
-            await merge_in(connection)
             heads = await locked(connection, [chain])
             wanted, after = frozenset(numbers), min(numbers, default=0) - 1
             while after < max(wanted, default=after):

@@ -20,7 +20,6 @@ from gatepost.storage.audit import (
 )
 from gatepost.storage.audit_segments import end_of
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.sqlite_audit_batches import merge_in
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -87,6 +86,8 @@ _SEGMENT = select(*(_SEGMENTS[name] for name in Segment.__struct_fields__)).wher
     _SEGMENTS.first == bindparam("its_first"),
 )
 
+OF_JOURNALS = ""
+"""The tenant of the heads that say how far journals are merged; see `sqlite_audit_journal`."""
 TOO_HIGH = 1 << 62
 """No chain reaches this number, and a few numbers later a database cannot hold the next one."""
 
@@ -118,7 +119,6 @@ async def checked(database: Database, tenants: Sequence[str], sign: Sign) -> dic
 
 async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
     async with database.transaction() as connection:
-        await merge_in(connection)
         # Writers are not locked: a checkpoint covers what is there now.
         await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)

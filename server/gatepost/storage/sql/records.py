@@ -99,7 +99,7 @@ class SqlRecords:
 
     def of(self, tenant: str) -> "SqlTenant":
         """Return the stores of one tenant."""
-        return SqlTenant(self.database, tenant)
+        return SqlTenant(self.database, self.audit, tenant)
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of tasks that have not ended and whose lease is over."""
@@ -155,10 +155,10 @@ class SqlRecords:
 class SqlTenant:
     """One tenant's records; every statement of them names the tenant."""
 
-    __slots__ = ("_database", "_tenant")
+    __slots__ = ("_audit", "_database", "_tenant")
 
-    def __init__(self, database: Database, tenant: str) -> None:
-        self._database, self._tenant = database, tenant
+    def __init__(self, database: Database, audit: SqlAuditStore, tenant: str) -> None:
+        self._database, self._audit, self._tenant = database, audit, tenant
 
     @property
     def tasks(self) -> SqlTasks:
@@ -178,7 +178,7 @@ class SqlTenant:
     @property
     def trail(self) -> SqlTrail:
         """Its audit records."""
-        return SqlTrail(self._database, self._tenant)
+        return SqlTrail(self._database, self._audit.settle, self._tenant)
 
     @property
     def approvals(self) -> SqlApprovals:

@@ -22,8 +22,11 @@ SCHEME = "sqlite:///"
 BESIDE = ("-wal", "-shm")
 """What SQLite keeps beside the file. It makes them with the file's permissions, and leaves those
 of files that are there."""
+JOURNAL = "-audit-"
+"""The end of the names of journals, before their numbers; see `sqlite_audit_journal`."""
 LOCK = "-lock"
 """The end of the lock file's name, after that of the database."""
+ZEROS = bytes(65_536)
 WRITES = ("BEGIN", "INSERT", "UPDATE", "DELETE")
 """What a statement begins with that waits for the lock file."""
 # Writers of one file take turns anyway; the second connection lets readers pass them.
@@ -55,9 +58,9 @@ def database(url: str) -> Database:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
         # Before SQLite does: the files beside it get its permissions, and it holds arguments.
         _close(path, os.O_RDWR | os.O_CREAT)
-        for beside in BESIDE:
+        for beside in (*(path + end for end in BESIDE), *journals(path).values()):
             with suppress(FileNotFoundError):
-                _close(path + beside, os.O_RDWR)
+                _close(beside, os.O_RDWR)
         _close(path + LOCK, os.O_RDWR | os.O_CREAT)
         opened = os.stat(path)
     except OSError as error:
@@ -102,13 +105,42 @@ def connect(path: str) -> sqlite3.Connection:
 
 def empty_log(url: str) -> bool:
     """
-    Empty the log beside the file (`-wal`), which may still contain deleted data.
+    Empty what is beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
 
     Return False if a reader prevents it. Raises the driver's errors.
     """
-    with closing(connect(path_of(url))) as connection:
+    path = path_of(url)
+    with closing(connect(path)) as connection:
+        # Journals continue at their beginning only within such a transaction.
+        connection.execute("BEGIN IMMEDIATE")
+        merged = connection.execute("SELECT writer, pruned FROM audit_heads WHERE tenant = ''")
+        ends = {number: end for number, end in merged if isinstance(end, int)}
+        for number, name in journals(path).items():
+            with suppress(FileNotFoundError, PermissionError), open(name, "r+b") as file:
+                size = os.fstat(file.fileno()).st_size
+                overwrite(file.fileno(), min(ends.get(number, 0), size))
+        connection.execute("COMMIT")
         busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
+
+
+def journals(path: str) -> dict[int, str]:
+    """Return the paths of the journals beside a file, by their numbers."""
+    folder, name = os.path.split(path)
+    found: dict[int, str] = {}
+    with os.scandir(folder or ".") as entries:
+        for entry in entries:
+            if entry.name.startswith(name + JOURNAL):
+                number = entry.name.removeprefix(name + JOURNAL)
+                if number.isascii() and number.isdecimal() and number == str(int(number)):
+                    found[int(number)] = entry.path
+    return dict(sorted(found.items()))
+
+
+def overwrite(file: int, end: int) -> None:
+    """Overwrite an open file up to an offset; OSError."""
+    for offset in range(0, end, len(ZEROS)):
+        os.pwrite(file, ZEROS[: end - offset], offset)
 
 
 def _settle(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:

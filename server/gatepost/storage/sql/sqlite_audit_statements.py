@@ -1,96 +1,133 @@
-"""The statements of the connection that audit records are written with to a SQLite file."""
+"""The statements that read and move audit records in a SQLite file, over the driver itself."""
 
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
+from msgspec.structs import astuple
+
+from gatepost.storage.audit import ChainHead, ChainKey, Checkpoint, Segment
+from gatepost.storage.audit_segments import end_of
+from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint
 from gatepost.storage.sql.audit_sums import ADDED
-from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS
+from gatepost.storage.sql.tables import (
+    AUDIT_CHECKPOINTS,
+    AUDIT_HEADS,
+    AUDIT_SEGMENTS,
+    escaped,
+)
 
-END = [column.name for column in AUDIT_HEADS.columns]
+MOST_ROWS = 64
+"""Rows that one statement adds or reads."""
+
+Key = tuple[str, int]
+"""A chain: its tenant, as the database spells it, and its writer."""
+Execute = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+"""Execute a statement with its parameters, and return its rows."""
+
+_END = [column.name for column in AUDIT_HEADS.columns]
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _CHECKPOINT = [column.name for column in AUDIT_CHECKPOINTS.columns]
-_MOVED = END[2:]
-
-RECORDS = (
+_MOVED = ", ".join(f"{name} = excluded.{name}" for name in _END[2:])
+_NEWEST_RECORDS = (
     "SELECT last, first FROM audit_segments WHERE tenant = ? AND writer = ? AND first < ? "
     "ORDER BY first DESC LIMIT 1"
 )
-RECORD = (
-    f"SELECT {', '.join(_SEGMENT)} FROM audit_segments "  # noqa: S608  # our names
-    "WHERE tenant = ? AND writer = ? AND first = ?"
-)
-ENDS = f"SELECT {', '.join(END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
-NEWEST = (
+_OF_CHAIN = f"SELECT {', '.join(_SEGMENT)} FROM audit_segments WHERE tenant = ? AND writer = ? "  # noqa: S608  # our names
+_SEGMENT_AT = f"{_OF_CHAIN} AND first = ?"
+_SEGMENTS_BEHIND = f"{_OF_CHAIN} AND last > ? ORDER BY first"
+_ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
+_NEWEST_CHECKPOINT = (
     f"SELECT {', '.join(_CHECKPOINT)} FROM audit_checkpoints "  # noqa: S608  # our names
     "WHERE tenant = ? ORDER BY number DESC LIMIT 1"
 )
-KEEP = (
-    f"INSERT OR REPLACE INTO audit_heads ({', '.join(END)}) "  # noqa: S608  # our names
-    f"VALUES ({', '.join('?' * len(END))})"
-)
-CHECK = (
-    f"INSERT OR REPLACE INTO audit_checkpoints ({', '.join(_CHECKPOINT)}) "  # noqa: S608  # our names
-    f"VALUES ({', '.join('?' * len(_CHECKPOINT))})"
-)
 
-# A batch and the head of its writer's batches are one statement, which is one transaction. It fails
-# if that head is not as this process has left it, or if any column of a head of a chain in the
-# batch is not: then the tenant of the batch is NULL.
-_ADDS = """
-CREATE TEMP TRIGGER audit_batch_added AFTER INSERT ON main.audit_batches BEGIN
-    UPDATE audit_heads SET number = NEW.number, hash = NEW.digest
-        WHERE tenant = '' AND writer = NEW.writer
-            AND number = NEW.number - 1 AND hash = NEW.previous;
-    SELECT RAISE(ABORT, 'another end') WHERE changes() = 0;
-END
-"""
-_SAME = " AND ".join(
-    f"head.{name} = known.column{place}" for place, name in enumerate(END, start=1)
-)
+
+def executing(connection: sqlite3.Connection) -> Execute:
+    """Return what executes statements on a connection."""
+    return lambda statement, values: connection.execute(statement, values).fetchall()
 
 
 @cache
-def add_batch(size: int) -> str:
-    """Return the statement for a batch of *size* chains."""
-    known = ", ".join([f"({', '.join('?' * len(END))})"] * size)
+def _heads(size: int) -> str:
     return (
-        "INSERT INTO audit_batches (tenant, writer, number, previous, digest, batch) VALUES ("  # noqa: S608  # places
-        f"CASE (SELECT count(*) FROM (VALUES {known}) AS known CROSS JOIN audit_heads AS head "
-        f"ON {_SAME}) WHEN {size} THEN '' END, ?, ?, ?, ?, ?)"
+        f"SELECT {', '.join(f'head.{name}' for name in _END)} "  # noqa: S608  # our names
+        f"FROM (VALUES {', '.join(['(?, ?)'] * size)}) AS wanted "
+        "CROSS JOIN audit_heads AS head "
+        "ON head.tenant = wanted.column1 AND head.writer = wanted.column2"
     )
 
 
-_SUM = [column.name for column in AUDIT_SUMS.columns if column.name not in {"tenant", "writer"}]
-_WAS = [f"was_{name}" for name in _MOVED]
-_SUMMED = [f"its_{name}" for name in _SUM]
-_COLUMNS = [*_SEGMENT, *_MOVED, *_WAS, *_SUMMED]
-
-# An insert into this view moves a head, adds a segment and counts it. It fails if any column of the
-# head is not as this process knows it. Then no batch of another process continues the chain: such a
-# process would have moved that head before.
-_VIEW = (
-    f"CREATE TEMP VIEW audit_growth ({', '.join(_COLUMNS)}) "
-    f"AS SELECT {', '.join('0' * len(_COLUMNS))}"
-)
-_GROWS = f"""
-CREATE TEMP TRIGGER audit_grows INSTEAD OF INSERT ON audit_growth BEGIN
-    UPDATE audit_heads SET {", ".join(f"{name} = NEW.{name}" for name in _MOVED)}
-        WHERE tenant = NEW.tenant AND writer = NEW.writer
-            AND {" AND ".join(f"{name} = NEW.was_{name}" for name in _MOVED)};
-    SELECT RAISE(ABORT, 'another end') WHERE changes() = 0;
-    INSERT INTO audit_segments ({", ".join(_SEGMENT)})
-        VALUES ({", ".join(f"NEW.{name}" for name in _SEGMENT)});
-    INSERT INTO audit_sums (tenant, writer, {", ".join(_SUM)})
-        VALUES (NEW.tenant, NEW.writer, {", ".join(f"NEW.{name}" for name in _SUMMED)}) {ADDED};
-END
-"""  # noqa: S608  # our names
-
-
 @cache
-def grow(size: int) -> str:
-    """Return the statement for *size* segments of as many chains."""
-    row = f"({', '.join('?' * len(_COLUMNS))})"
-    return f"INSERT INTO audit_growth VALUES {', '.join([row] * size)}"  # noqa: S608  # our names
+def _insert(table: str, columns: int, size: int, conflict: str) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"INSERT INTO {table} VALUES {', '.join([row] * size)} {conflict}"  # noqa: S608  # the same
 
 
-SETUP = (_VIEW, _GROWS, _ADDS)
-"""What a connection executes once, before the statements `grow` and `add_batch`."""
+def heads_of(execute: Execute, chains: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+    """Return the columns of the heads of these chains; a missing head is left out."""
+    found: dict[Key, tuple[Any, ...]] = {}
+    for part in _parts(chains):
+        rows = execute(_heads(len(part)), [one for chain in part for one in chain])
+        found |= {(row[0], row[1]): row for row in rows}
+    return found
+
+
+def ends_of(execute: Execute, tenant: str) -> list[tuple[Any, ...]]:
+    """Return the columns of all heads of a tenant."""
+    return execute(_ENDS, (escaped(tenant),))
+
+
+def newest_checkpoint(execute: Execute, tenant: str) -> Checkpoint | None:
+    """Return the checkpoint of a tenant with the highest number."""
+    rows = execute(_NEWEST_CHECKPOINT, (escaped(tenant),))
+    return stored_checkpoint(rows[0][1:]) if rows else None
+
+
+def segments_behind(execute: Execute, chain: ChainKey, after: int) -> list[Segment]:
+    """Return the segments of a chain with records after a number."""
+    rows = execute(_SEGMENTS_BEHIND, (escaped(chain[0]), chain[1], after))
+    return [Segment(*row[1:]) for row in rows]
+
+
+def shown(execute: Execute, chain: ChainKey, head: ChainHead | None) -> ChainHead | None:
+    """Return the end of a chain that records are added after, as `audit_heads.shown` does."""
+    key = escaped(chain[0]), chain[1]
+    newest = execute(_NEWEST_RECORDS, (*key, TOO_HIGH))
+    if not newest or not is_beyond(newest[0], head):
+        return head
+    (row,) = execute(_SEGMENT_AT, (*key, newest[0][1]))
+    return end_of(chain, head, Segment(*row[1:]))
+
+
+def put(
+    execute: Execute,
+    segments: Sequence[tuple[str, Segment]] = (),
+    heads: Sequence[tuple[Any, ...]] = (),
+    sums: Sequence[tuple[Any, ...]] = (),
+    checkpoints: Sequence[tuple[Any, ...]] = (),
+) -> None:
+    """
+    Add rows to the tables of records, and move heads.
+
+    Tenants are spelt as the database does.
+    """
+    rows = [(tenant, *astuple(one)) for tenant, one in segments]
+    _put(execute, "audit_segments", rows)
+    moved = f"ON CONFLICT (tenant, writer) DO UPDATE SET {_MOVED}"
+    _put(execute, "audit_heads", heads, moved)
+    _put(execute, "audit_sums", sums, ADDED)
+    signed = "ON CONFLICT DO UPDATE SET statement = excluded.statement, "
+    signed += "signature = excluded.signature"
+    _put(execute, "audit_checkpoints", checkpoints, signed)
+
+
+def _put(execute: Execute, table: str, rows: Sequence[tuple[Any, ...]], conflict: str = "") -> None:
+    for part in _parts(rows):
+        values = [value for row in part for value in row]
+        execute(_insert(table, len(part[0]), len(part), conflict), values)
+
+
+def _parts(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (rows[at : at + MOST_ROWS] for at in range(0, len(rows), MOST_ROWS))

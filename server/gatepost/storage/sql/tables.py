@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0004"
+REVISION = "0005"
 """The newest of the migrations, which these tables equal."""
 
 
@@ -52,9 +52,7 @@ class Exact(TypeDecorator[str]):
         """Undo it; return `NO_TEXT` for a value that is none."""
         if not isinstance(value, str):
             return None if value is None else NO_TEXT
-        if "\\" not in value:
-            return value
-        return _ESCAPE.sub(_meant, value)
+        return restored(value)
 
 
 def escaped(value: str) -> str:
@@ -63,6 +61,11 @@ def escaped(value: str) -> str:
         return value
     doubled = value.replace("\\", "\\\\").replace("\0", "\\0")
     return doubled.encode("utf-8", "backslashreplace").decode()
+
+
+def restored(value: str) -> str:
+    """Undo `escaped`."""
+    return _ESCAPE.sub(_meant, value) if "\\" in value else value
 
 
 _ESCAPE = re.compile(r"\\(?:([\\0])|u([0-9a-f]{4}))")
@@ -263,22 +266,6 @@ AUDIT_HEADS = Table(
     Column("hash", LargeBinary, nullable=False),
     Column("pruned", BigInteger, nullable=False),
     Column("proof", Text, nullable=False),
-)
-
-AUDIT_BATCHES = Table(
-    # Batches that are not merged into the other tables yet; only SQLite has any.
-    "audit_batches",
-    METADATA,
-    # Empty: a batch has records of many tenants.
-    Column("tenant", Exact, primary_key=True),
-    Column("writer", BigInteger, primary_key=True, autoincrement=False),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    # The digest of the writer's batch before it, and its own: SHA-256 of that one and the batch.
-    Column("previous", LargeBinary, nullable=False),
-    Column("digest", LargeBinary, nullable=False),
-    Column("batch", LargeBinary, nullable=False),
-    # A batch is one page less.
-    sqlite_with_rowid=False,
 )
 
 AUDIT_CHECKPOINTS = Table(

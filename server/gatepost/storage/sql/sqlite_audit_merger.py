@@ -1,0 +1,377 @@
+"""
+Merging: what the journals of a SQLite file contain is linked and moved into its tables.
+
+Many batches are moved in one transaction, so that each chain gets one segment, one head with one
+proof, and one sum. Any process with the key ring can merge any journal: that of a running process,
+whose records it is asked for, and that of a killed one.
+"""
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
+
+from gatepost.storage.audit import (
+    EVERY_TENANT,
+    FIRST_WRITER,
+    AuditDraft,
+    Batch,
+    ChainHead,
+    ChainKey,
+    Checkpoint,
+    Extension,
+    Link,
+    Linker,
+    Segment,
+    Sign,
+)
+from gatepost.storage.audit_segments import Damaged, remainder
+from gatepost.storage.audit_sums import sums_of
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql.audit_heads import OF_JOURNALS, stored_head
+from gatepost.storage.sql.audit_sums import rows_of
+from gatepost.storage.sql.database import ANSWER_S, told
+from gatepost.storage.sql.sqlite import check_file, connect, journals, overwrite
+from gatepost.storage.sql.sqlite_audit_journal import (
+    Busy,
+    Frame,
+    Journal,
+    frames_behind,
+    has_more,
+    is_behind,
+    keep_copy,
+)
+from gatepost.storage.sql.sqlite_audit_statements import (
+    Execute,
+    ends_of,
+    executing,
+    heads_of,
+    newest_checkpoint,
+    put,
+    segments_behind,
+    shown,
+)
+from gatepost.storage.sql.tables import escaped
+
+AT_ONCE = 4_194_304
+"""About how many bytes of frames one transaction merges."""
+COPIED_BYTES = 4_194_304
+"""Bytes of the log after which it is copied into the database file, between two merges."""
+CHAIN_BYTES = 16_384
+"""About how many bytes of the log the pages of a chain take, beside its records."""
+PAUSE_S = 0.05
+"""How long the restart of a journal waits for a batch that is being appended."""
+OF_JOURNAL = EVERY_TENANT, FIRST_WRITER
+"""The chain that tells of a journal that was changed: whose records were in it is unknown."""
+CHANGED = "a journal was changed: records that were not in the tables yet may be missing"
+
+
+class SqliteConnection:
+    """The connection that audit records are written with to a SQLite file; for one thread."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self._file = path, os.stat(path)
+        self._connection: sqlite3.Connection | None = None
+        self._uncopied = 0
+        """About how many bytes may be in the log only."""
+        self.is_in_doubt = False
+        """Whether a transaction has failed that may be in the database all the same."""
+
+    def write(self, batch: Batch, link: Link) -> None:
+        """Add a batch to the tables."""
+        if any(batch.values()):
+            with self.transaction() as execute:
+                self.extend(execute, batch, link)
+
+    def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
+        """Add checkpoints, as `AuditStore.sign` does."""
+        made: dict[str, tuple[Checkpoint, ChainHead]] = {}
+        with self.transaction() as execute:
+            for tenant in tenants:
+                heads = [stored_head((tenant, *one[1:])) for one in ends_of(execute, tenant)]
+                newest = newest_checkpoint(execute, tenant)
+                if heads and (signed := sign(heads, newest)) is not None:
+                    made[tenant] = signed
+            names = {tenant: escaped(tenant) for tenant in made}
+            checks = [(names[tenant], *astuple(one)) for tenant, (one, _) in made.items()]
+            heads_after = [(names[one], *astuple(made[one][1])[1:]) for one in made]
+            put(execute, heads=heads_after, checkpoints=checks)
+            self._uncopied += sum(len(one[2]) + len(one[3]) for one in checks)
+        return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
+
+    def extend(self, execute: Execute, batch: Batch, link: Link) -> None:
+        """Add a batch to the tables, within a transaction."""
+        names = {chain: (escaped(chain[0]), chain[1]) for chain in batch}
+        found = heads_of(execute, [*names.values()])
+        segments: list[tuple[str, Segment]] = []
+        heads: list[tuple[Any, ...]] = []
+        sums: list[tuple[Any, ...]] = []
+        for chain, drafts in batch.items():
+            key = names[chain]
+            row = found.get(key)
+            before = None if row is None else stored_head((chain[0], *row[1:]))
+            made, head = link(chain, shown(execute, chain, before), drafts)
+            segments += [(key[0], one) for one in made]
+            sums += rows_of(*key, sums_of(made))
+            heads.append((*key, *astuple(head)[2:]))
+            # The event loop waits for the interpreter's lock; a merge need not be quick.
+            time.sleep(0)
+        put(execute, segments, heads, sums)
+        self._uncopied += sum(CHAIN_BYTES + len(one.records) for _, one in segments)
+
+    def copy_log(self) -> None:
+        """Copy the log into the database file if it has grown; what fails is done later."""
+        if self._uncopied < COPIED_BYTES or self._connection is None:
+            return
+        self._uncopied = 0
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; what needs it opens one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Execute]:
+        """Run a block in a transaction; raises StoreUnavailable."""
+        with self.reading() as execute:
+            execute("BEGIN IMMEDIATE", ())
+            yield execute
+            self.is_in_doubt = True
+            execute("COMMIT", ())
+            self.is_in_doubt = False
+
+    @contextmanager
+    def reading(self) -> Iterator[Execute]:
+        """Run a block with a connection, which is closed if it fails; raises StoreUnavailable."""
+        try:
+            check_file(self.path, self._file)
+            if self._connection is None:
+                self._connection = connect(self.path)
+            yield executing(self._connection)
+        except sqlite3.Error as error:
+            self.close()
+            raise StoreUnavailable(told(error)) from None
+        except OSError as error:
+            self.close()
+            reason = f"a journal of audit records cannot be used: {error.strerror}"
+            raise StoreUnavailable(reason) from None
+        except BaseException:
+            self.close()  # the transaction is rolled back by that
+            raise
+
+
+class Merged(msgspec.Struct):
+    """What one transaction merges."""
+
+    linker: Linker
+    extension: Extension
+    batch: dict[ChainKey, list[AuditDraft]] = {}
+    ends: dict[int, ChainHead] = {}
+    """The new ends of journals."""
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the rest is for another transaction."""
+        return self.size >= AT_ONCE
+
+    def take(self, journal: int, frames: Iterator[Frame]) -> list[Frame]:
+        """Take frames of a journal while there is room, and return them."""
+        taken: list[Frame] = []
+        while not self.is_full and (frame := next(frames, None)) is not None:
+            for chain, drafts in frame.batch.items():
+                self.batch.setdefault(chain, []).extend(drafts)
+                if frame.doubt:
+                    self.extension.doubt(chain, frame.doubt)
+            self.size += frame.size
+            taken.append(frame)
+        if taken:
+            self.end(journal, taken[-1].number, taken[-1].digest, taken[-1].end)
+        return taken
+
+    def end(self, journal: int, number: int, digest: bytes, offset: int) -> None:
+        """Note the end of what is merged of a journal."""
+        head = ChainHead(OF_JOURNALS, journal, number, digest, offset, "")
+        self.ends[journal] = self.linker.prove(head)
+
+
+class SqliteMerger(SqliteConnection):
+    """Merges the journals; for one thread."""
+
+    def open_journal(self, journal: Journal, linker: Linker) -> None:
+        """Lock a journal if need be, and continue behind its last frame."""
+        self.merge(journal, linker)
+        journal.take()
+        extension = linker.begin()
+        with journal.paused(ANSWER_S), self.transaction() as execute:
+            key = OF_JOURNALS, journal.number
+            row = heads_of(execute, [key]).get(key)
+            merged = None if row is None else stored_head(row)
+            is_changed = merged is not None and bool(linker.doubt(merged))
+            if merged is None or is_changed:
+                # With a digest that no frame continues: the file may be that of another database.
+                merged = linker.prove(ChainHead(*key, 0, os.urandom(32), 0, ""))
+                put(execute, heads=[astuple(merged)])
+            if journal.open(merged) or is_changed:
+                extension.doubt(OF_JOURNAL, CHANGED)
+                self.extend(execute, {OF_JOURNAL: ()}, extension.link)
+        extension.committed()
+
+    def merge(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> None:
+        """
+        Merge all that the journals contain, of which *journal* is that of this process.
+
+        With *restart*, it then continues at its beginning. Raises StoreUnavailable.
+        """
+        while self._is_due(journal) and self._merge(journal, linker):
+            pass
+        if restart and journal is not None and journal.is_ready and journal.position:
+            self._restart(journal, linker)
+        self.copy_log()
+
+    def _restart(self, journal: Journal, linker: Linker) -> None:
+        with suppress(Busy), journal.paused(PAUSE_S):
+            self._merge(journal, linker, restart=True)
+            if not journal.frames and not journal.merged.pruned:
+                journal.restart()
+
+    def _is_due(self, journal: Journal | None) -> bool:
+        """Return whether a journal seems to have a frame that is not merged."""
+        if journal is not None and journal.frames:
+            return True
+        with self.reading() as execute:
+            ends = {row[1]: row for row in ends_of(execute, OF_JOURNALS)}
+            for number, path in journals(self.path).items():
+                if number in ends and (journal is None or number != journal.number):
+                    with _opened(path) as file:
+                        if file >= 0 and is_behind(file, stored_head(ends[number])):
+                            return True
+        return False
+
+    def _merge(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> bool:
+        """Merge in one transaction; return whether there is more."""
+        merged = Merged(linker, linker.begin())
+        with ExitStack() as undo:
+            ended: list[int] = []
+            if journal is not None:
+                undo.callback(self._doubt, journal)
+            with self.transaction() as execute:
+                ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_JOURNALS)}
+                own = None
+                if journal is not None and journal.number:
+                    own = self._own(execute, journal, ends.get(journal.number), merged)
+                    if restart and not merged.is_full:
+                        own = merged.ends.get(journal.number, own)
+                        merged.end(journal.number, own.number, own.hash, 0)
+                        own = merged.ends[journal.number]
+                for number, path in journals(self.path).items():
+                    if number in ends and (journal is None or number != journal.number):
+                        file = undo.enter_context(_opened(path))
+                        ended += self._other(path, file, ends[number], merged)
+                self.extend(execute, merged.batch, merged.extension.link)
+                put(execute, heads=[astuple(end) for end in merged.ends.values()])
+            merged.extension.committed()
+            if journal is not None and own is not None:
+                journal.forget(merged.ends.get(journal.number, own))
+            with self.reading():
+                for file in ended:
+                    overwrite(file, os.fstat(file).st_size)
+                    os.ftruncate(file, 0)
+        return merged.is_full
+
+    def _doubt(self, journal: Journal) -> None:
+        """Have the journal opened again if nobody knows whether a transaction has succeeded."""
+        if self.is_in_doubt:
+            journal.is_ready = self.is_in_doubt = False
+
+    def _own(
+        self, execute: Execute, journal: Journal, found: ChainHead | None, merged: Merged
+    ) -> ChainHead:
+        """Take the frames of this process; return the end of what is merged of them."""
+        known = journal.merged
+        frames = [*journal.frames]
+        if found == known:
+            pass
+        elif found is not None and found.number > known.number and not merged.linker.doubt(found):
+            # Another process has merged it, and nobody here has heard of the records.
+            known = found
+            others = [one for one in frames if one.number <= known.number]
+            _miss(execute, others, merged.extension)
+        else:
+            for frame in frames:
+                for chain in frame.batch:
+                    merged.extension.doubt(chain, CHANGED)
+            merged.end(journal.number, known.number, known.hash, known.pruned)
+        merged.take(journal.number, iter([one for one in frames if one.number > known.number]))
+        return known
+
+    def _other(self, path: str, file: int, found: ChainHead, merged: Merged) -> list[int]:
+        """Take the frames of another process; return the file if that has ended."""
+        if file < 0 or merged.is_full or merged.linker.doubt(found):
+            return []  # a head that was changed is for the next process with this journal
+        has_ended = _has_ended(file)  # else more could follow what is read now
+        for frame in merged.take(found.writer, frames_behind(file, found, merged.linker)):
+            for chain in () if has_ended else frame.batch:
+                merged.extension.leave(chain)
+        end = merged.ends.get(found.writer)
+        if not has_ended or end is None or merged.is_full:
+            return []
+        if has_more(file, end, merged.linker):
+            keep_copy(file, path)
+            merged.extension.doubt(OF_JOURNAL, CHANGED)
+            merged.batch.setdefault(OF_JOURNAL, [])
+        merged.end(found.writer, end.number, end.hash, 0)
+        return [file]
+
+
+def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> None:
+    """Tell of records of this process that another one has merged."""
+    counts = Counter[ChainKey]()
+    for frame in frames:
+        counts.update({chain: len(drafts) for chain, drafts in frame.batch.items()})
+    keys = {chain: (escaped(chain[0]), chain[1]) for chain in counts}
+    heads = heads_of(execute, [*keys.values()])
+    for chain, number in counts.items():
+        if (row := heads.get(keys[chain])) is None:
+            continue
+        head, known = stored_head((chain[0], *row[1:])), extension.known.get(chain)
+        after = head.number - number if known is None else known.number
+        with suppress(Damaged):
+            rest = segments_behind(execute, chain, after)
+            extension.missed(head, [left for one in rest for left in remainder(one, after)])
+
+
+def _has_ended(file: int) -> bool:
+    """Return whether the process of a journal has ended; the journal is then locked by this one."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """Open a journal; -1: it is gone, or another user's."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):
+        yield -1
+        return
+    try:
+        yield file
+    finally:
+        os.close(file)

@@ -1,0 +1,328 @@
+"""Records that are in a journal and not in the tables yet: nobody misses them."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.writer import AuditWriter
+from gatepost.config.audit import AuditSettings
+from gatepost.secrets.keyring import KeyRing, create, rotate
+from gatepost.storage.audit import AuditQuery, AuditRow
+from gatepost.storage.backends import open_records
+from gatepost.storage.sql import sqlite_audit_writer
+from gatepost.storage.sql.sqlite import empty_log
+from gatepost.tools.redaction import Redaction
+from tests.audit.conftest import AuditLog, audit_log, tamper, update
+from tests.support.measuring import capture_logs
+from tests.support.stores import sqlite_url
+
+LONG = 60.0
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file whose journals are merged only when somebody reads."""
+    monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", LONG)
+    monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", LONG)
+    return sqlite_url(tmp_path)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> KeyRing:
+    create(tmp_path / "keyring.json")
+    return KeyRing.load(f"file:{tmp_path / 'keyring.json'}")
+
+
+@pytest.fixture
+async def log(file: str, ring: KeyRing) -> AsyncIterator[AuditLog]:
+    """Of acme, record 1 is merged; 2, 3 and 4, and 5 are in frames 2, 3 and 5, globex in 4."""
+    async with audit_log(file, ring) as one:
+        await one.note(1)
+        await one.sign()
+        await one.unmerged()
+        await asyncio.gather(one.unmerged(), one.unmerged(subject="bob"))
+        await one.unmerged("globex")
+        await one.unmerged()
+        assert count(file, "segments") == 1
+        yield one
+
+
+def count(url: str, table: str) -> int:
+    """How many rows a table of the file has."""
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+        found = file.execute(f"SELECT count(*) FROM audit_{table}")  # noqa: S608  # ours
+        return int(found.fetchone()[0])
+
+
+def journal(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///") + "-audit-1")
+
+
+def contents(url: str) -> bytes:
+    """All bytes of the file and of those beside it."""
+    path = Path(url.removeprefix("sqlite:///"))
+    return b"".join(one.read_bytes() for one in sorted(path.parent.glob(f"{path.name}*")))
+
+
+async def numbers(one: AuditLog, tenant: str = "acme") -> list[int]:
+    return [row.number for row in await one.records.of(tenant).trail.chain(1).rows(0, 99)]
+
+
+@asynccontextmanager
+async def killed(log: AuditLog, url: str) -> AsyncIterator[AuditLog]:
+    """Another process, after the one with the journal was killed."""
+    vars(log.records.audit)["_journal"].close()
+    log.records.audit.settle = _nothing  # type: ignore[method-assign]  # it is dead
+    async with audit_log(url, log.keyring) as other:
+        other.now = log.now
+        yield other
+
+
+async def _nothing() -> None:
+    """What a killed process does."""
+
+
+async def test_another_process_reads_every_acknowledged_record(log: AuditLog, file: str) -> None:
+    """It merges them itself, and the writer goes on behind them."""
+    async with audit_log(file, log.keyring) as other:
+        found = await other.records.of("acme").trail.find(AuditQuery())
+        await log.unmerged()
+        await log.unmerged()
+        later = await other.records.of("acme").trail.heads()
+
+    assert [row.number for row in found] == [5, 4, 3, 2, 1]
+    assert [(end.writer, end.number) for end in later] == [(0, 1), (1, 7)]
+    assert (await log.verify()).bad is None
+
+
+@pytest.mark.requirement("AU1")
+async def test_a_stop_leaves_nothing_in_the_journal(log: AuditLog, file: str) -> None:
+    """Each chain has one segment more, and one sum; the file is overwritten."""
+    await log.records.audit.aclose()  # type: ignore[attr-defined]  # of SQLite
+
+    assert count(file, "segments") == 3
+    assert not journal(file).read_bytes().strip(b"\0")
+
+
+async def test_erasure_reaches_what_is_not_merged(log: AuditLog, file: str) -> None:
+    """Nothing of it is left in any file, once what is beside the database is emptied."""
+    erased = await log.erasure.erase_tenant("acme")
+    seen = await log.verify()
+    empty_log(file)
+    left = contents(file)
+
+    assert (erased, seen.bad, seen.erased) == (5, None, 5)
+    assert left.count(b"looked at") == 1  # globex's
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("change", ["number = 0", "hash = x'00'", "number = 'x'", "hash = 'x'"])
+async def test_a_head_changed_before_a_merge_breaks_the_chain(
+    log: AuditLog, file: str, change: str
+) -> None:
+    """No record is lost or numbered again, and the change is recorded before them."""
+    await tamper(file, update("heads", "writer = 1", change))
+    with capture_logs() as logs:
+        rows = await log.records.of("acme").trail.chain(1).rows(0, 99)
+    seen = await log.verify()
+
+    assert [row.kind for row in rows] == ["approval", "break", *["approval"] * 4]
+    assert [row.number for row in rows] == [*range(1, 7)]
+    assert seen.bad is not None
+    assert [one["event"] for one in logs] == ["audit_chain_broken"]
+
+
+def frames(content: bytes) -> list[bytes]:
+    """The frames of a journal, and what is behind them."""
+    first, *others = content.split(b"GPA1")
+    assert not first
+    return [b"GPA1" + one for one in others]
+
+
+def without(at: int) -> Callable[[bytes], bytes]:
+    return lambda content: b"".join(one for n, one in enumerate(frames(content)) if n != at)
+
+
+def respelt(at: int) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        found = frames(content)
+        assert b"approved" in found[at]
+        found[at] = found[at].replace(b"approved", b"rejected")
+        return b"".join(found)
+
+    return change
+
+
+def swapped(content: bytes) -> bytes:
+    found = frames(content)
+    found[1], found[2] = found[2], found[1]
+    return b"".join(found)
+
+
+FILE: dict[str, Callable[[bytes], bytes]] = {
+    "a record is altered": respelt(1),
+    "the next frame is removed": without(1),
+    "one in the middle is removed": without(2),
+    "two are swapped": swapped,
+    "a frame is garbage": lambda content: content.replace(frames(content)[1], bytes(200)),
+    "a length is huge": lambda content: content.replace(
+        frames(content)[1], b"GPA1\xff\xff\xff\xff" + frames(content)[1][8:]
+    ),
+}
+ROW = {
+    "the row goes back": "UPDATE audit_heads SET number = 0 WHERE tenant = ''",
+    "the row goes forward": "UPDATE audit_heads SET number = 4 WHERE tenant = ''",
+    "the row is elsewhere": "UPDATE audit_heads SET pruned = 7 WHERE tenant = ''",
+    "the row has no digest": "UPDATE audit_heads SET hash = x'' WHERE tenant = ''",
+    "the row is garbage": "UPDATE audit_heads SET pruned = 'x', number = x'00' WHERE tenant = ''",
+    "the row is gone": "DELETE FROM audit_heads WHERE tenant = ''",
+}
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("name", [*FILE, *ROW])
+async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name: str) -> None:
+    """By the next process, which keeps the journal as it is; what is whole goes on."""
+    before = journal(file).read_bytes()
+    async with killed(log, file) as other:
+        if name in FILE:
+            journal(file).write_bytes(FILE[name](before))
+        else:
+            await tamper(file, ROW[name])
+        changed = journal(file).read_bytes()
+        await other.unmerged()
+        await other.unmerged()
+        seen, told = await other.verify(), await other.verify("-")
+        found = await numbers(other)
+    kept = journal(file).with_name(f"{journal(file).name}.damaged-1")
+
+    assert (told.bad, "broken" in told.problem) == (1, True)
+    assert kept.read_bytes() == changed
+    assert seen.bad is None
+    assert found == [*range(1, len(found) + 1)]
+    assert len(found) >= 3
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("name", [*FILE, *ROW])
+async def test_tampering_with_a_running_process_loses_nothing(
+    log: AuditLog, file: str, name: str
+) -> None:
+    """It still knows what it has written; a row that was changed is recorded in each chain."""
+    if name in FILE:
+        content = FILE[name](journal(file).read_bytes())
+        with journal(file).open("r+b") as held:
+            held.write(content)
+    else:
+        await tamper(file, ROW[name])
+    await log.unmerged()
+    kinds = [row.kind for row in await log.records.of("acme").trail.chain(1).rows(0, 99)]
+    await log.unmerged()
+    seen = await log.verify()
+
+    assert kinds.count("approval") == 6
+    assert kinds.count("break") == (name in ROW)
+    assert (seen.bad is not None) == (name in ROW)
+    assert await numbers(log) == [*range(1, len(kinds) + 2)]
+
+
+@pytest.mark.requirement("AU1")
+async def test_a_frame_of_another_ring_breaks_its_chains(
+    log: AuditLog, file: str, tmp_path: Path
+) -> None:
+    """Whoever can write the file can make digests that fit, and no proof."""
+    async with killed(log, file) as other:
+        for _ in range(3):  # the ring forgets the key that has proven the frames
+            rotate(tmp_path / "keyring.json", keep=1)
+        ring = KeyRing.load(f"file:{tmp_path / 'keyring.json'}")
+        forgets = AuditLog(other.records, ring)
+        await forgets.unmerged()
+        told = await forgets.records.of("-").trail.chain(1).rows(0, 9)
+
+    assert [row.kind for row in told] == ["break"]
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.backends import open_records
+from gatepost.storage.sql import sqlite_audit_writer
+from tests.audit.conftest import AuditLog
+sqlite_audit_writer.IDLE_S = sqlite_audit_writer.MERGED_S = 60.0
+
+async def main():
+    records = await open_records(sys.argv[1])
+    one = AuditLog(records, KeyRing.load(f"file:{sys.argv[2]}"))
+    for _ in range(5):
+        await one.unmerged()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("writes", [True, False], ids=["writes", "reads"])
+def test_what_a_killed_process_leaves_is_merged(
+    file: str, ring: KeyRing, tmp_path: Path, writes: bool
+) -> None:
+    """By whoever comes next; the chain goes on, and nothing stays in the journal."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, file, str(tmp_path / "keyring.json")],
+        check=False,
+        timeout=LONG,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    left = count(file, "segments")
+
+    async def follow() -> tuple[list[int], int | None]:
+        async with audit_log(file, ring) as one:
+            if writes:
+                await one.unmerged()
+            return await numbers(one), (await one.verify()).bad
+
+    found = asyncio.run(follow())
+
+    assert (done.returncode, left) == (-signal.SIGKILL, 0)
+    assert found == ([*range(1, 7 if writes else 6)], None)
+    assert not journal(file).read_bytes().strip(b"\0")
+
+
+@pytest.mark.requirement("AU1")
+async def test_a_listener_hears_of_each_record_once(file: str, ring: KeyRing) -> None:
+    """Of those of its process, whichever process merges them."""
+    heard: dict[str, list[AuditRow]] = {"one": [], "two": []}
+    writers, stores = dict[str, AuditWriter](), []
+    for name in heard:
+        stores.append(records := await open_records(file))
+        settings: Any = AuditSettings(batch_ms=0)
+        writers[name] = AuditWriter(
+            records,
+            ring,
+            Redaction(),
+            settings,
+            listener=lambda _, rows, into=heard[name]: into.extend(rows),
+        )
+        writers[name].number = len(stores)
+    for _ in range(3):
+        for name, writer in writers.items():
+            await writer.note("acme", "tenant", outcome=name)
+        await stores[0].audit.settle()
+    for writer, records in zip(writers.values(), stores, strict=True):
+        await writer.aclose()
+        await records.aclose()
+
+    for name, number in (("one", 1), ("two", 2)):
+        assert [(row.writer, row.number) for row in heard[name]] == [
+            (number, one) for one in (1, 2, 3)
+        ]
+        assert {row.outcome for row in heard[name]} == {name}

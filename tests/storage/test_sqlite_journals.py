@@ -1,0 +1,416 @@
+"""Journals of a SQLite file: a batch is durable with one write, and in the tables soon after."""
+
+import asyncio
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.linker import RingLinker
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import Batch
+from gatepost.storage.audit_segments import MOST_BYTES
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql import sqlite_audit_journal as journal_module
+from gatepost.storage.sql import sqlite_audit_merger as merger_module
+from gatepost.storage.sql import sqlite_audit_writer as module
+from gatepost.storage.sql.records import SqlRecords, opened
+from tests.storage.test_audit import draft, link, sign
+
+LONG = 20.0
+RING = KeyRing.ephemeral()
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database whose journals are merged only when somebody reads."""
+    monkeypatch.setattr(module, "IDLE_S", LONG)
+    monkeypatch.setattr(module, "MERGED_S", LONG)
+    return tmp_path / "records.db"
+
+
+@pytest.fixture
+async def file(path: Path) -> AsyncIterator[SqlRecords]:
+    """Where the tenants `acme` and `globex` have a record each."""
+    records = await process(path)
+    await write(records, acme=1, globex=1)
+    yield records
+    await records.audit.aclose()
+    await records.aclose()
+
+
+async def process(path: Path) -> SqlRecords:
+    """As another process of the same servers opens it."""
+    records = await opened(f"sqlite:///{path}")
+    records.audit.attach(RingLinker(RING))
+    return records
+
+
+def batch_of(**numbers: int) -> Batch:
+    """So many records of each tenant."""
+    return {(tenant, 1): [draft()] * number for tenant, number in numbers.items()}
+
+
+async def write(records: SqlRecords, **numbers: int) -> None:
+    await records.audit.write(batch_of(**numbers), link)
+
+
+async def numbers(records: SqlRecords, tenant: str = "acme") -> list[int]:
+    return [row.number for row in await records.of(tenant).trail.chain(1).rows(0, 100_000)]
+
+
+def journal(path: Path, number: int = 1) -> Path:
+    return path.with_name(f"{path.name}-audit-{number}")
+
+
+class Calls:
+    """How often functions of the system were called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.made: list[str] = []
+        for name in names:
+            monkeypatch.setattr(os, name, self._counting(name, getattr(os, name)))
+
+    def _counting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            self.made.append(name)
+            return original(*given)
+
+        return call
+
+
+async def test_a_batch_is_one_write_and_no_statement(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many records and tenants: it waits for nobody who writes to the database."""
+    many = {f"t{number}": 3 for number in range(50)}
+    calls = Calls(monkeypatch, "pwrite", "fdatasync")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        await write(file, acme=25, **many)
+        other.execute("ROLLBACK")
+
+    assert calls.made == ["pwrite", "fdatasync"]
+    assert await numbers(file) == [*range(1, 27)]
+    assert await numbers(file, "t7") == [1, 2, 3]
+
+
+async def test_a_merge_is_one_segment_for_each_chain(file: SqlRecords) -> None:
+    """However many batches: their records are joined, and their head is proven once."""
+    for _ in range(20):
+        await write(file, acme=2, globex=1)
+    acme = await file.of("acme").trail.chain(1).segments(0, 99)
+    globex = await file.of("globex").trail.chain(1).segments(0, 99)
+
+    assert [(one.first, one.last) for one in acme] == [(1, 41)]
+    assert [(one.first, one.last) for one in globex] == [(1, 21)]
+
+
+async def test_each_process_has_a_journal(file: SqlRecords, path: Path) -> None:
+    """The lowest that is free, for this user only; the end of a process frees it."""
+    others = [await process(path) for _ in range(2)]
+    for other in others:
+        await write(other, acme=1)
+    there = [journal(path, number).exists() for number in (1, 2, 3, 4)]
+    modes = {journal(path, number).stat().st_mode & 0o777 for number in (1, 2, 3)}
+    await others[0].audit.aclose()
+    next_one = await process(path)
+    await write(next_one, acme=1)
+    for other in (*others, next_one):
+        await other.aclose()
+
+    assert (there, modes) == ([True, True, True, False], {0o600})
+    assert not journal(path, 4).exists()
+    assert await numbers(file) == [1, 2, 3, 4]
+
+
+async def test_two_processes_merge_each_others_batches_once(file: SqlRecords, path: Path) -> None:
+    """Whoever reads does; the other goes on behind it."""
+    other = await process(path)
+    for _ in range(3):
+        await write(file, acme=2)
+        await write(other, globex=1)
+        mine, theirs = await numbers(other), await numbers(file, "globex")
+    await other.aclose()
+
+    assert (mine, theirs) == ([*range(1, 8)], [*range(1, 5)])
+    assert await numbers(file) == mine
+
+
+async def test_a_journal_begins_anew_when_nobody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of what was merged stays in it."""
+    monkeypatch.setattr(module, "IDLE_S", 0.01)
+    records = await process(tmp_path / "records.db")
+    await write(records, acme=3)
+    held = journal(tmp_path / "records.db")
+    async with asyncio.timeout(LONG):
+        while held.read_bytes().strip(b"\0"):
+            await asyncio.to_thread(int)
+    await write(records, acme=1)
+    found = await numbers(records)
+    await records.aclose()
+
+    assert found == [1, 2, 3, 4]
+
+
+async def test_a_journal_stays_small(file: SqlRecords, path: Path) -> None:
+    """However much is recorded without a pause; and so does the log of the database."""
+    long = draft(reason="x" * (MOST_BYTES // 2))
+    for _ in range(100):
+        await file.audit.write({("acme", 1): [long] * 2}, link)
+    sizes = [os.stat(f"{path}{end}").st_size for end in ("-audit-1", "-wal")]
+
+    assert len(await numbers(file)) == 201
+    assert os.stat(path).st_size > 80 * MOST_BYTES
+    assert max(sizes) < 2 * module.RESTARTED_BYTES
+
+
+async def test_more_than_one_transaction_takes_is_merged(
+    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several, and each record once."""
+    monkeypatch.setattr(merger_module, "AT_ONCE", 2_000)
+    for _ in range(30):
+        await write(file, acme=3, globex=2)
+
+    assert await numbers(file) == [*range(1, 92)]
+    assert await numbers(file, "globex") == [*range(1, 62)]
+
+
+async def test_a_checkpoint_covers_what_is_not_merged(file: SqlRecords) -> None:
+    """It has a head of its own, which the next batch does not touch."""
+    await file.audit.sign(["acme"], sign)
+    await write(file, acme=1)
+    signed, end = await file.of("acme").trail.heads()
+
+    assert (end.number, signed.number, signed.hash) == (2, 1, b"seal")
+
+
+FAILURES = {"no space": ("pwrite", errno.ENOSPC), "no disk": ("fdatasync", errno.EIO)}
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["alone", "merged by another"])
+@pytest.mark.parametrize("name", FAILURES)
+async def test_a_batch_that_failed_is_written_once(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch, name: str, merged: bool
+) -> None:
+    """It may be in the journal although its writer was told otherwise, or half of it."""
+    function, code = FAILURES[name]
+    original = getattr(os, function)
+
+    def fail(*given: Any) -> None:
+        if function == "pwrite":
+            original(given[0], given[1][:50], given[2])
+        raise OSError(code, os.strerror(code))
+
+    batch, other = batch_of(acme=2, globex=1), await process(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, fail)
+        with pytest.raises(StoreUnavailable, match=r"records\.db-audit-1 cannot be written"):
+            await file.audit.write(batch, link)
+    if merged:
+        await other.audit.settle()
+    await file.audit.write(batch, link)
+    await write(file, acme=1)
+    await other.aclose()
+
+    assert (await numbers(file), await numbers(file, "globex")) == ([1, 2, 3, 4], [1, 2])
+
+
+async def test_another_batch_follows_one_that_failed(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody knows of is kept rather than lost, and nothing that was acknowledged is."""
+    other = await process(path)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fail)
+        with pytest.raises(StoreUnavailable):
+            await file.audit.write({("acme", 1): [draft(7)]}, link)
+    await other.audit.settle()
+    await file.audit.write({("acme", 1): [draft(8)]}, link)
+    found = [row.at for row in await other.of("acme").trail.chain(1).rows(1, 9)]
+    await other.aclose()
+
+    assert found == [7, 8]
+
+
+async def test_too_much_that_waits_is_an_outage(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that nobody can write to does not fill the disk; then all is merged."""
+    monkeypatch.setattr(journal_module, "MOST_BYTES", 3_000)
+    written, refused = 1, ""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        while not refused and written < 100:
+            try:
+                await write(file, acme=1)
+                written += 1
+            except StoreUnavailable as outage:
+                refused = str(outage)
+        other.execute("ROLLBACK")
+    found = await numbers(file)
+    await write(file, acme=1)
+
+    assert refused == "too many audit records wait to be moved into the tables"
+    assert 5 < written < 50
+    assert found == [*range(1, written + 1)]
+    assert await numbers(file) == [*found, written + 1]
+
+
+async def test_a_file_that_is_gone_keeps_no_record(file: SqlRecords, path: Path) -> None:
+    """It would be acknowledged in a file that nobody finds again; when it is back, all goes on."""
+    aside = path.with_name("aside.db")
+    os.rename(path, aside)
+    with pytest.raises(StoreUnavailable, match="gone or another"):
+        await write(file, acme=1)
+    os.rename(aside, path)
+    await write(file, acme=1)
+
+    assert await numbers(file) == [1, 2]
+
+
+async def test_a_journal_that_is_gone_loses_no_record(file: SqlRecords, path: Path) -> None:
+    """The process still knows what was in it, and continues in another one."""
+    await write(file, acme=2)
+    journal(path).unlink()
+    with pytest.raises(StoreUnavailable, match="gone or another"):
+        await write(file, acme=1)
+    await write(file, acme=1)
+
+    assert journal(path).exists()
+    assert await numbers(file) == [1, 2, 3, 4]
+
+
+async def test_the_journal_of_another_database_is_not_merged(
+    file: SqlRecords, path: Path, tmp_path: Path
+) -> None:
+    """As when a database is removed or replaced, and what is beside it is not."""
+    await write(file, acme=5)
+    elsewhere = tmp_path / "other" / "records.db"
+    elsewhere.parent.mkdir()
+    journal(elsewhere).write_bytes(journal(path).read_bytes())
+    other = await process(elsewhere)
+    await write(other, globex=1)
+    found = [await numbers(other, tenant) for tenant in ("acme", "globex")]
+    told = [row.kind for row in await other.of("-").trail.chain(1).rows(0, 9)]
+    kept = journal(elsewhere).with_name("records.db-audit-1.damaged-1")
+    await other.aclose()
+
+    assert (found, told) == ([[], [1]], ["break"])
+    assert kept.read_bytes() == journal(path).read_bytes()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+async def test_an_argument_cannot_pass_for_a_frame(file: SqlRecords, path: Path) -> None:
+    """A caller who writes one does not make a killed process's journal look changed."""
+    await write(file, acme=1)
+    frame = journal(path).read_bytes().strip(b"\0")
+    forged = frame.decode("latin-1")
+    await file.audit.write({("acme", 1): [draft(reason=forged)]}, link)
+    vars(file.audit)["_journal"].close()  # as when the process is killed
+    held = journal(path).read_bytes()
+    journal(path).write_bytes(held[:-1].rstrip(b"\0")[:-1])  # it was half written
+    other = await process(path)
+    await write(other, globex=1)
+    told = await numbers(other, "-")
+    await other.aclose()
+
+    assert told == []
+
+
+async def test_a_writer_that_hangs_is_an_outage(
+    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told in time; what it has begun ends by itself, and is not written again."""
+    go, original = threading.Event(), os.fdatasync
+
+    def slow(handle: int) -> None:
+        go.wait(LONG)
+        original(handle)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    monkeypatch.setattr(module, "ANSWER_S", 0.1)
+    batch = batch_of(acme=1)
+    with pytest.raises(StoreUnavailable, match="in time"):
+        await file.audit.write(batch, link)
+    go.set()
+    monkeypatch.setattr(module, "ANSWER_S", LONG)
+    await file.audit.write(batch, link)
+
+    assert await numbers(file) == [1, 2]
+
+
+async def test_who_stops_waiting_leaves_the_batch_to_be_written(
+    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled while the thread is at it; whoever is next hears of their own batch."""
+    began, go, original = threading.Event(), threading.Event(), os.fdatasync
+
+    def slow(handle: int) -> None:
+        began.set()
+        go.wait(LONG)
+        original(handle)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    writing = asyncio.ensure_future(file.audit.write({("acme", 1): [draft(7)]}, link))
+    await asyncio.to_thread(began.wait, LONG)
+    writing.cancel()
+    go.set()
+    await file.audit.write({("acme", 1): [draft(8)]}, link)
+
+    assert writing.cancelled()
+    assert [row.at for row in await file.of("acme").trail.chain(1).rows(1, 9)] == [7, 8]
+
+
+def test_a_loop_that_ends_meanwhile_hears_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread goes on with whoever is next."""
+    began, go, original = threading.Event(), threading.Event(), os.fdatasync
+
+    def slow(handle: int) -> None:
+        began.set()
+        go.wait(LONG)
+        original(handle)
+
+    async def leave() -> SqlRecords:
+        records = await process(path)
+        await write(records, acme=1)
+        monkeypatch.setattr(os, "fdatasync", slow)
+        writing = asyncio.ensure_future(write(records, acme=1))
+        await asyncio.to_thread(began.wait, LONG)
+        writing.cancel()
+        return records
+
+    async def arrive(records: SqlRecords) -> list[int]:
+        await write(records, acme=1)
+        found = await numbers(records)
+        await records.aclose()
+        return found
+
+    records = asyncio.run(leave())
+    go.set()
+
+    assert asyncio.run(arrive(records)) == [1, 2, 3]
+
+
+async def test_a_closed_store_says_so(path: Path) -> None:
+    records = await process(path)
+    await write(records, acme=1)
+    await records.aclose()
+
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await write(records, acme=1)
