@@ -217,8 +217,7 @@ async def test_what_was_erased_stands_in_no_page_of_the_file(tmp_path: Path) -> 
         await one.unmerged(subject="carol")
         await one.erasure.erase_subject("acme", ISSUER, "carol")
         empty_log(url)
-        left = sorted(tmp_path.glob("records.db*"))  # noqa: ASYNC240  # a few names
-    after = b"".join(each.read_bytes() for each in left)
+        after = b"".join(each.read_bytes() for each in sorted(tmp_path.glob("records.db*")))  # noqa: ASYNC240  # a few files
 
     assert (before, after.count(b"carol"), after.count(b"alice")) == (80, 0, 80)
 

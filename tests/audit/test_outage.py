@@ -43,6 +43,8 @@ class FailingStore:
         self.waits = False
         """Whether an attempt waits at the gate."""
 
+    is_failing = False
+
     def attach(self, linker: Linker) -> None:
         self._store.attach(linker)
 
@@ -212,8 +214,9 @@ async def test_an_unforeseen_error_loses_no_record(audited: AuditedRunner) -> No
 
 async def test_a_listener_that_raises_refuses_nobody_for_long() -> None:
     """The record is there: nothing is left that a later success could follow."""
-
-    heard = []
+    heard, errors = list[object](), list[object]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
 
     def listener(tenant: str, rows: object) -> None:
         heard.append(rows)
@@ -226,7 +229,8 @@ async def test_a_listener_that_raises_refuses_nobody_for_long() -> None:
     fine = await audited.call("second")
     await audited.writer.aclose()
 
-    assert (told.failure, fine.failure) == (None, None)
+    assert (told.failure, fine.failure, len(heard)) == (None, None, 2)
+    assert [str(one) for one in errors] == ["nobody foresaw this"]
     assert await audited.found() == [("call", "first"), ("call", "second")]
 
 

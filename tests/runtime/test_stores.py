@@ -281,6 +281,7 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
         "0002: Create the hourly sums of audit records.",
         "0003: Create the index of waiting approval requests.",
         "0004: Create the table of batches of audit records that are not merged yet.",
+        "0005: Remove the table of batches: they are in journals beside the SQLite file.",
         f"Migrated from revision none to {REVISION}.",
     ]
     assert outcome(fine) == (0, "The database is up to date.")

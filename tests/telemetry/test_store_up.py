@@ -65,7 +65,7 @@ def test_a_database_that_accepts_no_writes_is_reported_until_it_does(
         with locked(file):
             server.client.call(token)
             eventually(lambda: ready(server) == (503, "unavailable"), within=WITHIN_S)
-            assert server.client.call(token).status == status
+            eventually(lambda: server.client.call(token).status == status, within=WITHIN_S)
             eventually(lambda: up(server) == 0, within=WITHIN_S)
             assert ready(server) == (503, "unavailable")
 

@@ -20,9 +20,6 @@ START = bytes(32)
 """The previous hash of the first record."""
 PURPOSE = "audit head"
 
-YIELDS_AFTER = 128
-"""Records after which another thread, such as the event loop's, may have the interpreter's lock."""
-
 _encode = msgspec.json.encode
 
 log = logging.getLogger("gatepost.audit")
@@ -102,8 +99,6 @@ class WriteAttempt(msgspec.Struct, eq=False):
             body = b'{"number":%d%b%b' % (number, named, one_draft.body)
             previous = sha256(previous + body).digest()
             elements.append(element(body, one_draft.side, previous))
-            if not number % YIELDS_AFTER:
-                time.sleep(0)
         times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
         made = segments(writer, head.number + 1, elements, times, sorts)
         self.segments[chain] = made

@@ -1,7 +1,6 @@
 """Links records to chains with the key ring, for stores that do so after they have written them."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -11,8 +10,6 @@ from gatepost.audit.chain import WriteAttempt, is_proven, proven, suspicion
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditRow, ChainHead, ChainKey, Segment
 from gatepost.storage.audit_segments import rows_of
-
-log = logging.getLogger("gatepost.audit")
 
 Listener = Callable[[str, Sequence[AuditRow]], object]
 """Receives durable records of a tenant."""
@@ -62,7 +59,4 @@ class RingLinker(msgspec.Struct, eq=False):
         if self.listener is None:
             return
         for tenant, segments in made:
-            try:
-                self.listener(tenant, [row for one in segments for row in rows_of(one)])
-            except Exception:
-                log.exception("audit_not_exported", extra={"tenant": tenant})
+            self.listener(tenant, [row for one in segments for row in rows_of(one)])

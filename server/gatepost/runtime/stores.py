@@ -85,7 +85,8 @@ class Watch:
     Check which stores answer; results are cached for a short time.
 
     A read-only database (a full disk, a lock) still answers a ping. A write for each probe would be
-    a burden, so *takes_nothing* returns whether the audit writer's writes fail.
+    a burden, so *takes_nothing* returns whether the audit writer's writes fail. The audit store
+    tells whether it fails to link what it has written.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pings = {"database": records.ping, "shared": relay.ping}
-        self._takes_nothing, self._clock = takes_nothing, clock
+        self._records, self._takes_nothing, self._clock = records, takes_nothing, clock
         self._asking = asyncio.Lock()
         self._told: dict[str, State] = {}
         self._until = 0.0
@@ -110,7 +111,9 @@ class Watch:
                 self._told = dict(zip(self._pings, states, strict=True))
                 self._until = self._clock() + FRESH_S
             # Not cached, because the check is free.
-            return self._told | {"database": "unavailable"} if self._takes_nothing() else self._told
+            if self._takes_nothing() or self._records.audit.is_failing:
+                return self._told | {"database": "unavailable"}
+            return self._told
 
 
 async def _state(ping: Callable[[], Awaitable[None]]) -> State:

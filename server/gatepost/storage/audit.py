@@ -315,6 +315,9 @@ class TenantTrail(Protocol):
 class AuditStore(Protocol):
     """Writes the records of all tenants."""
 
+    is_failing: bool
+    """Whether records that were written could not be linked the last time; it is tried again."""
+
     def attach(self, linker: Linker) -> None:
         """
         Let records be linked with *linker* after `write` has returned, if that is faster.

@@ -171,6 +171,8 @@ class MemoryTrail:
 class MemoryAuditStore:
     """See `AuditStore`."""
 
+    is_failing = False
+
     def __init__(self, trail_of: Callable[[str], MemoryTrail]) -> None:
         self._trail_of = trail_of
         self._trails: dict[str, MemoryTrail] = {}

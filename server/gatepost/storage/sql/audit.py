@@ -257,6 +257,8 @@ def _narrowed(question: AuditQuery) -> Iterator[ColumnElement[bool]]:
 class SqlAuditStore:
     """Implement `AuditStore` except `write`, which is another statement in each database."""
 
+    is_failing = False
+
     def __init__(self, database: Database) -> None:
         self._database = database
 

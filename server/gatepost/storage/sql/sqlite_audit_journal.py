@@ -32,8 +32,6 @@ from gatepost.storage.sql.audit_heads import OF_JOURNALS
 from gatepost.storage.sql.sqlite import JOURNAL, check_file, overwrite
 from gatepost.storage.sql.tables import escaped, restored
 
-MOST_BYTES = 33_554_432
-"""Bytes of a journal that wait to be merged, after which nothing is appended."""
 ALLOCATED = 1_048_576
 """Bytes by which the file grows: to synchronise a file that has grown takes longer."""
 CLOSING_S = 1.0
@@ -118,8 +116,6 @@ class Journal:
                 self.is_ready = True
             if batch is self._last[0] and self._digest == self._last[1]:
                 return
-            if self.unmerged > MOST_BYTES:
-                raise StoreUnavailable("too many audit records wait to be moved into the tables")
             number = self._number + 1
             content = _encode([(escaped(chain[0]), chain[1], batch[chain]) for chain in batch])
             digest = _digest(self._digest, number, content)
@@ -248,7 +244,7 @@ def frames_behind(file: int, merged: ChainHead, linker: Linker) -> Iterator[Fram
             return
         magic, size, length, its_number, its_digest = _HEADER.unpack(header)
         number += 1
-        if (magic, its_number) != (_MAGIC, number) or size > 2 * MOST_BYTES:
+        if (magic, its_number) != (_MAGIC, number) or size > os.fstat(file).st_size:
             return
         rest = os.pread(file, length + size, offset + _HEADER.size)
         proof, content = rest[:length], rest[length:]

@@ -9,7 +9,6 @@ whose records it is asked for, and that of a killed one.
 import fcntl
 import os
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -121,8 +120,6 @@ class SqliteConnection:
             segments += [(key[0], one) for one in made]
             sums += rows_of(*key, sums_of(made))
             heads.append((*key, *astuple(head)[2:]))
-            # The event loop waits for the interpreter's lock; a merge need not be quick.
-            time.sleep(0)
         put(execute, segments, heads, sums)
         self._uncopied += sum(CHAIN_BYTES + len(one.records) for _, one in segments)
 
@@ -156,21 +153,21 @@ class SqliteConnection:
     @contextmanager
     def reading(self) -> Iterator[Execute]:
         """Run a block with a connection, which is closed if it fails; raises StoreUnavailable."""
+        is_done = False
         try:
             check_file(self.path, self._file)
             if self._connection is None:
                 self._connection = connect(self.path)
             yield executing(self._connection)
+            is_done = True
         except sqlite3.Error as error:
-            self.close()
             raise StoreUnavailable(told(error)) from None
         except OSError as error:
-            self.close()
             reason = f"a journal of audit records cannot be used: {error.strerror}"
             raise StoreUnavailable(reason) from None
-        except BaseException:
-            self.close()  # the transaction is rolled back by that
-            raise
+        finally:
+            if not is_done:
+                self.close()  # which rolls back
 
 
 class Merged(msgspec.Struct):

@@ -49,7 +49,6 @@ class SqliteAuditStore(SqlAuditStore):
         """The end of the journal, and when it was first seen there."""
         self._since: float | None = None
         """When a batch was first seen that waits to be merged."""
-        self._is_failing = False
         self._closed = False
 
     def attach(self, linker: Linker) -> None:
@@ -67,15 +66,15 @@ class SqliteAuditStore(SqlAuditStore):
             return
         if not self._journal.is_ready:
             await self._merge(partial(self._merger.open_journal, self._journal, self._linker))
-        if self._journal.unmerged >= RESTARTED_BYTES and not self._is_failing:
-            with suppress(StoreUnavailable):
-                await self.settle()
+        if self.is_failing or self._journal.unmerged >= RESTARTED_BYTES:
+            # What cannot be merged must not fill the disk.
+            await self.settle()
         await self._appending.do(partial(self._append, self._journal, batch), within_s=ANSWER_S)
 
     async def settle(self) -> None:
         """Implement `AuditStore`."""
         if self._linker is not None:
-            await self._merge(partial(self._merger.merge, self._journal, self._linker))
+            await self._merge(partial(self._merge_all, self._journal, self._linker))
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Implement `AuditStore`."""
@@ -114,17 +113,21 @@ class SqliteAuditStore(SqlAuditStore):
         restarts = is_idle or journal.position >= RESTARTED_BYTES
         self._since = now if self._since is None else self._since
         if restarts or journal.unmerged >= MERGED_BYTES or now >= self._since + MERGED_S:
-            try:
-                self._merger.merge(journal, linker, restart=restarts)
-            except StoreUnavailable as outage:
-                if not self._is_failing:
-                    log.error("audit_not_merged", extra={"reason": str(outage)})
-                self._is_failing = True
-            else:
-                self._is_failing, self._since = False, None
-        if journal.unmerged >= MERGED_BYTES and not self._is_failing:
+            with suppress(StoreUnavailable):
+                self._merge_all(journal, linker, restart=restarts)
+        if journal.unmerged >= MERGED_BYTES and not self.is_failing:
             return 0  # it has grown meanwhile
         return IDLE_S if journal.position else None
+
+    def _merge_all(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> None:
+        try:
+            self._merger.merge(journal, linker, restart=restart)
+        except StoreUnavailable as outage:
+            if not self.is_failing:
+                log.error("audit_not_merged", extra={"reason": str(outage)})
+            self.is_failing = True
+            raise
+        self.is_failing, self._since = False, None
 
     def _finish(self) -> None:
         journal, linker = self._journal, self._linker
