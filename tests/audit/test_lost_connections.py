@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gatepost.audit.chain import RingLinker
 from gatepost.audit.checkpoints import public_keys
-from gatepost.audit.linker import RingLinker
 from gatepost.audit.search import read
 from gatepost.audit.verify import verify
 from gatepost.secrets.keyring import KeyRing, create

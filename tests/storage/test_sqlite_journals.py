@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.linker import RingLinker
+from gatepost.audit.chain import RingLinker
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import Batch
 from gatepost.storage.audit_segments import MOST_BYTES

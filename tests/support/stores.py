@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.audit.linker import RingLinker
+from gatepost.audit.chain import RingLinker
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records

@@ -1,8 +1,10 @@
 """The hash chain of records, and the attempts to extend it; a key of the ring proves its end."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
@@ -10,8 +12,8 @@ import msgspec
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import Entry, draft
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import FIRST_WRITER, AuditDraft, ChainHead, ChainKey, Segment
-from gatepost.storage.audit_segments import Damaged, element, segments
+from gatepost.storage.audit import FIRST_WRITER, AuditDraft, AuditRow, ChainHead, ChainKey, Segment
+from gatepost.storage.audit_segments import Damaged, element, rows_of, segments
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
@@ -23,6 +25,10 @@ PURPOSE = "audit head"
 _encode = msgspec.json.encode
 
 log = logging.getLogger("gatepost.audit")
+
+
+Listener = Callable[[str, Sequence[AuditRow]], object]
+"""Receives durable records of a tenant."""
 
 
 class Undecided(StoreUnavailable):
@@ -158,6 +164,53 @@ class WriteAttempt(msgspec.Struct, eq=False):
                 return found[0].number == head.number and found[0].hash == head.hash
             return None
         return False
+
+
+class RingLinker(msgspec.Struct, eq=False):
+    """Implement `Linker`; *listener* receives all records of this process in the event loop."""
+
+    keyring: KeyRing
+    listener: Listener | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    """The event loop, once it runs."""
+    known: dict[ChainKey, ChainHead] = {}
+    """The last head of each chain that this process has written."""
+
+    def begin(self) -> WriteAttempt:
+        """Implement `Linker`."""
+        return WriteAttempt(self.keyring, self.known, after=self._committed)
+
+    def prove(self, head: ChainHead) -> ChainHead:
+        """Implement `Linker`."""
+        return proven(head, self.keyring)
+
+    def proves(self, head: ChainHead) -> bool:
+        """Implement `Linker`."""
+        return is_proven(head, self.keyring)
+
+    def doubt(self, head: ChainHead) -> str:
+        """Implement `Linker`."""
+        return suspicion(head, None, self.keyring)
+
+    def _committed(self, attempt: WriteAttempt) -> None:
+        self.known |= attempt.heads
+        attempt.report()
+        if self.listener is None or self.loop is None:
+            return
+        made = [*attempt.others]
+        made += [
+            (chain[0], segments)
+            for chain, segments in attempt.segments.items()
+            if chain not in attempt.left
+        ]
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self._tell, made)
+
+    def _tell(self, made: Sequence[tuple[str, Sequence[Segment]]]) -> None:
+        if self.listener is None:
+            return
+        for tenant, added in made:
+            self.listener(tenant, [row for one in added for row in rows_of(one)])
 
 
 class Batch(msgspec.Struct, eq=False):

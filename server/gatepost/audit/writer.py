@@ -10,8 +10,7 @@ from contextlib import suppress
 from contextvars import Context
 from time import perf_counter
 
-from gatepost.audit.chain import AlreadyWritten, Batch, WriteAttempt
-from gatepost.audit.linker import Listener, RingLinker
+from gatepost.audit.chain import AlreadyWritten, Batch, Listener, RingLinker, WriteAttempt
 from gatepost.audit.record import (
     Kind,
     RecordBody,

@@ -10,6 +10,7 @@ from typing import BinaryIO, Literal, TypeVar
 
 import click
 
+from gatepost.audit.chain import RingLinker
 from gatepost.audit.checkpoints import PublicKeys, Unproven, as_pem, from_pem, public_keys, sign
 from gatepost.audit.export import (
     PAGE,
@@ -22,7 +23,6 @@ from gatepost.audit.export import (
     of_checkpoint,
     verify_lines,
 )
-from gatepost.audit.linker import RingLinker
 from gatepost.audit.search import read
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.configuration import config_option, fit_for, nearest, visible

@@ -30,7 +30,6 @@ from gatepost.storage.audit import AuditDraft, Batch, ChainHead, Linker, Stored
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_JOURNALS
 from gatepost.storage.sql.sqlite import JOURNAL, check_file, overwrite
-from gatepost.storage.sql.tables import escaped, restored
 
 ALLOCATED = 1_048_576
 """Bytes by which the file grows: to synchronise a file that has grown takes longer."""
@@ -72,7 +71,7 @@ class _StoredDraft(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.encode
-_decode = msgspec.msgpack.Decoder(list[tuple[str, Stored, list[_StoredDraft]]]).decode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, Stored, list[_StoredDraft]]]).decode
 
 
 class Journal:
@@ -117,7 +116,7 @@ class Journal:
             if batch is self._last[0] and self._digest == self._last[1]:
                 return
             number = self._number + 1
-            content = _encode([(escaped(chain[0]), chain[1], batch[chain]) for chain in batch])
+            content = _encode([(_spelt(chain[0]), chain[1], batch[chain]) for chain in batch])
             digest = _digest(self._digest, number, content)
             self._last = batch, digest
             proof = self._linker.prove(_head(self.number, number, digest)).proof.encode()
@@ -306,6 +305,11 @@ def _head(journal: int, number: int, digest: bytes) -> ChainHead:
     return ChainHead(OF_JOURNALS, journal, number, digest, 0, "")
 
 
+def _spelt(tenant: str) -> bytes:
+    """Return a tenant's id as a journal contains it, whatever that id is."""
+    return tenant.encode("utf-8", "surrogatepass")
+
+
 def _proven(journal: int, number: int, digest: bytes, proof: str) -> ChainHead:
     return msgspec.structs.replace(_head(journal, number, digest), proof=proof)
 
@@ -318,13 +322,13 @@ def _read(content: bytes) -> Batch | None:
     """Return the batch that was encoded so; None if it cannot be one."""
     try:
         return {
-            (restored(tenant), writer): [
+            (tenant.decode("utf-8", "surrogatepass"), writer): [
                 AuditDraft(one.body, one.at, one.sort, one.side)  # type: ignore[arg-type]  # a sort
                 for one in drafts
             ]
             for tenant, writer, drafts in _decode(content)
         }
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

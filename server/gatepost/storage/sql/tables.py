@@ -52,7 +52,9 @@ class Exact(TypeDecorator[str]):
         """Undo it; return `NO_TEXT` for a value that is none."""
         if not isinstance(value, str):
             return None if value is None else NO_TEXT
-        return restored(value)
+        if "\\" not in value:
+            return value
+        return _ESCAPE.sub(_meant, value)
 
 
 def escaped(value: str) -> str:
@@ -61,11 +63,6 @@ def escaped(value: str) -> str:
         return value
     doubled = value.replace("\\", "\\\\").replace("\0", "\\0")
     return doubled.encode("utf-8", "backslashreplace").decode()
-
-
-def restored(value: str) -> str:
-    """Undo `escaped`."""
-    return _ESCAPE.sub(_meant, value) if "\\" in value else value
 
 
 _ESCAPE = re.compile(r"\\(?:([\\0])|u([0-9a-f]{4}))")
