@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from gatepost.audit.writer import AuditWriter
+from gatepost.cli.main import main
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery, AuditRow
@@ -166,6 +168,27 @@ def swapped(content: bytes) -> bytes:
     found = frames(content)
     found[1], found[2] = found[2], found[1]
     return b"".join(found)
+
+
+@pytest.mark.parametrize("with_ring", [True, False], ids=["with the ring", "without"])
+async def test_a_backup_has_what_is_not_merged(
+    log: AuditLog, file: str, tmp_path: Path, with_ring: bool
+) -> None:
+    """It needs the key ring for that, and says so."""
+    copy = tmp_path / "copy.db"
+    settings = 'resource = "http://127.0.0.1:8000/mcp"\n'
+    settings += f'[storage]\ndatabase = "{file}"\n'
+    if with_ring:
+        settings += f'[keys]\nring = "file:{tmp_path / "keyring.json"}"\n'
+    (tmp_path / "gatepost.toml").write_text(settings)
+    arguments = ["backup", str(copy), "--config", str(tmp_path / "gatepost.toml")]
+    told = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    async with audit_log(f"sqlite:///{copy}", log.keyring) as copied:
+        found, seen = await numbers(copied), await copied.verify()
+
+    assert told.exit_code == 0, told.output
+    assert ("may be missing" in told.output) != with_ring
+    assert (found, seen.bad) == ([1, 2, 3, 4, 5] if with_ring else [1], None)
 
 
 FILE: dict[str, Callable[[bytes], bytes]] = {

@@ -245,3 +245,24 @@ async def test_a_sqlite_file_is_migrated_at_the_start(tmp_path: Path) -> None:
 
     assert await schema.revision(records.database) == REVISION
     await records.aclose()
+
+
+async def test_batches_that_are_left_are_not_dropped(tmp_path: Path) -> None:
+    """A killed server of revision 0004 may have left some; the refusal says what to do."""
+    before = tmp_path / "before"
+    shutil.copytree(schema.SCRIPTS, before, ignore=shutil.ignore_patterns("__pycache__"))
+    (before / "versions" / "0005_journals.py").unlink()
+    url = f"sqlite:///{tmp_path}/records.db"
+    database = database_of(url)
+    await schema.migrate(database, before)
+    await database.aclose()
+    with closing(sqlite3.connect(tmp_path / "records.db")) as file:
+        file.execute("INSERT INTO audit_batches VALUES ('', 1, 1, x'', x'', x'')")
+        file.commit()
+    with pytest.raises(StoreRefused, match="start the version that wrote them once more"):
+        await migrate(url)
+    with closing(sqlite3.connect(tmp_path / "records.db")) as file:
+        file.execute("DELETE FROM audit_batches")
+        file.commit()
+
+    assert (await migrate(url)).after == REVISION
