@@ -1,13 +1,13 @@
 """The hourly sums of audit records in SQL: the statements that add to them, and reading them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import bindparam, delete, func, literal_column, select
 
 from gatepost.storage.audit import Count, Segment
-from gatepost.storage.audit_segments import MOST_COUNTS, read_counts
+from gatepost.storage.audit_segments import HOUR_MS, MOST_COUNTS, read_counts
 from gatepost.storage.audit_sums import KEPT_MS, SUMMED, Sums, sorted_counts, sums_of
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
@@ -43,6 +43,14 @@ def only_sort(counts: str) -> tuple[str | int, ...] | None:
         return None
     sort, number = found[0]
     return *map(escaped, sort), number
+
+
+def rows_of_chain(tenant: str, writer: int, made: Sequence[Segment]) -> list[tuple[Any, ...]]:
+    """Return the rows that segments of one chain add to its sums, as `rows_of` does."""
+    if len(made) == 1 and (sort := only_sort(made[0].counts)) is not None:  # nearly always
+        hour = made[0].since - made[0].since % HOUR_MS
+        return [(tenant, hour, writer, *sort, (hour + KEPT_MS) / 1000)]
+    return rows_of(tenant, writer, sums_of(made))
 
 
 def rows_of_segments(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any, ...]]:

@@ -86,8 +86,8 @@ class Journal:
         """Whether batches can be appended; if not, `take` and `open` are due."""
         self.frames: deque[Frame] = deque()
         """Those that are not known to be merged."""
-        self.unmerged = 0
-        """Their bytes."""
+        # The bytes of all frames, and of those that are merged; each is counted by one thread.
+        self._appended = self._forgotten = 0
         self.merged = ChainHead(OF_JOURNALS, 0, 0, b"", 0, "")
         """The end of what is merged, as this process knows it."""
         self.position = 0
@@ -98,6 +98,11 @@ class Journal:
         self._number, self._digest = 0, b""
         self._last: tuple[Batch | None, bytes] = None, b""
         """The last batch that was to be appended, and the digest of its frame."""
+
+    @property
+    def unmerged(self) -> int:
+        """Return the bytes of the frames that are not known to be merged."""
+        return self._appended - self._forgotten
 
     def append(self, batch: Batch) -> None:
         """
@@ -123,7 +128,7 @@ class Journal:
             header = _HEADER.pack(_MAGIC, len(content), len(proof), number, digest)
             size = self._write(b"".join((header, proof, content)))
             self.position += size
-            self.unmerged += size
+            self._appended += size
             self.frames.append(Frame(number, digest, self.position, size, batch))
             self._number, self._digest = number, digest
 
@@ -190,7 +195,7 @@ class Journal:
         frames = [*frames_behind(self._file, merged, self._linker)]
         last = frames[-1] if frames else None
         self.merged, self.frames = merged, deque(frames)
-        self.unmerged = sum(one.size for one in frames)
+        self._appended, self._forgotten = sum(one.size for one in frames), 0
         self.position = merged.pruned if last is None else last.end
         self._number = merged.number if last is None else last.number
         self._digest = merged.hash if last is None else last.digest
@@ -211,7 +216,7 @@ class Journal:
         known = []
         while self.frames and self.frames[0].number <= merged.number:
             known.append(self.frames.popleft())
-            self.unmerged -= known[-1].size
+            self._forgotten += known[-1].size
         self.merged = merged
         return known
 

@@ -32,10 +32,9 @@ from gatepost.storage.audit import (
     Sign,
 )
 from gatepost.storage.audit_segments import Damaged, remainder
-from gatepost.storage.audit_sums import sums_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_JOURNALS, stored_head
-from gatepost.storage.sql.audit_sums import rows_of
+from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import ANSWER_S, told
 from gatepost.storage.sql.sqlite import check_file, connect, journals, overwrite
 from gatepost.storage.sql.sqlite_audit_journal import (
@@ -108,17 +107,14 @@ class SqliteConnection:
     def extend(self, execute: Execute, batch: Batch, link: Link) -> None:
         """Add a batch to the tables, within a transaction."""
         names = {chain: (escaped(chain[0]), chain[1]) for chain in batch}
-        found = heads_of(execute, [*names.values()])
         segments: list[tuple[str, Segment]] = []
         heads: list[tuple[Any, ...]] = []
         sums: list[tuple[Any, ...]] = []
-        for chain, drafts in batch.items():
+        for chain, before in shown(execute, names):
             key = names[chain]
-            row = found.get(key)
-            before = None if row is None else stored_head((chain[0], *row[1:]))
-            made, head = link(chain, shown(execute, chain, before), drafts)
+            made, head = link(chain, before, batch[chain])
             segments += [(key[0], one) for one in made]
-            sums += rows_of(*key, sums_of(made))
+            sums += rows_of_chain(*key, made)
             heads.append((*key, *astuple(head)[2:]))
         put(execute, segments, heads, sums)
         self._uncopied += sum(CHAIN_BYTES + len(one.records) for _, one in segments)

@@ -1,7 +1,7 @@
 """The statements that read and move audit records in a SQLite file, over the driver itself."""
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 
 from gatepost.storage.audit import ChainHead, ChainKey, Checkpoint, Segment
 from gatepost.storage.audit_segments import end_of
-from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint
+from gatepost.storage.sql.audit_heads import TOO_HIGH, is_beyond, stored_checkpoint, stored_head
 from gatepost.storage.sql.audit_sums import ADDED
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
@@ -30,10 +30,6 @@ _END = [column.name for column in AUDIT_HEADS.columns]
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _CHECKPOINT = [column.name for column in AUDIT_CHECKPOINTS.columns]
 _MOVED = ", ".join(f"{name} = excluded.{name}" for name in _END[2:])
-_NEWEST_RECORDS = (
-    "SELECT last, first FROM audit_segments WHERE tenant = ? AND writer = ? AND first < ? "
-    "ORDER BY first DESC LIMIT 1"
-)
 _OF_CHAIN = f"SELECT {', '.join(_SEGMENT)} FROM audit_segments WHERE tenant = ? AND writer = ? "  # noqa: S608  # our names
 _SEGMENT_AT = f"{_OF_CHAIN} AND first = ?"
 _SEGMENTS_BEHIND = f"{_OF_CHAIN} AND last > ? ORDER BY first"
@@ -56,6 +52,18 @@ def _heads(size: int) -> str:
         f"FROM (VALUES {', '.join(['(?, ?)'] * size)}) AS wanted "
         "CROSS JOIN audit_heads AS head "
         "ON head.tenant = wanted.column1 AND head.writer = wanted.column2"
+    )
+
+
+@cache
+def _newest(size: int) -> str:
+    return (
+        "SELECT newest.tenant, newest.writer, newest.last, newest.first "  # noqa: S608  # our number
+        f"FROM (VALUES {', '.join(['(?, ?)'] * size)}) AS wanted "
+        "CROSS JOIN audit_segments AS newest "
+        "ON newest.tenant = wanted.column1 AND newest.writer = wanted.column2 AND newest.first = ("
+        "SELECT max(first) FROM audit_segments AS one WHERE one.tenant = wanted.column1 "
+        f"AND one.writer = wanted.column2 AND one.first < {TOO_HIGH})"
     )
 
 
@@ -91,14 +99,23 @@ def segments_behind(execute: Execute, chain: ChainKey, after: int) -> list[Segme
     return [Segment(*row[1:]) for row in rows]
 
 
-def shown(execute: Execute, chain: ChainKey, head: ChainHead | None) -> ChainHead | None:
-    """Return the end of a chain that records are added after, as `audit_heads.shown` does."""
-    key = escaped(chain[0]), chain[1]
-    newest = execute(_NEWEST_RECORDS, (*key, TOO_HIGH))
-    if not newest or not is_beyond(newest[0], head):
-        return head
-    (row,) = execute(_SEGMENT_AT, (*key, newest[0][1]))
-    return end_of(chain, head, Segment(*row[1:]))
+def shown(
+    execute: Execute, chains: Mapping[ChainKey, Key]
+) -> Iterator[tuple[ChainKey, ChainHead | None]]:
+    """Yield the end of each chain that records are added after, as `audit_heads.shown` does."""
+    keys = [*chains.values()]
+    heads = heads_of(execute, keys)
+    newest: dict[Key, Sequence[Any]] = {}
+    for part in _parts(keys):
+        rows = execute(_newest(len(part)), [one for key in part for one in key])
+        newest |= {(row[0], row[1]): row[2:] for row in rows}
+    for chain, key in chains.items():
+        row = heads.get(key)
+        head = None if row is None else stored_head((chain[0], *row[1:]))
+        if key in newest and is_beyond(newest[key], head):
+            (segment,) = execute(_SEGMENT_AT, (*key, newest[key][1]))
+            head = end_of(chain, head, Segment(*segment[1:]))
+        yield chain, head
 
 
 def put(
