@@ -66,6 +66,13 @@ async def mislabel(ctx: CallContext) -> str:
     return "never"
 
 
+@pack.tool()
+async def name_a_list(ctx: CallContext) -> str:
+    """Name a logger that is no text."""
+    await ctx.log("error", "x", logger=["hidden"])  # type: ignore[arg-type]
+    return "never"
+
+
 @pytest.fixture
 def client() -> EndpointClient:
     return EndpointClient([*pack.tools.values(), *fixture.pack.tools.values()])
@@ -152,6 +159,14 @@ async def test_lg_06_no_failure_is_told_in_messages(client: EndpointClient) -> N
     assert b"not told" not in response.body
     assert told(response)[-1] == {"level": "info", "data": None}
     assert response.events[-1]["result"]["isError"] is True
+
+
+async def test_a_logger_that_is_no_text_fails_unsent(client: EndpointClient) -> None:
+    """Only text is searched for secrets."""
+    response = await call(client, "name_a_list", "debug")
+
+    assert response.json["result"]["isError"] is True
+    assert "hidden" not in response.body.decode()
 
 
 async def test_a_level_that_there_is_not_is_the_authors_mistake(client: EndpointClient) -> None:

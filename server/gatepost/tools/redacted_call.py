@@ -224,13 +224,15 @@ class RedactedCall(msgspec.Struct):
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send a log message without secrets."""
+        if not isinstance(logger, str | None):
+            raise TypeError("the logger of a log message is text")  # else it is not searched
         with suppress(*UNENCODABLE):  # no JSON: sending it fails
             encoded = _encode(data, enc_hook=_shown)
             if self.logged is None:
                 self.logged = RedactedStream()
             clean = await self._search(encoded, self.logged.document, encoded)
             data = data if clean is encoded else Raw(clean)
-        if isinstance(logger, str):
+        if logger is not None:
             logger = self.now().clean(logger)
         await self.call.client.log(level, data, logger)
 
