@@ -15,6 +15,7 @@ no tenant, the number of the journal as the writer, the last frame's number and 
 import fcntl
 import os
 import struct
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -39,8 +40,6 @@ CLOSING_S = 1.0
 _MAGIC = b"GPA1"
 _HEADER = struct.Struct("<4sIHQ32s")
 """The magic, the bytes of the batch and of the proof, the number, and the digest."""
-# On macOS, data that is only synchronised may still be in the memory of the disk.
-_FULL = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 class Busy(StoreUnavailable):
@@ -151,9 +150,9 @@ class Journal:
 
     def _allocate(self, end: int) -> None:
         size = max(ALLOCATED, end - self._allocated)
-        # Not every file system can do that, and on macOS no call of Python does.
-        with suppress(OSError, AttributeError):
-            os.posix_fallocate(self._file, self._allocated, size)
+        if sys.platform != "darwin":
+            with suppress(OSError):  # not every file system can do that
+                os.posix_fallocate(self._file, self._allocated, size)
         self._allocated += size
 
     @contextmanager
@@ -366,7 +365,8 @@ def _locked(name: str, beside: str) -> int:
 
 
 def _synchronise(file: int) -> None:
-    if _FULL is not None:
-        fcntl.fcntl(file, _FULL)
+    if sys.platform == "darwin":
+        # What is only synchronised may still be in the memory of the disk.
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(file)
