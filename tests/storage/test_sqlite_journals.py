@@ -221,7 +221,10 @@ async def test_a_batch_that_failed_is_written_once(
             await file.audit.write(batch, link)
     if merged:
         await other.audit.settle()
+    calls = Calls(monkeypatch, "pwrite", "fdatasync")
     await file.audit.write(batch, link)
+    assert calls.made[-1] == "fdatasync"
+    assert "pwrite" in calls.made  # to synchronise again what failed once would do nothing
     await write(file, acme=1)
     await other.aclose()
 

@@ -37,6 +37,9 @@ ALLOCATED = 1_048_576
 CLOSING_S = 1.0
 """How long a stop waits for a batch that is being appended."""
 
+MOST_BYTES = 67_108_864
+"""Bytes of a journal that are looked through; none becomes so large."""
+
 _MAGIC = b"GPA1"
 _HEADER = struct.Struct("<4sIHQ32s")
 """The magic, the bytes of the batch and of the proof, the number, and the digest."""
@@ -205,7 +208,10 @@ class Journal:
         # What follows was never acknowledged, or is older.
         os.ftruncate(self._file, self.position)
         self._allocated = self.position
-        # The last frame may be one that could not be synchronised.
+        # The last frame may be one that could not be synchronised. The system may then take it for
+        # written and forget it, so it is written again.
+        begin = merged.pruned
+        os.pwrite(self._file, os.pread(self._file, self.position - begin, begin), begin)
         _synchronise(self._file)
         self.is_ready = True
         return is_damaged
@@ -267,7 +273,7 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     Such a process was writing at most one frame, so another one behind it proves that somebody has
     changed the journal, or the row that says how far it is merged.
     """
-    size = max(os.fstat(file).st_size - last.pruned, 0)
+    size = min(max(os.fstat(file).st_size - last.pruned, 0), MOST_BYTES)
     rest = os.pread(file, size, last.pruned)
     at = rest.find(_MAGIC)
     while 0 <= at <= len(rest) - _HEADER.size:
