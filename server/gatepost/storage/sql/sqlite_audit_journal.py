@@ -180,6 +180,8 @@ class Journal:
             name = f"{self._path}{JOURNAL}{number}"
             try:
                 file = _locked(name, self._path)
+                if file >= 0:
+                    _synchronise_folder(name)
             except OSError as error:
                 reason = f"the journal {name} cannot be opened: {error.strerror}"
                 raise StoreUnavailable(reason) from None
@@ -368,6 +370,15 @@ def _locked(name: str, beside: str) -> int:
         os.close(file)
         raise
     return file
+
+
+def _synchronise_folder(name: str) -> None:
+    """Have a file that is new be found again after a loss of power."""
+    folder = os.open(os.path.dirname(name) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _synchronise(file: int) -> None:
