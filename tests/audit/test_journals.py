@@ -20,6 +20,7 @@ from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery, AuditRow
 from gatepost.storage.backends import open_records
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_writer
 from gatepost.storage.sql.sqlite import empty_log
 from gatepost.tools.redaction import Redaction
@@ -113,6 +114,14 @@ async def test_a_stop_leaves_nothing_in_the_journal(log: AuditLog, file: str) ->
 
     assert count(file, "segments") == 3
     assert not journal(file).read_bytes().strip(b"\0")
+
+
+async def test_a_closed_store_says_so(log: AuditLog) -> None:
+    """It acknowledges nothing any more."""
+    await log.records.audit.aclose()  # type: ignore[attr-defined]  # of SQLite
+
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await log.unmerged()
 
 
 async def test_erasure_reaches_what_is_not_merged(log: AuditLog, file: str) -> None:
@@ -278,6 +287,7 @@ KILLED = """
 import asyncio, os, signal, sys
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_writer
 from tests.audit.conftest import AuditLog
 sqlite_audit_writer.IDLE_S = sqlite_audit_writer.MERGED_S = 60.0
