@@ -1,7 +1,6 @@
 """Programs under test: started, their output collected, waited for with a bound, stopped."""
 
 import atexit
-import contextlib
 import gc
 import importlib
 import json
@@ -50,7 +49,7 @@ class ForkedProcess:
         looking = select.poll()
         looking.register(self._status, select.POLLIN)
         if not looking.poll(None if timeout_s is None else timeout_s * 1000):
-            raise TimeoutError
+            raise subprocess.TimeoutExpired("a fork", timeout_s or 0)
         return int(self._status.readline())
 
     def poll(self) -> int | None:
@@ -63,10 +62,7 @@ class ForkedProcess:
         """Its exit code, minus the number of the signal that ended it; TimeoutExpired."""
         with self._asking:
             if self.returncode is None:
-                try:
-                    self.returncode = self._told(timeout)
-                except TimeoutError:
-                    raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
+                self.returncode = self._told(timeout)
                 self._status.close()
         return self.returncode
 
@@ -92,11 +88,11 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair()
-        self._settings = _settings(environment())
+        self._settings = _settings(python_environment())
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno())],
-                env=environment(),
+                env=python_environment(),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -134,21 +130,10 @@ class ForkServer:
 def fork_server() -> ForkServer:
     """The one of this process, started when it is first wanted."""
     with _STARTING:
-        return _fork_server()
+        return _FORK_SERVER()
 
 
-@cache
-def _fork_server() -> ForkServer:
-    return ForkServer()
-
-
-_STARTING = threading.Lock()
-
-
-def environment() -> dict[str, str]:
-    """Ours with this run's import path, so that an uninstalled checkout works too."""
-    path = os.pathsep.join(path for path in sys.path if path)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+_FORK_SERVER, _STARTING = cache(ForkServer), threading.Lock()
 
 
 def _settings(env: Mapping[str, str]) -> dict[str, str]:
@@ -170,7 +155,29 @@ def main(number: int) -> None:
         time.tzset()
         sys.path[0] = task["cwd"]
         sys.argv = task["words"]
-        runpy.run_module(task["words"][0], run_name="__main__", alter_sys=True)
+        _run(task["words"][0])
+
+
+def _run(module: str) -> None:
+    """
+    Run a module as the program, and end as interpreters do, except that nothing is taken apart.
+
+    That would copy every page shared with the first process: it takes longer than a server's start.
+    """
+    code: object = None
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+    if code is None or isinstance(code, int):
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        # For words that find no room, the interpreter's own end has an exit code.
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit((code or 0) & 0xFF)
+    sys.exit(code)
 
 
 def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
@@ -203,8 +210,7 @@ def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
                 os.dup2(end, place)
             link.detach()
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-            task: dict[str, Any] = json.loads(data)
-            return task
+            return dict(json.loads(data))
         for end in ends[:3]:
             os.close(end)
         children[pid] = ends[3]
@@ -238,7 +244,8 @@ def free_port() -> int:
 
 def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Our environment with this run's import path, so that an uninstalled checkout works too."""
-    return environment() | dict(extra or {})
+    path = os.pathsep.join(path for path in sys.path if path)
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **(extra or {})}
 
 
 class Process:
@@ -262,14 +269,12 @@ class Process:
         self._lines: dict[str, list[str]] = {"out": [], "err": []}
         self._seen = 0
         self.process = _started(command, env=env, cwd=cwd, user=user)
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self._readers = [
-            threading.Thread(target=self._read, args=("out", self.process.stdout), daemon=True),
-            threading.Thread(target=self._read, args=("err", self.process.stderr), daemon=True),
-        ]
-        for reader in self._readers:
+        self._readers = []
+        for name, pipe in (("out", self.process.stdout), ("err", self.process.stderr)):
+            assert pipe is not None
+            reader = threading.Thread(target=self._read, args=(name, pipe), daemon=True)
             reader.start()
+            self._readers.append(reader)
 
     def _read(self, name: str, pipe: IO[str]) -> None:
         for line in pipe:
@@ -301,9 +306,8 @@ class Process:
         with self._changed:
             while (found := find()) is None:
                 # Looked at again below: a program may print its last words and end at once.
-                ended = self.process.poll() is not None and not any(
-                    reader.is_alive() for reader in self._readers
-                )
+                reading = any(reader.is_alive() for reader in self._readers)
+                ended = not reading and self.process.poll() is not None
                 left = deadline - time.monotonic()
                 if ended or left <= 0:
                     why = f"ended with {self.process.returncode}" if ended else f"{timeout_s} s"
@@ -345,24 +349,20 @@ class Process:
 
     def stop(self, *, with_signal: int = signal.SIGTERM, timeout_s: float = 15) -> int:
         """Ask it to end and answer its exit code; one that does not end in time is an error."""
-        if self.process.poll() is None:
-            self.process.send_signal(with_signal)
+        self.process.send_signal(with_signal)
         try:
-            code = self.process.wait(timeout_s)
+            return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(5)
-            raise AssertionError(
-                f"{self.command} did not end in {timeout_s} s:\n{self._tail()}"
-            ) from None
+            late = f"{self.command} did not end in {timeout_s} s:\n{self._tail()}"
+            raise AssertionError(late) from None
         finally:
             self._close()
-        return code
 
     def kill(self) -> None:
         """End it in any case, for cleaning up after a failure."""
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait(5)
         self._close()
 
@@ -372,7 +372,7 @@ class Process:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 # What was written to one that had ended already is still in the pipe's buffer.
-                with contextlib.suppress(BrokenPipeError):
+                with suppress(BrokenPipeError):
                     pipe.close()
 
 

@@ -60,7 +60,11 @@ SETTINGS = {
     "autovacuum": "off",
     "max_connections": "200",
     "listen_addresses": "127.0.0.1",
+    # In memory, the log of what was written must not grow as it may on a disk.
+    "max_wal_size": "128MB",
 }
+MEMORY, MEMORY_BYTES = "/dev/shm", 2_000_000_000  # noqa: S108 - it makes a folder of its own
+"""Where files are in memory, and the free room below which PostgreSQL keeps to the disk."""
 
 
 class Postgres:
@@ -75,6 +79,7 @@ class Postgres:
         self.port = free_port()
         self._numbers = count(1)
         self._folder = Path(tempfile.mkdtemp(prefix="gatepost-postgres-"))
+        self._data = Path(tempfile.mkdtemp(prefix="gatepost-postgres-", dir=_memory()))
         self._programs = _installed() / PACKAGE / VERSION_FOLDER / "bin"
         self._user: str | None = None
         self._process: Process | None = None
@@ -85,10 +90,11 @@ class Postgres:
             self._programs = _copied(self._folder)
             nobody = pwd.getpwnam("nobody")
             os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
+            os.chown(self._data, nobody.pw_uid, nobody.pw_gid)
 
     def start(self) -> None:
         """Make the cluster if there is none yet, and serve it; returns when it answers."""
-        if (self._folder / "data").exists():
+        if any(self._data.iterdir()):
             assert self._listens()
             return
         self._make()
@@ -99,7 +105,7 @@ class Postgres:
     def _listens(self) -> bool:
         """Start the server; whether its port was free."""
         options = [f"-c{name}={value}" for name, value in SETTINGS.items()]
-        where = ["-D", str(self._folder / "data"), "-k", str(self._folder), "-p", str(self.port)]
+        where = ["-D", str(self._data), "-k", str(self._folder), "-p", str(self.port)]
         self._process = Process(
             [str(self._programs / "postgres"), *where, *options], env=_QUIET, user=self._user
         )
@@ -145,6 +151,7 @@ class Postgres:
             # In order: a killed server gives its shared memory to nobody.
             self._process.stop(with_signal=signal.SIGINT)
         shutil.rmtree(self._folder)
+        shutil.rmtree(self._data)
 
     @contextlib.contextmanager
     def database(self, *, like: str = "template0") -> Iterator[str]:
@@ -193,20 +200,10 @@ class Postgres:
     def _make(self) -> None:
         secret = self._folder / "password"
         secret.write_text(POSTGRES_PASSWORD)
-        command = [str(self._programs / "initdb"), "-D", str(self._folder / "data")]
-        options = [
-            "-U",
-            POSTGRES_USER,
-            "--pwfile",
-            str(secret),
-            "-A",
-            "scram-sha-256",
-            # A connection costs a hundredth of what it costs with the usual 4,096.
-            "-c",
-            "scram_iterations=1",
-            "-E",
-            "utf8",
-        ]
+        command = [str(self._programs / "initdb"), "-D", str(self._data)]
+        options = ["-U", POSTGRES_USER, "--pwfile", str(secret), "-A", "scram-sha-256"]
+        # A connection costs a hundredth of what it costs with the usual 4,096.
+        options += ["-E", "utf8", "-c", "scram_iterations=1"]
         done = subprocess.run(
             [*command, *options, "--no-locale", "--no-sync", "--no-instructions"],
             check=False,
@@ -222,6 +219,12 @@ class Postgres:
 _DISCONNECT = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()"""
 _QUIET = {"LC_ALL": "C", "PATH": os.environ.get("PATH", "")}
+
+
+def _memory() -> str | None:
+    """Where files are in memory: a database is made in a fifth of the time. None: nowhere."""
+    room = shutil.disk_usage(MEMORY).free if Path(MEMORY).is_dir() else 0
+    return MEMORY if room >= MEMORY_BYTES else None
 
 
 def _installed() -> Path:

@@ -23,6 +23,13 @@ ENDS = {
     "by itself": "",
     "with a code": "sys.exit(7)",
     "with a sentence": "sys.exit('no')",
+    "with an odd code": "sys.exit(-2)",
+    "after its threads": """
+import concurrent.futures, threading
+concurrent.futures.ThreadPoolExecutor().submit(lambda: print("the pool")).result()
+threading.Thread(target=lambda: (threading.main_thread().join(), print("the thread"))).start()
+""",
+    "without room for its words": "sys.stdout = open('/dev/full', 'w'); sys.exit(7)",
     "at once": "os._exit(3)",
     "killed": "os.kill(os.getpid(), 9)",
     "told to end": "os.kill(os.getpid(), 15)",

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, paddin
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.x509.oid import NameOID
 
+RSA_KEYS = Path(__file__).parents[2] / ".pytest_cache/rsa-keys"
 HASHES = {"256": hashes.SHA256(), "384": hashes.SHA384(), "512": hashes.SHA512()}
 
 
@@ -50,8 +52,23 @@ def number(value: int, size: int | None = None) -> str:
 
 @cache
 def rsa_key(name: str = "main", bits: int = 2048, exponent: int = 65537) -> rsa.RSAPrivateKey:
-    """One RSA key per name, made once per run."""
-    return rsa.generate_private_key(public_exponent=exponent, key_size=bits)
+    """One RSA key per name: a file, since to make one takes a tenth of a second."""
+    file = RSA_KEYS / f"{name}-{bits}-{exponent}.der"
+    if file.exists():
+        # The checks of what was read would take as long as to make another one.
+        key = serialization.load_der_private_key(
+            file.read_bytes(), None, unsafe_skip_rsa_key_validation=True
+        )
+        assert isinstance(key, rsa.RSAPrivateKey)
+        return key
+    key = rsa.generate_private_key(public_exponent=exponent, key_size=bits)
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    RSA_KEYS.mkdir(parents=True, exist_ok=True)
+    # Whole at once: other processes of the run may look for it.
+    whole = file.with_name(f"{file.name}.{os.getpid()}")
+    whole.write_bytes(key.private_bytes(serialization.Encoding.DER, *form))
+    whole.replace(file)
+    return key
 
 
 @cache

@@ -30,9 +30,16 @@ class SourceWatch(threading.Thread):
         self._files = [file.resolve() for file in files]
         self._changed = changed
         self._ended = threading.Event()
+        self._first: Stamps = {}
+
+    def start(self) -> None:
+        """Begin to watch; every later change is noticed."""
+        # Here, since the thread may have its turn only after the server is ready.
+        self._first = self._stamps()
+        super().start()
 
     def run(self) -> None:
-        told = before = self._stamps()
+        told = before = self._first
         while not self._ended.wait(POLL_S):
             now = self._stamps()
             # An editor may write a file in several steps.
