@@ -130,7 +130,7 @@ def run(
 ) -> list[Sample]:
     """Measure each number of replicas in turn, several times."""
     samples = []
-    with Postgres.running() as postgres:
+    with Postgres.running(in_memory=False) as postgres:
         site = Site(folder, issuer, postgres)
         for _ in range(rounds):
             for number in NUMBERS:

@@ -16,20 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.audit.chain import RingLinker
-from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.backends import open_records
-from gatepost.storage.records import Records
 from gatepost.storage.sql.records import opened
 from gatepost.storage.sql.tables import METADATA
 from tests.support.processes import Process, free_port
-
-
-async def records_beside_servers(url: str) -> Records:
-    """The records of a database that servers write to, with those that they have not merged."""
-    records = await open_records(url)
-    records.audit.attach(RingLinker(KeyRing.ephemeral()))
-    return records
 
 
 def sqlite_url(folder: Path) -> str:
@@ -75,11 +64,12 @@ class Postgres:
     reach wherever the environment is installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_memory: bool = True) -> None:
         self.port = free_port()
         self._numbers = count(1)
         self._folder = Path(tempfile.mkdtemp(prefix="gatepost-postgres-"))
-        self._data = Path(tempfile.mkdtemp(prefix="gatepost-postgres-", dir=_memory()))
+        where = _memory() if in_memory else None
+        self._data = Path(tempfile.mkdtemp(prefix="gatepost-postgres-", dir=where))
         self._programs = _installed() / PACKAGE / VERSION_FOLDER / "bin"
         self._user: str | None = None
         self._process: Process | None = None
@@ -117,9 +107,9 @@ class Postgres:
 
     @classmethod
     @contextlib.contextmanager
-    def running(cls) -> Iterator["Postgres"]:
+    def running(cls, *, in_memory: bool = True) -> Iterator["Postgres"]:
         """A server for the time of a block; nothing of it is left behind."""
-        server = cls()
+        server = cls(in_memory=in_memory)
         try:
             server.start()
             yield server
@@ -331,7 +321,7 @@ DATABASES = 10_000
 class Valkey:
     """A Valkey server on loopback, with a password; nothing of it reaches the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_memory: bool = True) -> None:
         self.port = free_port()
         self._numbers = count(1)
         self._folder = Path(tempfile.mkdtemp(prefix="gatepost-valkey-"))
