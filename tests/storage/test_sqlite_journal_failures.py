@@ -1,5 +1,6 @@
 """Disks and commits that fail while batches are appended to a journal of a SQLite file."""
 
+import asyncio
 import errno
 import os
 import sqlite3
@@ -11,12 +12,15 @@ import pytest
 
 from gatepost.audit.chain import RingLinker
 from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite import QueuedConnection, connect
+from gatepost.storage.sql.sqlite_audit_journal import has_more
 from tests.storage.test_audit import draft, link
+from tests.support.measuring import capture_logs
 
 LONG = 20.0
 RING = KeyRing.ephemeral()
@@ -174,3 +178,51 @@ async def test_the_name_of_a_journal_is_durable_before_a_batch(
     await write(file, 7)
 
     assert path.parent in synchronised
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_an_unexpected_error_of_a_merge_is_an_outage(
+    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise batches were acknowledged, and nothing would merge them."""
+    await write(file, 7)
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, capture_logs() as logged:
+        patch.setattr(merger_module, "heads_of", fail)
+        patch.setattr(module, "IDLE_S", 0.01)
+        vars(file.audit)["_merging"].wake()
+        async with asyncio.timeout(LONG):
+            while not file.audit.is_failing:
+                await asyncio.to_thread(int)
+        with pytest.raises(MemoryError):
+            await write(file, 8)
+    await write(file, 8)
+
+    assert [one["reason"] for one in logged if one["event"] == "audit_not_merged"] == [
+        "an unexpected error"
+    ]
+    assert not file.audit.is_failing
+    assert len(await kinds(file)) == 2
+
+
+class CountingLinker(RingLinker):
+    """Counts the proofs that it was asked for."""
+
+    proofs: int = 0
+
+    def proves(self, head: ChainHead) -> bool:
+        self.proofs += 1
+        return super().proves(head)
+
+
+def test_an_argument_costs_no_proofs(tmp_path: Path) -> None:
+    """A caller whose text looks like headers does not keep the next process from its start."""
+    held, linker = tmp_path / "journal", CountingLinker(RING)
+    held.write_bytes(b"GPA1" + b"x" * 50 + b"GPA1 \xc3\xa4" * 10_000)
+    with held.open("rb") as opened_file:
+        found = has_more(opened_file.fileno(), ChainHead("", 1, 0, b"", 0, ""), linker)
+
+    assert (found, linker.proofs) == (False, 0)

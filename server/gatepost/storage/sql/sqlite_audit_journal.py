@@ -37,6 +37,7 @@ CLOSING_S = 1.0
 """How long a stop waits for a batch that is being appended."""
 
 _MAGIC = b"GPA1"
+_LONGEST_PROOF = 1_024
 _HEADER = struct.Struct("<4sIHQ32s")
 """The magic, the bytes of the batch and of the proof, the number, and the digest."""
 # On macOS, data that is only synchronised may still be in the memory of the disk.
@@ -283,10 +284,12 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     at = rest.find(_MAGIC)
     while 0 <= at <= len(rest) - _HEADER.size:
         _, _, length, number, digest = _HEADER.unpack_from(rest, at)
-        proof = rest[at + _HEADER.size : at + _HEADER.size + length].decode("ascii", "replace")
-        # The next one may be incomplete. In an argument of a caller, nothing is proven.
-        if number > last.number + 1 and linker.proves(_proven(last.writer, number, digest, proof)):
-            return True
+        # The next one may be incomplete. In an argument of a caller, nothing is proven, and any two
+        # characters are a longer length: a million of them must not cost a proof each.
+        if number > last.number + 1 and length <= _LONGEST_PROOF:
+            proof = rest[at + _HEADER.size : at + _HEADER.size + length].decode("ascii", "replace")
+            if linker.proves(_proven(last.writer, number, digest, proof)):
+                return True
         at = rest.find(_MAGIC, at + 1)
     return False
 
