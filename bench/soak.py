@@ -45,8 +45,13 @@ KEPT = frozenset(
     }
 )
 """Types of what is kept for so long after a session was left."""
-BOUNDED = frozenset({"gatepost.audit.record_builder.CallerFields"})
-"""Types of what a cache of a fixed size holds, which a run does not fill."""
+BOUNDED = frozenset(
+    {
+        "gatepost.audit.record_builder.CallerFields",
+        "gatepost.storage.sql.sqlite_audit_journal.Frame",
+    }
+)
+"""Types of what a cache of a fixed size holds, or waits a second to be merged."""
 FEW = 40
 """So many objects of a type may be more: caches that fill, and what has just begun."""
 MORE_MEMORY, MORE_BYTES = 1.15, 24_000_000

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from gatepost.audit.chain import RingLinker
 from gatepost.audit.search import AuditSearch
+from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from tests.deploy.conftest import PROXIES, SWITCHED_OFF, WITHIN_S, Deployment
@@ -134,6 +136,8 @@ def addresses(deployment: Deployment) -> list[str]:
 
     async def read() -> list[str]:
         records = await open_records(f"sqlite:///{deployment.folder}/gatepost.db")
+        ring = KeyRing.load(f"file:{deployment.folder}/keyring.json")
+        records.audit.attach(RingLinker(ring))  # the server may not have merged
         try:
             found = await AuditSearch(records).search("acme", AuditQuery())
             return [record.caller.peer for record in found if record.caller]

@@ -203,3 +203,27 @@ def test_an_unusable_ring_is_a_sentence(
     with pytest.raises(KeyRingError, match=sentence) as raised:
         KeyRing.load(reference)
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("made", ["signed", "authenticated", "sealed"])
+def test_another_thread_may_take_up_a_rotated_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    """What is made meanwhile names the key that made it."""
+    path, original = tmp_path / "keyring.json", module._derived
+    create(path)
+    ring = KeyRing.load(f"file:{path}")
+
+    def derived(key: module.RingKey, info: str) -> bytes:
+        if len(ring.keys) == 1:
+            rotate(path, keep=1)
+            ring.reread()
+        return original(key, info)
+
+    monkeypatch.setattr(module, "_derived", derived)
+    if made == "signed":
+        assert ring.verify("x", ring.sign("x", b"1")) == b"1"
+    elif made == "authenticated":
+        assert ring.is_authentic("x", b"1", ring.authenticate("x", b"1"))
+    else:
+        assert ring.open("x", ring.seal("x", b"1")) == b"1"

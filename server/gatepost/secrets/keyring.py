@@ -115,8 +115,8 @@ class KeyRing:
 
     def sign(self, purpose: str, payload: bytes) -> str:
         """Return the payload with its MAC, in characters that fit a header (base64url, `.`)."""
-        mac = self._mac(self.current, purpose, payload)
-        return f"{self.current.id}.{_encode(payload + mac)}"
+        key = self.current  # another thread may take up a new one meanwhile
+        return f"{key.id}.{_encode(payload + self._mac(key, purpose, payload))}"
 
     def verify(self, purpose: str, token: str) -> bytes | None:
         """Return the payload that `sign` got for the same purpose, or None."""
@@ -128,7 +128,8 @@ class KeyRing:
 
     def authenticate(self, purpose: str, payload: bytes) -> str:
         """Return the MAC of a payload, for a reader that has the payload; letters as in `sign`."""
-        return f"{self.current.id}.{_encode(self._mac(self.current, purpose, payload))}"
+        key = self.current
+        return f"{key.id}.{_encode(self._mac(key, purpose, payload))}"
 
     def is_authentic(self, purpose: str, payload: bytes, token: str) -> bool:
         """Return whether *token* is what `authenticate` returned for this purpose and payload."""
@@ -149,9 +150,9 @@ class KeyRing:
 
         *context* is not inside: `open` must be given the same again. Letters as in `sign`.
         """
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        sealed = self._cipher(self.current, purpose).encrypt(nonce, payload, context)
-        return f"{self.current.id}.{_encode(nonce + sealed)}"
+        key, nonce = self.current, secrets.token_bytes(NONCE_BYTES)
+        sealed = self._cipher(key, purpose).encrypt(nonce, payload, context)
+        return f"{key.id}.{_encode(nonce + sealed)}"
 
     def open(self, purpose: str, token: str, *, context: bytes = b"") -> bytes | None:
         """Return the payload that `seal` got for the same purpose and context, or None."""

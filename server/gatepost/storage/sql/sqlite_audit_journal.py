@@ -26,11 +26,11 @@ from typing import Annotated
 
 import msgspec
 
-from gatepost.permissions import close_to_others
 from gatepost.storage.audit import AuditDraft, Batch, ChainHead, Linker, Stored
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_JOURNALS
 from gatepost.storage.sql.sqlite import JOURNAL, check_file, overwrite
+from gatepost.storage.sql.sqlite_audit_files import keep_copy, locked, synchronise_folder
 
 ALLOCATED = 1_048_576
 """Bytes by which the file grows: to synchronise a file that has grown takes longer."""
@@ -41,6 +41,7 @@ MOST_BYTES = 67_108_864
 """Bytes of a journal that are looked through; none becomes so large."""
 
 _MAGIC = b"GPA1"
+_LONGEST_PROOF = 1_024
 _HEADER = struct.Struct("<4sIHQ32s")
 """The magic, the bytes of the batch and of the proof, the number, and the digest."""
 
@@ -83,7 +84,7 @@ class Journal:
         self._path, self._linker = path, linker
         self._lock = threading.Lock()
         self.number = 0
-        """Which journal it is, from 1; 0: none is locked yet."""
+        """Which journal `frames` are in, from 1; 0: none is open yet."""
         self.is_ready = False
         """Whether batches can be appended; if not, `take` and `open` are due."""
         self.frames: deque[Frame] = deque()
@@ -95,6 +96,8 @@ class Journal:
         self.position = 0
         """The offset behind the last frame."""
         self._name, self._file, self._allocated = "", -1, 0
+        self._locked = 0
+        """The number of the journal that is locked."""
         self._opened = {path: os.stat(path)}
         """The database and the journal."""
         self._number, self._digest = 0, b""
@@ -140,9 +143,7 @@ class Journal:
         try:
             if end > self._allocated:
                 self._allocate(end)
-            written = 0
-            while written < len(frame):
-                written += os.pwrite(self._file, frame[written:], self.position + written)
+            _put(self._file, frame, self.position)
             _synchronise(self._file)
         except OSError as error:
             # It may be there all the same, and another process may merge it.
@@ -168,55 +169,65 @@ class Journal:
         finally:
             self._lock.release()
 
-    def take(self) -> None:
-        """Lock the first journal that no other process has, if need be; raises StoreUnavailable."""
+    def take(self) -> int:
+        """
+        Return the number of the journal that is locked.
+
+        If there is none, or it was removed, lock the first that no other process has. Raises
+        StoreUnavailable.
+        """
         with suppress(OSError):
             if self._file >= 0 and os.path.samestat(os.stat(self._name), os.fstat(self._file)):
-                return
+                return self._locked
         if self._file >= 0:  # somebody has removed it
             os.close(self._file)
             self._file = -1
         for number in count(1):
             name = f"{self._path}{JOURNAL}{number}"
             try:
-                file = _locked(name, self._path)
-                if file >= 0:
-                    _synchronise_folder(name)
+                file = locked(name, self._path)
             except OSError as error:
                 reason = f"the journal {name} cannot be opened: {error.strerror}"
                 raise StoreUnavailable(reason) from None
             if file >= 0:
                 break
-        self.number, self._name, self._file = number, name, file
+        self._locked, self._name, self._file = number, name, file
         self._opened = {self._path: self._opened[self._path], name: os.fstat(file)}
+        return number
 
-    def open(self, merged: ChainHead) -> bool:
+    def read(self, merged: ChainHead) -> tuple[list[Frame], bool]:
         """
-        Continue behind the last frame, where *merged* says what is merged; OSError.
+        Return the frames of the locked journal that are not merged; OSError.
 
-        Return whether somebody has changed the journal; a copy is kept then.
+        *merged* says which are. Return also whether somebody has changed the journal.
         """
         frames = [*frames_behind(self._file, merged, self._linker)]
-        last = frames[-1] if frames else None
-        self.merged, self.frames = merged, deque(frames)
-        self._appended, self._forgotten = sum(one.size for one in frames), 0
-        self.position = merged.pruned if last is None else last.end
-        self._number = merged.number if last is None else last.number
-        self._digest = merged.hash if last is None else last.digest
-        end = ChainHead(OF_JOURNALS, self.number, self._number, self._digest, self.position, "")
-        is_damaged = has_more(self._file, end, self._linker)
+        return frames, has_more(self._file, _end(merged, frames), self._linker)
+
+    def resume(self, merged: ChainHead, frames: list[Frame], *, is_damaged: bool) -> None:
+        """
+        Continue behind what `read` returned; OSError.
+
+        The row that says what is *merged* must be durable before. A copy of a damaged journal is
+        kept.
+        """
         if is_damaged:
             keep_copy(self._file, self._name)
+        end = _end(merged, frames)
         # What follows was never acknowledged, or is older.
-        os.ftruncate(self._file, self.position)
-        self._allocated = self.position
-        # The last frame may be one that could not be synchronised. The system may then take it for
-        # written and forget it, so it is written again.
-        begin = merged.pruned
-        os.pwrite(self._file, os.pread(self._file, self.position - begin, begin), begin)
+        os.ftruncate(self._file, end.pruned)
+        # The last frame may be one that could not be synchronised. Its pages then count as written,
+        # although they are not on the disk, so the next synchronisation would leave them out.
+        rest = os.pread(self._file, end.pruned - merged.pruned, merged.pruned)
+        _put(self._file, rest, merged.pruned)
         _synchronise(self._file)
+        # The file may be new: without its name, nobody would find it after the loss of power.
+        synchronise_folder(self._name)
+        self.number, self.merged, self.frames = self._locked, merged, deque(frames)
+        self._appended, self._forgotten = sum(one.size for one in frames), 0
+        self._number, self._digest = end.number, end.hash
+        self.position = self._allocated = end.pruned
         self.is_ready = True
-        return is_damaged
 
     def forget(self, merged: ChainHead) -> list[Frame]:
         """Note what is merged, and return the frames that it includes."""
@@ -280,26 +291,14 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     at = rest.find(_MAGIC)
     while 0 <= at <= len(rest) - _HEADER.size:
         _, _, length, number, digest = _HEADER.unpack_from(rest, at)
-        proof = rest[at + _HEADER.size : at + _HEADER.size + length].decode("ascii", "replace")
-        # The next one may be incomplete. In an argument of a caller, nothing is proven.
-        if number > last.number + 1 and linker.proves(_proven(last.writer, number, digest, proof)):
-            return True
+        # The next one may be incomplete. In an argument of a caller, nothing is proven, and any two
+        # characters are a longer length: a million of them must not cost a proof each.
+        if number > last.number + 1 and length <= _LONGEST_PROOF:
+            proof = rest[at + _HEADER.size : at + _HEADER.size + length].decode("ascii", "replace")
+            if linker.proves(_proven(last.writer, number, digest, proof)):
+                return True
         at = rest.find(_MAGIC, at + 1)
     return False
-
-
-def keep_copy(file: int, name: str) -> None:
-    """Copy a journal that somebody has changed to a file beside it, for the operator; OSError."""
-    for number in count(1):
-        with suppress(FileExistsError):
-            copy = os.open(
-                f"{name}.damaged-{number}",
-                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-                0o600,
-            )
-            break
-    with os.fdopen(copy, "wb") as target:
-        target.write(os.pread(file, os.fstat(file).st_size, 0))
 
 
 def is_behind(file: int, merged: ChainHead) -> bool:
@@ -310,6 +309,22 @@ def is_behind(file: int, merged: ChainHead) -> bool:
         return False
     magic, _, _, number, _ = _HEADER.unpack(header)
     return (magic, number) == (_MAGIC, merged.number + 1)
+
+
+def _end(merged: ChainHead, frames: list[Frame]) -> ChainHead:
+    """Return the end of the last frame behind what is merged."""
+    if not frames:
+        return merged
+    last = frames[-1]
+    return ChainHead(OF_JOURNALS, merged.writer, last.number, last.digest, last.end, "")
+
+
+def _put(file: int, content: bytes, offset: int) -> None:
+    """Write all of the content at an offset; OSError."""
+    rest = memoryview(content)
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written
 
 
 def _head(journal: int, number: int, digest: bytes) -> ChainHead:
@@ -342,43 +357,6 @@ def _read(content: bytes) -> Batch | None:
         }
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _locked(name: str, beside: str) -> int:
-    """
-    Open a journal, or make it, and lock it; return -1 if another process has it. OSError.
-
-    The lock ends with the process, however it ends.
-    """
-    try:
-        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except PermissionError:
-        if os.path.exists(name):
-            return -1  # another user's, as root's
-        raise
-    try:
-        if os.geteuid() == 0:
-            # A command of an administrator must not leave a file that the server cannot read.
-            owner = os.stat(beside)
-            os.fchown(file, owner.st_uid, owner.st_gid)
-        close_to_others(file, name)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        return -1
-    except OSError:
-        os.close(file)
-        raise
-    return file
-
-
-def _synchronise_folder(name: str) -> None:
-    """Have a file that is new be found again after a loss of power."""
-    folder = os.open(os.path.dirname(name) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _synchronise(file: int) -> None:

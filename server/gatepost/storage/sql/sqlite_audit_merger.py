@@ -37,6 +37,7 @@ from gatepost.storage.sql.audit_heads import OF_JOURNALS, stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import ANSWER_S, told
 from gatepost.storage.sql.sqlite import check_file, connect, journals, overwrite
+from gatepost.storage.sql.sqlite_audit_files import keep_copy
 from gatepost.storage.sql.sqlite_audit_journal import (
     Busy,
     Frame,
@@ -44,7 +45,6 @@ from gatepost.storage.sql.sqlite_audit_journal import (
     frames_behind,
     has_more,
     is_behind,
-    keep_copy,
 )
 from gatepost.storage.sql.sqlite_audit_statements import (
     Execute,
@@ -207,21 +207,28 @@ class SqliteMerger(SqliteConnection):
     def open_journal(self, journal: Journal, linker: Linker) -> None:
         """Lock a journal if need be, and continue behind its last frame."""
         self.merge(journal, linker)
-        journal.take()
+        number = journal.take()
         extension = linker.begin()
-        with journal.paused(ANSWER_S), self.transaction() as execute:
-            key = OF_JOURNALS, journal.number
-            row = heads_of(execute, [key]).get(key)
-            merged = None if row is None else stored_head(row)
-            is_changed = merged is not None and bool(linker.doubt(merged))
-            if merged is None or is_changed:
-                # With a digest that no frame continues: the file may be that of another database.
-                merged = linker.prove(ChainHead(*key, 0, os.urandom(32), 0, ""))
-                put(execute, heads=[astuple(merged)])
-            if journal.open(merged) or is_changed:
-                extension.doubt(OF_JOURNAL, CHANGED)
-                self.extend(execute, {OF_JOURNAL: ()}, extension.link)
-        extension.committed()
+        with journal.paused(ANSWER_S):
+            journal.is_ready = False
+            with self.transaction() as execute:
+                key = OF_JOURNALS, number
+                row = heads_of(execute, [key]).get(key)
+                merged = None if row is None else stored_head(row)
+                is_changed = merged is not None and bool(linker.doubt(merged))
+                if merged is None or is_changed:
+                    # With a digest that no frame continues: the file may be of another database.
+                    merged = linker.prove(ChainHead(*key, 0, os.urandom(32), 0, ""))
+                    put(execute, heads=[astuple(merged)])
+                frames, is_damaged = journal.read(merged)
+                if is_damaged or is_changed:
+                    extension.doubt(OF_JOURNAL, CHANGED)
+                    self.extend(execute, {OF_JOURNAL: ()}, extension.link)
+            extension.committed()
+            # Not before: a batch behind a row that is not there would belong to no journal, and a
+            # journal that was changed must look so until that is recorded.
+            with self.reading():
+                journal.resume(merged, frames, is_damaged=is_damaged)
 
     def merge(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> None:
         """
@@ -258,7 +265,7 @@ class SqliteMerger(SqliteConnection):
         """Merge in one transaction; return whether there is more."""
         merged = Merged(linker, linker.begin())
         with ExitStack() as undo:
-            ended: list[int] = []
+            ended: list[tuple[int, str, bool]] = []
             if journal is not None:
                 undo.callback(self._doubt, journal)
             with self.transaction() as execute:
@@ -280,7 +287,9 @@ class SqliteMerger(SqliteConnection):
             if journal is not None and own is not None:
                 journal.forget(merged.ends.get(journal.number, own))
             with self.reading():
-                for file in ended:
+                for file, path, is_damaged in ended:
+                    if is_damaged:
+                        keep_copy(file, path)
                     overwrite(file, os.fstat(file).st_size)
                     os.ftruncate(file, 0)
         return merged.is_full
@@ -311,8 +320,14 @@ class SqliteMerger(SqliteConnection):
         merged.take(journal.number, iter([one for one in frames if one.number > known.number]))
         return known
 
-    def _other(self, path: str, file: int, found: ChainHead, merged: Merged) -> list[int]:
-        """Take the frames of another process; return the file if that has ended."""
+    def _other(
+        self, path: str, file: int, found: ChainHead, merged: Merged
+    ) -> list[tuple[int, str, bool]]:
+        """
+        Take the frames of another process.
+
+        Return the file if that has ended, its path, and whether somebody has changed it.
+        """
         if file < 0 or merged.is_full or merged.linker.doubt(found):
             return []  # a head that was changed is for the next process with this journal
         has_ended = _has_ended(file)  # else more could follow what is read now
@@ -322,12 +337,11 @@ class SqliteMerger(SqliteConnection):
         end = merged.ends.get(found.writer)
         if not has_ended or end is None or merged.is_full:
             return []
-        if has_more(file, end, merged.linker):
-            keep_copy(file, path)
+        if is_damaged := has_more(file, end, merged.linker):
             merged.extension.doubt(OF_JOURNAL, CHANGED)
             merged.batch.setdefault(OF_JOURNAL, [])
         merged.end(found.writer, end.number, end.hash, 0)
-        return [file]
+        return [(file, path, is_damaged)]
 
 
 def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> None:

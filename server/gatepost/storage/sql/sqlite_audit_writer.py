@@ -125,14 +125,20 @@ class SqliteAuditStore(SqlAuditStore):
         return IDLE_S if journal.position else None
 
     def _merge_all(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> None:
+        reason = "an unexpected error"
         try:
             self._merger.merge(journal, linker, restart=restart)
+            reason = ""
         except StoreUnavailable as outage:
-            if not self.is_failing:
-                log.error("audit_not_merged", extra={"reason": str(outage)})
-            self.is_failing = True
+            reason = str(outage)
             raise
-        self.is_failing, self._since = False, None
+        finally:
+            # After any error, the next batch waits for a merge; else batches would be acknowledged
+            # that nothing merges.
+            if reason and not self.is_failing:
+                log.error("audit_not_merged", extra={"reason": reason})
+            self.is_failing = bool(reason)
+        self._since = None
 
     def _finish(self) -> None:
         journal, linker = self._journal, self._linker
@@ -157,6 +163,7 @@ class WorkThread:
         self._name, self._look = name, look
         self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
         self._closed = False
 
     async def do(self, work: Callable[[], Any], *, within_s: float) -> Any:
@@ -168,9 +175,7 @@ class WorkThread:
         if self._closed:
             raise StoreUnavailable("the database is closed")
         if self._thread is None or not self._thread.is_alive():
-            # A daemon: the process can end although a disk hangs.
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            self._start()
         loop = asyncio.get_running_loop()
         queued = QueuedWork(work, loop.create_future())
         late = loop.call_later(within_s, queued.tell, None, StoreUnavailable(LATE))
@@ -189,7 +194,24 @@ class WorkThread:
         self._closed = True
         self.wake()
 
+    def _start(self) -> None:
+        # Noted once it runs: `do` would start another one instead of a thread that does not yet.
+        with self._starting:
+            # A daemon: the process can end although a disk hangs.
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
+
     def _run(self) -> None:
+        is_over = False
+        try:
+            self._work()
+            is_over = True
+        finally:
+            if not is_over:  # an unexpected error of `look`; what is queued must not wait for ever
+                self._start()
+
+    def _work(self) -> None:
         timeout = None
         while True:
             queued = None

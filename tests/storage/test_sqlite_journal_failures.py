@@ -1,0 +1,228 @@
+"""Disks and commits that fail while batches are appended to a journal of a SQLite file."""
+
+import asyncio
+import errno
+import os
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.chain import RingLinker
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import ChainHead
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql import sqlite_audit_merger as merger_module
+from gatepost.storage.sql import sqlite_audit_writer as module
+from gatepost.storage.sql.records import SqlRecords, opened
+from gatepost.storage.sql.sqlite import QueuedConnection, connect
+from gatepost.storage.sql.sqlite_audit_journal import has_more
+from tests.storage.test_audit import draft, link
+from tests.support.measuring import capture_logs
+
+LONG = 20.0
+RING = KeyRing.ephemeral()
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database whose journals are merged only when somebody reads."""
+    monkeypatch.setattr(module, "IDLE_S", LONG)
+    monkeypatch.setattr(module, "MERGED_S", LONG)
+    return tmp_path / "records.db"
+
+
+@pytest.fixture
+async def file(path: Path) -> AsyncIterator[SqlRecords]:
+    """Nothing is recorded yet."""
+    records = await process(path)
+    yield records
+    await records.audit.aclose()
+    await records.aclose()
+
+
+async def process(path: Path) -> SqlRecords:
+    """As another process of the same servers opens it."""
+    records = await opened(f"sqlite:///{path}")
+    records.audit.attach(RingLinker(RING))
+    return records
+
+
+async def write(records: SqlRecords, at: int) -> None:
+    await records.audit.write({("acme", 1): [draft(at)]}, link)
+
+
+async def kinds(records: SqlRecords, tenant: str = "acme") -> list[str]:
+    return [row.kind for row in await records.of(tenant).trail.chain(1).rows(0, 99)]
+
+
+def journal(path: Path) -> Path:
+    return path.with_name(f"{path.name}-audit-1")
+
+
+def kill(records: SqlRecords) -> None:
+    """Unlock its journal, and do nothing more."""
+    vars(records.audit)["_journal"].close()
+    vars(records.audit)["_linker"] = None
+
+
+class FullDatabase(QueuedConnection):
+    """Its disk is full when a transaction is to be committed."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            raise sqlite3.OperationalError("database or disk is full")
+        return super().execute(sql, parameters)
+
+
+def _full(path: str) -> sqlite3.Connection:
+    connect(path).close()
+    return sqlite3.connect(path, isolation_level=None, factory=FullDatabase)
+
+
+async def test_nothing_is_appended_behind_a_row_that_was_not_written(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its process was killed, no other one would know what the first frame continues."""
+    with monkeypatch.context() as patch:
+        patch.setattr(merger_module, "connect", _full)
+        with pytest.raises(StoreUnavailable, match="OperationalError"):
+            await write(file, 7)
+        with pytest.raises(StoreUnavailable, match="OperationalError"):
+            await write(file, 7)
+    await write(file, 7)
+    kill(file)
+    other = await process(path)
+    found, told = await kinds(other), await kinds(other, "-")
+    await other.aclose()
+
+    assert (len(found), told) == (1, [])
+
+
+async def test_a_changed_journal_stays_changed_until_that_is_recorded(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that fails does not hide it, and each attempt does not keep another copy."""
+    for at in (7, 8, 9):
+        await write(file, at)
+    kill(file)
+    held = journal(path).read_bytes()
+    first = held.index(b"GPA1", 1)
+    journal(path).write_bytes(held[:first] + bytes(60) + held[first + 60 :])
+    other = await process(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(merger_module, "connect", _full)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="OperationalError"):
+                await write(other, 10)
+    await write(other, 10)
+    found, told = await kinds(other), await kinds(other, "-")
+    await other.aclose()
+
+    assert (len(found), told) == (2, ["break"])
+    assert len([*path.parent.glob("*.damaged-*")]) == 1
+
+
+class Disk:
+    """What is on the disk of a journal: a page whose synchronisation failed counts as written."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.content, self.is_broken = bytearray(journal(path).read_bytes()), False
+        self._waiting: list[tuple[bytes, int]] = []
+        self._pwrite, self._fdatasync = os.pwrite, os.fdatasync
+        monkeypatch.setattr(os, "pwrite", self.pwrite)
+        monkeypatch.setattr(os, "fdatasync", self.fdatasync)
+
+    def pwrite(self, file: int, content: bytes, offset: int) -> int:
+        self._waiting.append((bytes(content), offset))
+        return self._pwrite(file, content, offset)
+
+    def fdatasync(self, file: int) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self.is_broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        for content, offset in waiting:
+            self.content[offset : offset + len(content)] = content
+        self._fdatasync(file)
+
+
+async def test_a_batch_that_the_disk_has_lost_is_written_again(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an error, the system has the batch in its memory and never writes it by itself."""
+    await write(file, 7)
+    disk, batch = Disk(path, monkeypatch), {("acme", 1): [draft(8, reason="wanted")]}
+    disk.is_broken = True
+    with pytest.raises(StoreUnavailable):
+        await file.audit.write(batch, link)
+    disk.is_broken = False
+    await file.audit.write(batch, link)
+
+    assert b"wanted" in disk.content
+    assert len(await kinds(file)) == 2
+
+
+async def test_the_name_of_a_journal_is_durable_before_a_batch(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose folder was not synchronised may be gone after the loss of power."""
+    synchronised, original = list[Path](), os.fsync
+
+    def note(file: int) -> None:
+        original(file)
+        synchronised.append(Path(os.readlink(f"/proc/self/fd/{file}")))
+
+    monkeypatch.setattr(os, "fsync", note)
+    await write(file, 7)
+
+    assert path.parent in synchronised
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_an_unexpected_error_of_a_merge_is_an_outage(
+    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise batches were acknowledged, and nothing would merge them."""
+    await write(file, 7)
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, capture_logs() as logged:
+        patch.setattr(merger_module, "shown", fail)
+        patch.setattr(module, "IDLE_S", 0.01)
+        vars(file.audit)["_merging"].wake()
+        async with asyncio.timeout(LONG):
+            while not file.audit.is_failing:
+                await asyncio.to_thread(int)
+        with pytest.raises(MemoryError):
+            await write(file, 8)
+    await write(file, 8)
+
+    assert [one["reason"] for one in logged if one["event"] == "audit_not_merged"] == [
+        "an unexpected error"
+    ]
+    assert not file.audit.is_failing
+    assert len(await kinds(file)) == 2
+
+
+class CountingLinker(RingLinker):
+    """Counts the proofs that it was asked for."""
+
+    proofs: int = 0
+
+    def proves(self, head: ChainHead) -> bool:
+        self.proofs += 1
+        return super().proves(head)
+
+
+def test_an_argument_costs_no_proofs(tmp_path: Path) -> None:
+    """A caller whose text looks like headers does not keep the next process from its start."""
+    held, linker = tmp_path / "journal", CountingLinker(RING)
+    held.write_bytes(b"GPA1" + b"x" * 50 + b"GPA1 \xc3\xa4" * 10_000)
+    with held.open("rb") as opened_file:
+        found = has_more(opened_file.fileno(), ChainHead("", 1, 0, b"", 0, ""), linker)
+
+    assert (found, linker.proofs) == (False, 0)
