@@ -21,10 +21,11 @@ from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery, AuditRow
 from gatepost.storage.backends import open_records
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_writer
+from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
 from gatepost.storage.sql.sqlite import empty_log
 from gatepost.tools.redaction import Redaction
 from tests.audit.conftest import AuditLog, audit_log, tamper, update
+from tests.storage.test_sqlite_journal_faults import failing_commits
 from tests.support.measuring import capture_logs
 from tests.support.stores import sqlite_url
 
@@ -245,6 +246,26 @@ async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name
 
 
 @pytest.mark.requirement("AU1")
+async def test_tampering_is_recorded_after_a_commit_that_failed(
+    log: AuditLog, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is cut off only when the record is durable; one copy is kept of it."""
+    garbage = FILE["a frame is garbage"](journal(file).read_bytes())
+    async with killed(log, file) as other:
+        journal(file).write_bytes(garbage)
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite_audit_merger, "executing", failing_commits())
+            with pytest.raises(StoreUnavailable):
+                await other.unmerged()
+        await other.unmerged()
+        told = await other.verify("-")
+    kept = sorted(journal(file).parent.glob("*.damaged-*"))
+
+    assert told.bad == 1
+    assert [one.read_bytes() for one in kept] == [garbage]
+
+
+@pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("name", [*FILE, *ROW])
 async def test_tampering_with_a_running_process_loses_nothing(
     log: AuditLog, file: str, name: str
@@ -288,7 +309,7 @@ import asyncio, os, signal, sys
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_writer
+from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
 from tests.audit.conftest import AuditLog
 sqlite_audit_writer.IDLE_S = sqlite_audit_writer.MERGED_S = 60.0
 

@@ -18,7 +18,7 @@ import struct
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import count
@@ -26,11 +26,11 @@ from typing import Annotated
 
 import msgspec
 
-from gatepost.permissions import close_to_others
 from gatepost.storage.audit import AuditDraft, Batch, ChainHead, Linker, Stored
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_JOURNALS
 from gatepost.storage.sql.sqlite import JOURNAL, check_file, overwrite
+from gatepost.storage.sql.sqlite_audit_files import keep_copy, locked, synchronise_folder
 
 ALLOCATED = 1_048_576
 """Bytes by which the file grows: to synchronise a file that has grown takes longer."""
@@ -179,9 +179,9 @@ class Journal:
         for number in count(1):
             name = f"{self._path}{JOURNAL}{number}"
             try:
-                file = _locked(name, self._path)
+                file = locked(name, self._path)
                 if file >= 0:
-                    _synchronise_folder(name)
+                    synchronise_folder(name)
             except OSError as error:
                 reason = f"the journal {name} cannot be opened: {error.strerror}"
                 raise StoreUnavailable(reason) from None
@@ -190,23 +190,24 @@ class Journal:
         self.number, self._name, self._file = number, name, file
         self._opened = {self._path: self._opened[self._path], name: os.fstat(file)}
 
-    def open(self, merged: ChainHead) -> bool:
+    def read(self, merged: ChainHead) -> tuple[list[Frame], bool]:
         """
-        Continue behind the last frame, where *merged* says what is merged; OSError.
+        Return the frames behind *merged*, and whether somebody has changed the journal; OSError.
 
-        Return whether somebody has changed the journal; a copy is kept then.
+        A copy of a journal that was changed is kept.
         """
         frames = [*frames_behind(self._file, merged, self._linker)]
-        last = frames[-1] if frames else None
-        self.merged, self.frames = merged, deque(frames)
-        self._appended, self._forgotten = sum(one.size for one in frames), 0
-        self.position = merged.pruned if last is None else last.end
-        self._number = merged.number if last is None else last.number
-        self._digest = merged.hash if last is None else last.digest
-        end = ChainHead(OF_JOURNALS, self.number, self._number, self._digest, self.position, "")
-        is_damaged = has_more(self._file, end, self._linker)
+        is_damaged = has_more(self._file, _end(merged, frames), self._linker)
         if is_damaged:
             keep_copy(self._file, self._name)
+        return frames, is_damaged
+
+    def open(self, merged: ChainHead, frames: Sequence[Frame]) -> None:
+        """Continue behind what was read, once *merged* is durable; OSError."""
+        end = _end(merged, frames)
+        self.merged, self.frames = merged, deque(frames)
+        self._appended, self._forgotten = sum(one.size for one in frames), 0
+        self._number, self._digest, self.position = end.number, end.hash, end.pruned
         # What follows was never acknowledged, or is older.
         os.ftruncate(self._file, self.position)
         self._allocated = self.position
@@ -216,7 +217,6 @@ class Journal:
         os.pwrite(self._file, os.pread(self._file, self.position - begin, begin), begin)
         _synchronise(self._file)
         self.is_ready = True
-        return is_damaged
 
     def forget(self, merged: ChainHead) -> list[Frame]:
         """Note what is merged, and return the frames that it includes."""
@@ -288,20 +288,6 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     return False
 
 
-def keep_copy(file: int, name: str) -> None:
-    """Copy a journal that somebody has changed to a file beside it, for the operator; OSError."""
-    for number in count(1):
-        with suppress(FileExistsError):
-            copy = os.open(
-                f"{name}.damaged-{number}",
-                os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-                0o600,
-            )
-            break
-    with os.fdopen(copy, "wb") as target:
-        target.write(os.pread(file, os.fstat(file).st_size, 0))
-
-
 def is_behind(file: int, merged: ChainHead) -> bool:
     """Return whether a journal seems to have a frame that is not merged."""
     # Somebody may have changed the row to anything.
@@ -315,6 +301,13 @@ def is_behind(file: int, merged: ChainHead) -> bool:
 def _head(journal: int, number: int, digest: bytes) -> ChainHead:
     """Return what the proof of a frame is of."""
     return ChainHead(OF_JOURNALS, journal, number, digest, 0, "")
+
+
+def _end(merged: ChainHead, frames: Sequence[Frame]) -> ChainHead:
+    """Return the end of these frames, which are behind *merged*."""
+    for last in frames[-1:]:
+        return ChainHead(OF_JOURNALS, merged.writer, last.number, last.digest, last.end, "")
+    return merged
 
 
 def _spelt(tenant: str) -> bytes:
@@ -342,43 +335,6 @@ def _read(content: bytes) -> Batch | None:
         }
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _locked(name: str, beside: str) -> int:
-    """
-    Open a journal, or make it, and lock it; return -1 if another process has it. OSError.
-
-    The lock ends with the process, however it ends.
-    """
-    try:
-        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except PermissionError:
-        if os.path.exists(name):
-            return -1  # another user's, as root's
-        raise
-    try:
-        if os.geteuid() == 0:
-            # A command of an administrator must not leave a file that the server cannot read.
-            owner = os.stat(beside)
-            os.fchown(file, owner.st_uid, owner.st_gid)
-        close_to_others(file, name)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        return -1
-    except OSError:
-        os.close(file)
-        raise
-    return file
-
-
-def _synchronise_folder(name: str) -> None:
-    """Have a file that is new be found again after a loss of power."""
-    folder = os.open(os.path.dirname(name) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _synchronise(file: int) -> None:

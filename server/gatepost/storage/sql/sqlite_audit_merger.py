@@ -37,6 +37,7 @@ from gatepost.storage.sql.audit_heads import OF_JOURNALS, stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import ANSWER_S, told
 from gatepost.storage.sql.sqlite import check_file, connect, journals, overwrite
+from gatepost.storage.sql.sqlite_audit_files import keep_copy
 from gatepost.storage.sql.sqlite_audit_journal import (
     Busy,
     Frame,
@@ -44,7 +45,6 @@ from gatepost.storage.sql.sqlite_audit_journal import (
     frames_behind,
     has_more,
     is_behind,
-    keep_copy,
 )
 from gatepost.storage.sql.sqlite_audit_statements import (
     Execute,
@@ -209,19 +209,25 @@ class SqliteMerger(SqliteConnection):
         self.merge(journal, linker)
         journal.take()
         extension = linker.begin()
-        with journal.paused(ANSWER_S), self.transaction() as execute:
-            key = OF_JOURNALS, journal.number
-            row = heads_of(execute, [key]).get(key)
-            merged = None if row is None else stored_head(row)
-            is_changed = merged is not None and bool(linker.doubt(merged))
-            if merged is None or is_changed:
-                # With a digest that no frame continues: the file may be that of another database.
-                merged = linker.prove(ChainHead(*key, 0, os.urandom(32), 0, ""))
-                put(execute, heads=[astuple(merged)])
-            if journal.open(merged) or is_changed:
-                extension.doubt(OF_JOURNAL, CHANGED)
-                self.extend(execute, {OF_JOURNAL: ()}, extension.link)
-        extension.committed()
+        with journal.paused(ANSWER_S):
+            with self.transaction() as execute:
+                key = OF_JOURNALS, journal.number
+                row = heads_of(execute, [key]).get(key)
+                merged = None if row is None else stored_head(row)
+                is_changed = merged is not None and bool(linker.doubt(merged))
+                if merged is None or is_changed:
+                    # With a digest that no frame continues: it may be that of another database.
+                    merged = linker.prove(ChainHead(*key, 0, os.urandom(32), 0, ""))
+                    put(execute, heads=[astuple(merged)])
+                frames, is_damaged = journal.read(merged)
+                if is_damaged or is_changed:
+                    extension.doubt(OF_JOURNAL, CHANGED)
+                    self.extend(execute, {OF_JOURNAL: ()}, extension.link)
+            extension.committed()
+            # Not before: what is behind a row that is not durable would be lost, and so would be
+            # the traces of a change that is not on record.
+            with self.reading():
+                journal.open(merged, frames)
 
     def merge(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> None:
         """
@@ -264,7 +270,7 @@ class SqliteMerger(SqliteConnection):
             with self.transaction() as execute:
                 ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_JOURNALS)}
                 own = None
-                if journal is not None and journal.number:
+                if journal is not None and journal.number == journal.merged.writer != 0:
                     own = self._own(execute, journal, ends.get(journal.number), merged)
                     if restart and not merged.is_full:
                         own = merged.ends.get(journal.number, own)

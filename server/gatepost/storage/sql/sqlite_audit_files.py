@@ -1,0 +1,65 @@
+"""The files of journals: opened and locked, found again after a loss of power, and copied."""
+
+import fcntl
+import os
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from gatepost.permissions import close_to_others
+
+
+def locked(name: str, beside: str) -> int:
+    """
+    Open a journal, or make it, and lock it; return -1 if another process has it. OSError.
+
+    The lock ends with the process, however it ends.
+    """
+    try:
+        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except PermissionError:
+        if os.path.exists(name):
+            return -1  # another user's, as root's
+        raise
+    try:
+        if os.geteuid() == 0:
+            # A command of an administrator must not leave a file that the server cannot read.
+            owner = os.stat(beside)
+            os.fchown(file, owner.st_uid, owner.st_gid)
+        close_to_others(file, name)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return -1
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def synchronise_folder(name: str) -> None:
+    """Have a file that is new be found again after a loss of power."""
+    folder = os.open(os.path.dirname(name) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def keep_copy(file: int, name: str) -> None:
+    """Copy a journal that somebody has changed to a file beside it, for the operator; OSError."""
+    content = os.pread(file, os.fstat(file).st_size, 0)
+    for number in count(1):
+        copy = Path(f"{name}.damaged-{number}")
+        with suppress(FileNotFoundError):
+            if copy.read_bytes() == content:
+                return  # the copy was kept, and what follows it failed
+            continue
+        handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as target:
+                target.write(content)
+        except OSError:
+            copy.unlink()  # each attempt would leave another one
+            raise
+        return
