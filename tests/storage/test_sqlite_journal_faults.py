@@ -1,7 +1,8 @@
 """What fails between a journal of a SQLite file and its tables loses no record."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,42 @@ import pytest
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
+from gatepost.storage.sql import sqlite_audit_writer as module
+from gatepost.storage.sql.records import SqlRecords
 from gatepost.storage.sql.sqlite_audit_statements import Execute, executing
-from tests.storage.test_sqlite_journals import numbers, process, write
+from tests.storage.test_sqlite_journals import LONG, numbers, process, write
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database whose journals are merged only when somebody reads."""
+    monkeypatch.setattr(module, "IDLE_S", LONG)
+    monkeypatch.setattr(module, "MERGED_S", LONG)
+    return tmp_path / "records.db"
+
+
+@pytest.fixture
+async def file(path: Path) -> AsyncIterator[SqlRecords]:
+    """Where the tenant `acme` has a record."""
+    records = await process(path)
+    await write(records, acme=1)
+    yield records
+    await records.aclose()
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["undone", "done"])
 async def test_a_first_commit_that_failed_loses_no_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     """A journal without a row would be one of another database for the next process."""
-    records = await process(tmp_path / "records.db")
+    records = await process(path)
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "executing", failing_commits(is_late=is_late))
         with pytest.raises(StoreUnavailable, match="OperationalError"):
             await write(records, acme=1)
     await write(records, acme=2)
     vars(records.audit)["_journal"].close()  # as when the process is killed
-    other = await process(tmp_path / "records.db")
+    other = await process(path)
     found, told = await numbers(other), await numbers(other, "-")
     await other.aclose()
 
@@ -48,3 +68,27 @@ def failing_commits(*, is_late: bool = False) -> Callable[[sqlite3.Connection], 
         return fail
 
     return of
+
+
+async def test_the_row_of_another_database_loses_no_record(
+    file: SqlRecords, path: Path, tmp_path: Path
+) -> None:
+    """It is proven by the same key ring, and says that more is merged."""
+    (tmp_path / "other").mkdir()
+    elsewhere = tmp_path / "other" / "records.db"
+    other = await process(elsewhere)
+    for _ in range(9):
+        await write(other, globex=1)
+    await other.aclose()
+    with closing(sqlite3.connect(elsewhere)) as held:
+        row = held.execute("SELECT * FROM audit_heads WHERE tenant = ''").fetchone()
+    with closing(sqlite3.connect(path)) as held, held:
+        held.execute("REPLACE INTO audit_heads VALUES (?, ?, ?, ?, ?, ?)", row)
+    await write(file, acme=1)
+
+    assert await kinds(file) == ["break", "call", "call"]
+
+
+async def kinds(records: SqlRecords) -> list[str]:
+    """What records acme has."""
+    return [row.kind for row in await records.of("acme").trail.chain(1).rows(0, 99)]

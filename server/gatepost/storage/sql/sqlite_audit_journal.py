@@ -218,6 +218,11 @@ class Journal:
         _synchronise(self._file)
         self.is_ready = True
 
+    def has(self, end: ChainHead) -> bool:
+        """Return whether that is the end of a frame of this process; others merge no further."""
+        known = [self._last[1], *(one.digest for one in self.frames.copy())]
+        return end.hash in known
+
     def forget(self, merged: ChainHead) -> list[Frame]:
         """Note what is merged, and return the frames that it includes."""
         known = []

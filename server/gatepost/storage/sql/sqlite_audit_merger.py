@@ -304,8 +304,9 @@ class SqliteMerger(SqliteConnection):
         frames = [*journal.frames]
         if found == known:
             pass
-        elif found is not None and found.number > known.number and not merged.linker.doubt(found):
+        elif found is not None and journal.has(found) and not merged.linker.doubt(found):
             # Another process has merged it, and nobody here has heard of the records.
+            # The row of another database with the same key ring is proven as well.
             known = found
             others = [one for one in frames if one.number <= known.number]
             _miss(execute, others, merged.extension)
