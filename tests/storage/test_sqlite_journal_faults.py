@@ -1,8 +1,10 @@
 """What fails between a journal of a SQLite file and its tables loses no record."""
 
 import sqlite3
+import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords
 from gatepost.storage.sql.sqlite_audit_statements import Execute, executing
-from tests.storage.test_sqlite_journals import LONG, numbers, process, write
+from tests.storage.test_sqlite_journals import LONG, journal, numbers, process, write
+
+HEADER = "<4sIHQ32s"
 
 
 @pytest.fixture
@@ -92,3 +96,29 @@ async def test_the_row_of_another_database_loses_no_record(
 async def kinds(records: SqlRecords) -> list[str]:
     """What records acme has."""
     return [row.kind for row in await records.of("acme").trail.chain(1).rows(0, 99)]
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "killed"])
+async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: bool) -> None:
+    """Its digest fits, which anybody can compute; its server writes over it, or it is recorded."""
+    await write(file, acme=1)
+    held = journal(path).read_bytes().rstrip(b"\0")
+    at = held.rindex(b"GPA1")
+    _, size, length, number, digest = struct.unpack_from(HEADER, held, at)
+    content = held[-size:].replace(b"success", b"forgery")
+    digest = sha256(b"%b%d %b" % (digest, number + 1, content)).digest()
+    forged = struct.pack(HEADER, b"GPA1", size, length, number + 1, digest) + bytes(length)
+    with journal(path).open("r+b") as written:
+        written.seek(len(held))
+        written.write(forged + content)
+    if not runs:
+        vars(file.audit)["_journal"].close()
+    other = await process(path)
+    found = await kinds(other)
+    told = await numbers(other, "-")
+    if runs:
+        await write(file, acme=1)
+        found = await kinds(other)
+    await other.aclose()
+
+    assert (found, told) == (["call"] * (3 if runs else 2), [] if runs else [1])

@@ -23,7 +23,7 @@ from gatepost.storage.sql.records import SqlRecords, opened
 from tests.storage.test_audit import draft, link
 
 LONG = 20.0
-RING = KeyRing.ephemeral()
+RING = KeyRing(KeyRing.ephemeral().keys, lasting=True)
 
 
 @pytest.fixture

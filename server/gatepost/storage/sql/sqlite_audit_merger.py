@@ -187,8 +187,6 @@ class Merged(msgspec.Struct):
         while not self.is_full and (frame := next(frames, None)) is not None:
             for chain, drafts in frame.batch.items():
                 self.batch.setdefault(chain, []).extend(drafts)
-                if frame.doubt:
-                    self.extension.doubt(chain, frame.doubt)
             self.size += frame.size
             taken.append(frame)
         if taken:
