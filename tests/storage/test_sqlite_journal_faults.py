@@ -1,5 +1,6 @@
 """What fails between a journal of a SQLite file and its tables loses no record."""
 
+import errno
 import sqlite3
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -122,3 +123,39 @@ async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: 
     await other.aclose()
 
     assert (found, told) == (["call"] * (3 if runs else 2), [] if runs else [1])
+
+
+async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path: Path) -> None:
+    """It may be of somebody who is erased, and nobody may need that journal again."""
+    other = await process(path)
+    await write(other, globex=1)
+    vars(file.audit)["_journal"].close()  # as when the process is killed
+    await other.audit.settle()
+    with journal(path).open("r+b") as written:
+        written.write(b"GPA1 half a frame")
+    await other.audit.settle()
+    await other.aclose()
+
+    assert journal(path).stat().st_size == 0
+
+
+async def test_a_journal_that_cannot_be_emptied_is_no_outage(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process has ended, and its records are in the tables."""
+
+    def fail(*_: int) -> None:
+        raise OSError(errno.EIO, "gone")
+
+    other = await process(path)
+    await write(other, acme=1)
+    vars(file.audit)["_journal"].close()  # as when the process is killed
+    with monkeypatch.context() as patch:
+        patch.setattr(merger_module, "overwrite", fail)
+        found = await numbers(other)
+        await write(other, acme=1)
+    later = await numbers(other)
+    await other.aclose()
+
+    assert (found, later) == ([1, 2], [1, 2, 3])
+    assert journal(path).stat().st_size == 0

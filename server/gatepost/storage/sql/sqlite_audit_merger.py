@@ -233,7 +233,7 @@ class SqliteMerger(SqliteConnection):
 
         With *restart*, it then continues at its beginning. Raises StoreUnavailable.
         """
-        while self._is_due(journal) and self._merge(journal, linker):
+        while self._is_due(journal, linker) and self._merge(journal, linker):
             pass
         if restart and journal is not None and journal.is_ready and journal.position:
             self._restart(journal, linker)
@@ -245,16 +245,23 @@ class SqliteMerger(SqliteConnection):
             if not journal.frames and not journal.merged.pruned:
                 journal.restart()
 
-    def _is_due(self, journal: Journal | None) -> bool:
-        """Return whether a journal seems to have a frame that is not merged."""
+    def _is_due(self, journal: Journal | None, linker: Linker) -> bool:
+        """
+        Return whether a journal seems to have a frame that is not merged.
+
+        Or anything, if its process has ended: half a frame may be of somebody who is erased.
+        """
         if journal is not None and journal.frames:
             return True
         with self.reading() as execute:
             ends = {row[1]: row for row in ends_of(execute, OF_JOURNALS)}
             for number, path in journals(self.path).items():
                 if number in ends and (journal is None or number != journal.number):
+                    end = stored_head(ends[number])
                     with _opened(path) as file:
-                        if file >= 0 and is_behind(file, stored_head(ends[number])):
+                        if file < 0 or not os.fstat(file).st_size or linker.doubt(end):
+                            continue
+                        if is_behind(file, end) or _has_ended(file):
                             return True
         return False
 
@@ -283,8 +290,8 @@ class SqliteMerger(SqliteConnection):
             merged.extension.committed()
             if journal is not None and own is not None:
                 journal.forget(merged.ends.get(journal.number, own))
-            with self.reading():
-                for file in ended:
+            for file in ended:
+                with suppress(OSError):  # the next merge tries again; a restart must follow now
                     overwrite(file, os.fstat(file).st_size)
                     os.ftruncate(file, 0)
         return merged.is_full
@@ -324,8 +331,8 @@ class SqliteMerger(SqliteConnection):
         for frame in merged.take(found.writer, frames_behind(file, found, merged.linker)):
             for chain in () if has_ended else frame.batch:
                 merged.extension.leave(chain)
-        end = merged.ends.get(found.writer)
-        if not has_ended or end is None or merged.is_full:
+        end = merged.ends.get(found.writer, found)
+        if not has_ended or merged.is_full:
             return []
         if has_more(file, end, merged.linker):
             keep_copy(file, path)
