@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from gatepost.audit.chain import RingLinker
+from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
-from gatepost.storage.sql.records import SqlRecords
+from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite_audit_statements import Execute, executing
-from tests.storage.test_sqlite_journals import LONG, journal, numbers, process, write
+from tests.storage.test_sqlite_journals import LONG, RING, journal, numbers, process, write
 
 HEADER = "<4sIHQ32s"
 
@@ -159,3 +161,27 @@ async def test_a_journal_that_cannot_be_emptied_is_no_outage(
 
     assert (found, later) == ([1, 2], [1, 2, 3])
     assert journal(path).stat().st_size == 0
+
+
+class CountingLinker(RingLinker):
+    """A linker that counts the proofs it was asked about."""
+
+    asked = 0
+
+    def proves(self, head: ChainHead) -> bool:
+        """Implement `Linker`."""
+        CountingLinker.asked += 1
+        return super().proves(head)
+
+
+async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path) -> None:
+    """A caller who sends it cannot delay the start after a kill: no part of it is looked at."""
+    vars(file.audit)["_journal"].close()  # as when the process is killed
+    with journal(path).open("r+b") as held:
+        held.write(b"GPA1" * 10_000 + b"GPA1 and a longer text, " * 10_000)
+    other = await opened(f"sqlite:///{path}")
+    other.audit.attach(CountingLinker(RING))
+    await write(other, globex=1)
+    await other.aclose()
+
+    assert CountingLinker.asked == 0

@@ -39,6 +39,8 @@ CLOSING_S = 1.0
 
 MOST_BYTES = 67_108_864
 """Bytes of a journal that are looked through; none becomes so large."""
+MOST_PROOF_BYTES = 256
+"""More than any proof has. Where the text of a caller passes for a header, the length is larger."""
 
 _MAGIC = b"GPA1"
 _HEADER = struct.Struct("<4sIHQ32s")
@@ -295,10 +297,13 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     at = rest.find(_MAGIC)
     while 0 <= at <= len(rest) - _HEADER.size:
         _, _, length, number, digest = _HEADER.unpack_from(rest, at)
-        proof = rest[at + _HEADER.size : at + _HEADER.size + length].decode("ascii", "replace")
-        # The next one may be incomplete. In an argument of a caller, nothing is proven.
-        if number > last.number + 1 and linker.proves(_proven(last.writer, number, digest, proof)):
-            return True
+        # The next one may be incomplete.
+        if number > last.number + 1 and length <= MOST_PROOF_BYTES:
+            begin = at + _HEADER.size
+            proof = rest[begin : begin + length].decode("ascii", "replace")
+            # In an argument of a caller, nothing is proven.
+            if linker.proves(_proven(last.writer, number, digest, proof)):
+                return True
         at = rest.find(_MAGIC, at + 1)
     return False
 
