@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from gatepost.audit.writer import AuditWriter
-from gatepost.cli.main import main
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery, AuditRow
 from gatepost.storage.backends import open_records
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_writer
+from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
 from gatepost.storage.sql.sqlite import empty_log
 from gatepost.tools.redaction import Redaction
 from tests.audit.conftest import AuditLog, audit_log, tamper, update
+from tests.storage.test_sqlite_journal_faults import failing_commits
 from tests.support.measuring import capture_logs
 from tests.support.stores import sqlite_url
 
@@ -179,27 +178,6 @@ def swapped(content: bytes) -> bytes:
     return b"".join(found)
 
 
-@pytest.mark.parametrize("with_ring", [True, False], ids=["with the ring", "without"])
-async def test_a_backup_has_what_is_not_merged(
-    log: AuditLog, file: str, tmp_path: Path, with_ring: bool
-) -> None:
-    """It needs the key ring for that, and says so."""
-    copy = tmp_path / "copy.db"
-    settings = 'resource = "http://127.0.0.1:8000/mcp"\n'
-    settings += f'[storage]\ndatabase = "{file}"\n'
-    if with_ring:
-        settings += f'[keys]\nring = "file:{tmp_path / "keyring.json"}"\n'
-    (tmp_path / "gatepost.toml").write_text(settings)
-    arguments = ["backup", str(copy), "--config", str(tmp_path / "gatepost.toml")]
-    told = await asyncio.to_thread(CliRunner().invoke, main, arguments)
-    async with audit_log(f"sqlite:///{copy}", log.keyring) as copied:
-        found, seen = await numbers(copied), await copied.verify()
-
-    assert told.exit_code == 0, told.output
-    assert ("may be missing" in told.output) != with_ring
-    assert (found, seen.bad) == ([1, 2, 3, 4, 5] if with_ring else [1], None)
-
-
 FILE: dict[str, Callable[[bytes], bytes]] = {
     "a record is altered": respelt(1),
     "the next frame is removed": without(1),
@@ -245,6 +223,26 @@ async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name
 
 
 @pytest.mark.requirement("AU1")
+async def test_tampering_is_recorded_after_a_commit_that_failed(
+    log: AuditLog, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is cut off only when the record is durable; one copy is kept of it."""
+    garbage = FILE["a frame is garbage"](journal(file).read_bytes())
+    async with killed(log, file) as other:
+        journal(file).write_bytes(garbage)
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite_audit_merger, "executing", failing_commits())
+            with pytest.raises(StoreUnavailable):
+                await other.unmerged()
+        await other.unmerged()
+        told = await other.verify("-")
+    kept = sorted(journal(file).parent.glob("*.damaged-*"))
+
+    assert told.bad == 1
+    assert [one.read_bytes() for one in kept] == [garbage]
+
+
+@pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("name", [*FILE, *ROW])
 async def test_tampering_with_a_running_process_loses_nothing(
     log: AuditLog, file: str, name: str
@@ -283,12 +281,41 @@ async def test_a_frame_of_another_ring_breaks_its_chains(
     assert [row.kind for row in told] == ["break"]
 
 
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "killed"])
+async def test_a_row_that_is_put_back_is_recorded(log: AuditLog, file: str, runs: bool) -> None:
+    """It is proven, and its frames are still there; they are merged again, behind a break."""
+    with closing(
+        sqlite3.connect(file.removeprefix("sqlite:///"), isolation_level=None)
+    ) as database:
+        row = database.execute("SELECT * FROM audit_heads WHERE tenant = ''").fetchone()
+        await log.records.audit.settle()
+        again = (
+            "UPDATE audit_heads SET number = ?, hash = ?, pruned = ?, proof = ? WHERE tenant = ''"
+        )
+        database.execute(again, row[2:])
+    if runs:
+        async with audit_log(file, log.keyring) as other:
+            await other.records.audit.settle()
+    else:
+        async with killed(log, file) as other:
+            await other.unmerged()
+            await other.records.audit.settle()
+    async with audit_log(file, log.keyring) as last:
+        seen, told = await last.verify(), await last.verify("-")
+        found = await numbers(last)
+
+    assert seen.bad == 6
+    assert told.bad == 1
+    assert found == [*range(1, len(found) + 1)]
+
+
 KILLED = """
 import asyncio, os, signal, sys
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql import sqlite_audit_writer
+from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
 from tests.audit.conftest import AuditLog
 sqlite_audit_writer.IDLE_S = sqlite_audit_writer.MERGED_S = 60.0
 

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from gatepost.storage.sql.records import SqlRecords, opened
 from tests.storage.test_audit import draft, link
 
 LONG = 20.0
-RING = KeyRing.ephemeral()
+RING = KeyRing(KeyRing.ephemeral().keys, lasting=True)
+TIMES = count(1_000)
 
 
 @pytest.fixture
@@ -53,7 +55,10 @@ async def process(path: Path) -> SqlRecords:
 
 def batch_of(**numbers: int) -> Batch:
     """So many records of each tenant."""
-    return {(tenant, 1): [draft()] * number for tenant, number in numbers.items()}
+    return {
+        (tenant, 1): [draft(next(TIMES)) for _ in range(number)]
+        for tenant, number in numbers.items()
+    }
 
 
 async def write(records: SqlRecords, **numbers: int) -> None:

@@ -2,8 +2,10 @@
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
+from pathlib import Path
 
 from gatepost.permissions import close_to_others
 
@@ -47,16 +49,43 @@ def synchronise_folder(path: str) -> None:
 
 def keep_copy(file: int, name: str) -> None:
     """Copy a journal that somebody has changed to a file beside it, for the operator; OSError."""
+    content = os.pread(file, os.fstat(file).st_size, 0)
     for number in count(1):
-        path = f"{name}.damaged-{number}"
-        with suppress(FileExistsError):
-            copy = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            break
+        copy = Path(f"{name}.damaged-{number}")
+        with suppress(FileNotFoundError):
+            if copy.read_bytes() == content:
+                return  # the copy was kept, and what follows it failed
+            continue
+        handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as target:
+                target.write(content)
+                target.flush()
+                os.fsync(target.fileno())
+        except OSError:
+            copy.unlink()  # each attempt would leave another one
+            raise
+        return
+
+
+def has_ended(file: int) -> bool:
+    """Return whether the process of a journal has ended; the journal is then locked by this one."""
     try:
-        with os.fdopen(copy, "wb") as target:
-            target.write(os.pread(file, os.fstat(file).st_size, 0))
-            target.flush()
-            os.fsync(target.fileno())
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.unlink(path)  # there would be one more with each attempt
-        raise
+        return False
+    return True
+
+
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    """Open a journal; -1: it is gone, or another user's."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):
+        yield -1
+        return
+    try:
+        yield file
+    finally:
+        os.close(file)

@@ -39,6 +39,8 @@ CLOSING_S = 1.0
 
 MOST_BYTES = 67_108_864
 """Bytes of a journal that are looked through; none becomes so large."""
+MOST_PROOF_BYTES = 256
+"""More than any proof has. Where the text of a caller passes for a header, the length is larger."""
 
 _MAGIC = b"GPA1"
 _LONGEST_PROOF = 1_024
@@ -62,8 +64,8 @@ class Frame(msgspec.Struct, frozen=True):
     """The offset behind it."""
     size: int
     batch: Batch
-    doubt: str = ""
-    """Why no process with the key ring can have written it; empty: one may have."""
+    proof: str = ""
+    """By the key ring; empty: this process has it."""
 
 
 class _StoredDraft(msgspec.Struct, array_like=True, frozen=True):
@@ -229,6 +231,11 @@ class Journal:
         self.position = self._allocated = end.pruned
         self.is_ready = True
 
+    def has(self, end: ChainHead) -> bool:
+        """Return whether that is the end of a frame of this process; others merge no further."""
+        known = [self._last[1], *(one.digest for one in self.frames.copy())]
+        return end.hash in known
+
     def forget(self, merged: ChainHead) -> list[Frame]:
         """Note what is merged, and return the frames that it includes."""
         known = []
@@ -257,35 +264,45 @@ def frames_behind(file: int, merged: ChainHead, linker: Linker) -> Iterator[Fram
     Yield the frames of a journal that are not merged.
 
     They end with one that is incomplete, because its process is writing it or was killed, or that
-    somebody has changed. Nobody can tell a shorter journal from one whose end was removed.
+    somebody has changed or added. Nobody can tell a shorter journal from one whose end was removed.
     """
-    number, digest, offset = merged.number, merged.hash, merged.pruned
-    while True:
-        header = os.pread(file, _HEADER.size, offset)
-        if len(header) < _HEADER.size:
+    end = merged
+    while (frame := _next(file, end)) is not None:
+        proven = _proven(end.writer, frame.number, frame.digest, frame.proof)
+        if linker.doubt(proven):
             return
-        magic, size, length, its_number, its_digest = _HEADER.unpack(header)
-        number += 1
-        if (magic, its_number) != (_MAGIC, number) or size > os.fstat(file).st_size:
-            return
-        rest = os.pread(file, length + size, offset + _HEADER.size)
-        proof, content = rest[:length], rest[length:]
-        digest = _digest(digest, number, content)
-        if digest != its_digest or (batch := _read(content)) is None:
-            return
-        head = _proven(merged.writer, number, digest, proof.decode("ascii", "replace"))
-        size = len(header) + len(rest)
-        offset += size
-        yield Frame(number, digest, offset, size, batch, linker.doubt(head))
+        end = msgspec.structs.replace(proven, pruned=frame.end)
+        yield frame
+
+
+def _next(file: int, end: ChainHead) -> Frame | None:
+    """Return the whole frame that continues a journal there, whoever has written it."""
+    header = os.pread(file, _HEADER.size, end.pruned)
+    if len(header) < _HEADER.size:
+        return None
+    magic, size, length, number, its_digest = _HEADER.unpack(header)
+    if (magic, number) != (_MAGIC, end.number + 1) or size > os.fstat(file).st_size:
+        return None
+    rest = os.pread(file, length + size, end.pruned + _HEADER.size)
+    proof, content = rest[:length], rest[length:]
+    digest = _digest(end.hash, number, content)
+    if digest != its_digest or (batch := _read(content)) is None:
+        return None
+    size = len(header) + len(rest)
+    told = proof.decode("ascii", "replace")
+    return Frame(number, digest, end.pruned + size, size, batch, told)
 
 
 def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     """
     Return whether the journal of a process that has ended has frames after the last one.
 
-    Such a process was writing at most one frame, so another one behind it proves that somebody has
-    changed the journal, or the row that says how far it is merged.
+    Such a process was writing at most one frame, so a whole one that is not proven, or another one
+    behind it that is, shows that somebody has changed the journal, or the row that says how far it
+    is merged.
     """
+    if _next(file, last) is not None:
+        return True
     size = min(max(os.fstat(file).st_size - last.pruned, 0), MOST_BYTES)
     rest = os.pread(file, size, last.pruned)
     at = rest.find(_MAGIC)

@@ -6,7 +6,6 @@ proof, and one sum. Any process with the key ring can merge any journal: that of
 whose records it is asked for, and that of a killed one.
 """
 
-import fcntl
 import os
 import sqlite3
 from collections import Counter
@@ -37,7 +36,7 @@ from gatepost.storage.sql.audit_heads import OF_JOURNALS, stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import ANSWER_S, told
 from gatepost.storage.sql.sqlite import check_file, connect, journals, overwrite
-from gatepost.storage.sql.sqlite_audit_files import keep_copy
+from gatepost.storage.sql.sqlite_audit_files import has_ended, keep_copy, opened
 from gatepost.storage.sql.sqlite_audit_journal import (
     Busy,
     Frame,
@@ -53,6 +52,7 @@ from gatepost.storage.sql.sqlite_audit_statements import (
     heads_of,
     newest_checkpoint,
     put,
+    records_since,
     segments_behind,
     shown,
 )
@@ -175,6 +175,8 @@ class Merged(msgspec.Struct):
     ends: dict[int, ChainHead] = {}
     """The new ends of journals."""
     size: int = 0
+    first: list[Frame] = []
+    """Of each journal that was read, its first frame."""
 
     @property
     def is_full(self) -> bool:
@@ -187,9 +189,9 @@ class Merged(msgspec.Struct):
         while not self.is_full and (frame := next(frames, None)) is not None:
             for chain, drafts in frame.batch.items():
                 self.batch.setdefault(chain, []).extend(drafts)
-                if frame.doubt:
-                    self.extension.doubt(chain, frame.doubt)
             self.size += frame.size
+            if frame.proof and not taken:
+                self.first.append(frame)
             taken.append(frame)
         if taken:
             self.end(journal, taken[-1].number, taken[-1].digest, taken[-1].end)
@@ -236,7 +238,7 @@ class SqliteMerger(SqliteConnection):
 
         With *restart*, it then continues at its beginning. Raises StoreUnavailable.
         """
-        while self._is_due(journal) and self._merge(journal, linker):
+        while self._is_due(journal, linker) and self._merge(journal, linker):
             pass
         if restart and journal is not None and journal.is_ready and journal.position:
             self._restart(journal, linker)
@@ -248,16 +250,23 @@ class SqliteMerger(SqliteConnection):
             if not journal.frames and not journal.merged.pruned:
                 journal.restart()
 
-    def _is_due(self, journal: Journal | None) -> bool:
-        """Return whether a journal seems to have a frame that is not merged."""
+    def _is_due(self, journal: Journal | None, linker: Linker) -> bool:
+        """
+        Return whether a journal seems to have a frame that is not merged.
+
+        Or anything, if its process has ended: half a frame may be of somebody who is erased.
+        """
         if journal is not None and journal.frames:
             return True
         with self.reading() as execute:
             ends = {row[1]: row for row in ends_of(execute, OF_JOURNALS)}
             for number, path in journals(self.path).items():
                 if number in ends and (journal is None or number != journal.number):
-                    with _opened(path) as file:
-                        if file >= 0 and is_behind(file, stored_head(ends[number])):
+                    end = stored_head(ends[number])
+                    with opened(path) as file:
+                        if file < 0 or not os.fstat(file).st_size or linker.doubt(end):
+                            continue
+                        if is_behind(file, end) or has_ended(file):
                             return True
         return False
 
@@ -271,7 +280,7 @@ class SqliteMerger(SqliteConnection):
             with self.transaction() as execute:
                 ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_JOURNALS)}
                 own = None
-                if journal is not None and journal.number:
+                if journal is not None and journal.number == journal.merged.writer != 0:
                     own = self._own(execute, journal, ends.get(journal.number), merged)
                     if restart and not merged.is_full:
                         own = merged.ends.get(journal.number, own)
@@ -279,15 +288,16 @@ class SqliteMerger(SqliteConnection):
                         own = merged.ends[journal.number]
                 for number, path in journals(self.path).items():
                     if number in ends and (journal is None or number != journal.number):
-                        file = undo.enter_context(_opened(path))
+                        file = undo.enter_context(opened(path))
                         ended += self._other(path, file, ends[number], merged)
+                _doubt_repeated(execute, merged)
                 self.extend(execute, merged.batch, merged.extension.link)
                 put(execute, heads=[astuple(end) for end in merged.ends.values()])
             merged.extension.committed()
             if journal is not None and own is not None:
                 journal.forget(merged.ends.get(journal.number, own))
-            with self.reading():
-                for file, path, is_damaged in ended:
+            for file, path, is_damaged in ended:
+                with suppress(OSError):  # the next merge tries again; a restart must follow now
                     if is_damaged:
                         keep_copy(file, path)
                     overwrite(file, os.fstat(file).st_size)
@@ -307,16 +317,17 @@ class SqliteMerger(SqliteConnection):
         frames = [*journal.frames]
         if found == known:
             pass
-        elif found is not None and found.number > known.number and not merged.linker.doubt(found):
+        elif found is not None and journal.has(found) and not merged.linker.doubt(found):
             # Another process has merged it, and nobody here has heard of the records.
+            # The row of another database with the same key ring is proven as well.
             known = found
-            others = [one for one in frames if one.number <= known.number]
-            _miss(execute, others, merged.extension)
         else:
             for frame in frames:
                 for chain in frame.batch:
                     merged.extension.doubt(chain, CHANGED)
             merged.end(journal.number, known.number, known.hash, known.pruned)
+        # Also a frame that another process has merged while it was still being synchronised.
+        _miss(execute, [one for one in frames if one.number <= known.number], merged.extension)
         merged.take(journal.number, iter([one for one in frames if one.number > known.number]))
         return known
 
@@ -330,18 +341,35 @@ class SqliteMerger(SqliteConnection):
         """
         if file < 0 or merged.is_full or merged.linker.doubt(found):
             return []  # a head that was changed is for the next process with this journal
-        has_ended = _has_ended(file)  # else more could follow what is read now
+        is_over = has_ended(file)  # else more could follow what is read now
         for frame in merged.take(found.writer, frames_behind(file, found, merged.linker)):
-            for chain in () if has_ended else frame.batch:
+            for chain in () if is_over else frame.batch:
                 merged.extension.leave(chain)
-        end = merged.ends.get(found.writer)
-        if not has_ended or end is None or merged.is_full:
+        end = merged.ends.get(found.writer, found)
+        if not is_over or merged.is_full:
             return []
         if is_damaged := has_more(file, end, merged.linker):
             merged.extension.doubt(OF_JOURNAL, CHANGED)
             merged.batch.setdefault(OF_JOURNAL, [])
         merged.end(found.writer, end.number, end.hash, 0)
         return [(file, path, is_damaged)]
+
+
+def _doubt_repeated(execute: Execute, merged: Merged) -> None:
+    """
+    Have it recorded if the first frame of a journal is in the tables already.
+
+    Then somebody has put back an earlier row, which is proven, so that frames are merged again.
+    """
+    for frame in merged.first:
+        for chain, drafts in frame.batch.items():
+            there = records_since(execute, chain, min([one.at for one in drafts], default=0))
+            # The salts of its details make each body another one.
+            salted = [one.body.decode() for one in drafts if one.side is not None]
+            if any(body in records for records in there for body in salted):
+                for doubted in (chain, OF_JOURNAL):
+                    merged.extension.doubt(doubted, CHANGED)
+                    merged.batch.setdefault(doubted, [])
 
 
 def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> None:
@@ -359,26 +387,3 @@ def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> No
         with suppress(Damaged):
             rest = segments_behind(execute, chain, after)
             extension.missed(head, [left for one in rest for left in remainder(one, after)])
-
-
-def _has_ended(file: int) -> bool:
-    """Return whether the process of a journal has ended; the journal is then locked by this one."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    """Open a journal; -1: it is gone, or another user's."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):
-        yield -1
-        return
-    try:
-        yield file
-    finally:
-        os.close(file)

@@ -32,6 +32,7 @@ _CHECKPOINT = [column.name for column in AUDIT_CHECKPOINTS.columns]
 _MOVED = ", ".join(f"{name} = excluded.{name}" for name in _END[2:])
 _OF_CHAIN = f"SELECT {', '.join(_SEGMENT)} FROM audit_segments WHERE tenant = ? AND writer = ? "  # noqa: S608  # our names
 _SEGMENT_AT = f"{_OF_CHAIN} AND first = ?"
+_RECORDS_SINCE = "SELECT records FROM audit_segments WHERE tenant = ? AND writer = ? AND until >= ?"
 _SEGMENTS_BEHIND = f"{_OF_CHAIN} AND last > ? ORDER BY first"
 _ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
 _NEWEST_CHECKPOINT = (
@@ -97,6 +98,12 @@ def segments_behind(execute: Execute, chain: ChainKey, after: int) -> list[Segme
     """Return the segments of a chain with records after a number."""
     rows = execute(_SEGMENTS_BEHIND, (escaped(chain[0]), chain[1], after))
     return [Segment(*row[1:]) for row in rows]
+
+
+def records_since(execute: Execute, chain: ChainKey, at: int) -> list[str]:
+    """Return the column `records` of the segments of a chain that ended at that time or later."""
+    rows = execute(_RECORDS_SINCE, (escaped(chain[0]), chain[1], at))
+    return [row[0] for row in rows if isinstance(row[0], str)]
 
 
 def shown(

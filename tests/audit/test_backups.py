@@ -1,0 +1,46 @@
+"""A backup of a database whose servers have records in journals."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gatepost.cli.main import main
+from gatepost.secrets.keyring import KeyRing, create
+from gatepost.storage.sql import sqlite_audit_writer
+from tests.audit.conftest import audit_log
+from tests.support.stores import sqlite_url
+
+
+@pytest.mark.parametrize("with_ring", [True, False], ids=["with the ring", "without"])
+async def test_a_backup_has_what_is_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_ring: bool
+) -> None:
+    """It needs the key ring for that, and says so."""
+    monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", 60.0)
+    monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", 60.0)
+    create(tmp_path / "keyring.json")
+    ring, file = KeyRing.load(f"file:{tmp_path / 'keyring.json'}"), sqlite_url(tmp_path)
+    copy = tmp_path / "copy.db"
+    settings = 'resource = "http://127.0.0.1:8000/mcp"\n'
+    settings += f'[storage]\ndatabase = "{file}"\n'
+    if with_ring:
+        settings += f'[keys]\nring = "file:{tmp_path / "keyring.json"}"\n'
+    (tmp_path / "gatepost.toml").write_text(settings)
+    arguments = ["backup", str(copy), "--config", str(tmp_path / "gatepost.toml")]
+    async with audit_log(file, ring) as log:
+        await log.note(1)
+        for _ in range(4):
+            await log.unmerged()
+        told = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    async with audit_log(f"sqlite:///{copy}", ring) as copied:
+        rows = await copied.records.of("acme").trail.chain(1).rows(0, 99)
+        seen = await copied.verify()
+
+    assert told.exit_code == 0, told.output
+    assert ("may be missing" in told.output) != with_ring
+    assert ([row.number for row in rows], seen.bad) == (
+        [1, 2, 3, 4, 5] if with_ring else [1],
+        None,
+    )

@@ -1,0 +1,187 @@
+"""What fails between a journal of a SQLite file and its tables loses no record."""
+
+import errno
+import sqlite3
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.chain import RingLinker
+from gatepost.storage.audit import ChainHead
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql import sqlite_audit_merger as merger_module
+from gatepost.storage.sql import sqlite_audit_writer as module
+from gatepost.storage.sql.records import SqlRecords, opened
+from gatepost.storage.sql.sqlite_audit_statements import Execute, executing
+from tests.storage.test_sqlite_journals import LONG, RING, journal, numbers, process, write
+
+HEADER = "<4sIHQ32s"
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database whose journals are merged only when somebody reads."""
+    monkeypatch.setattr(module, "IDLE_S", LONG)
+    monkeypatch.setattr(module, "MERGED_S", LONG)
+    return tmp_path / "records.db"
+
+
+@pytest.fixture
+async def file(path: Path) -> AsyncIterator[SqlRecords]:
+    """Where the tenant `acme` has a record."""
+    records = await process(path)
+    await write(records, acme=1)
+    yield records
+    await records.aclose()
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["undone", "done"])
+async def test_a_first_commit_that_failed_loses_no_record(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """A journal without a row would be one of another database for the next process."""
+    records = await process(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(merger_module, "executing", failing_commits(is_late=is_late))
+        with pytest.raises(StoreUnavailable, match="OperationalError"):
+            await write(records, acme=1)
+    await write(records, acme=2)
+    vars(records.audit)["_journal"].close()  # as when the process is killed
+    other = await process(path)
+    found, told = await numbers(other), await numbers(other, "-")
+    await other.aclose()
+
+    assert (found, told) == ([1, 2], [])
+
+
+def failing_commits(*, is_late: bool = False) -> Callable[[sqlite3.Connection], Execute]:
+    """What executes statements, and says that a commit has failed, before or after it."""
+
+    def of(connection: sqlite3.Connection) -> Execute:
+        execute = executing(connection)
+
+        def fail(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+            if statement == "COMMIT":
+                if is_late:
+                    execute(statement, values)
+                raise sqlite3.OperationalError("database or disk is full")
+            return execute(statement, values)
+
+        return fail
+
+    return of
+
+
+async def test_the_row_of_another_database_loses_no_record(
+    file: SqlRecords, path: Path, tmp_path: Path
+) -> None:
+    """It is proven by the same key ring, and says that more is merged."""
+    (tmp_path / "other").mkdir()
+    elsewhere = tmp_path / "other" / "records.db"
+    other = await process(elsewhere)
+    for _ in range(9):
+        await write(other, globex=1)
+    await other.aclose()
+    with closing(sqlite3.connect(elsewhere)) as held:
+        row = held.execute("SELECT * FROM audit_heads WHERE tenant = ''").fetchone()
+    with closing(sqlite3.connect(path)) as held, held:
+        held.execute("REPLACE INTO audit_heads VALUES (?, ?, ?, ?, ?, ?)", row)
+    await write(file, acme=1)
+
+    assert await kinds(file) == ["break", "call", "call"]
+
+
+async def kinds(records: SqlRecords) -> list[str]:
+    """What records acme has."""
+    return [row.kind for row in await records.of("acme").trail.chain(1).rows(0, 99)]
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "killed"])
+async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: bool) -> None:
+    """Its digest fits, which anybody can compute; its server writes over it, or it is recorded."""
+    await write(file, acme=1)
+    held = journal(path).read_bytes().rstrip(b"\0")
+    at = held.rindex(b"GPA1")
+    _, size, length, number, digest = struct.unpack_from(HEADER, held, at)
+    content = held[-size:].replace(b"success", b"forgery")
+    digest = sha256(b"%b%d %b" % (digest, number + 1, content)).digest()
+    forged = struct.pack(HEADER, b"GPA1", size, length, number + 1, digest) + bytes(length)
+    with journal(path).open("r+b") as written:
+        written.seek(len(held))
+        written.write(forged + content)
+    if not runs:
+        vars(file.audit)["_journal"].close()
+    other = await process(path)
+    found = await kinds(other)
+    told = await numbers(other, "-")
+    if runs:
+        await write(file, acme=1)
+        found = await kinds(other)
+    await other.aclose()
+
+    assert (found, told) == (["call"] * (3 if runs else 2), [] if runs else [1])
+
+
+async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path: Path) -> None:
+    """It may be of somebody who is erased, and nobody may need that journal again."""
+    other = await process(path)
+    await write(other, globex=1)
+    vars(file.audit)["_journal"].close()  # as when the process is killed
+    await other.audit.settle()
+    with journal(path).open("r+b") as written:
+        written.write(b"GPA1 half a frame")
+    await other.audit.settle()
+    await other.aclose()
+
+    assert journal(path).stat().st_size == 0
+
+
+async def test_a_journal_that_cannot_be_emptied_is_no_outage(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process has ended, and its records are in the tables."""
+
+    def fail(*_: int) -> None:
+        raise OSError(errno.EIO, "gone")
+
+    other = await process(path)
+    await write(other, acme=1)
+    vars(file.audit)["_journal"].close()  # as when the process is killed
+    with monkeypatch.context() as patch:
+        patch.setattr(merger_module, "overwrite", fail)
+        found = await numbers(other)
+        await write(other, acme=1)
+    later = await numbers(other)
+    await other.aclose()
+
+    assert (found, later) == ([1, 2], [1, 2, 3])
+    assert journal(path).stat().st_size == 0
+
+
+class CountingLinker(RingLinker):
+    """A linker that counts the proofs it was asked about."""
+
+    asked = 0
+
+    def proves(self, head: ChainHead) -> bool:
+        """Implement `Linker`."""
+        CountingLinker.asked += 1
+        return super().proves(head)
+
+
+async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path) -> None:
+    """A caller who sends it cannot delay the start after a kill: no part of it is looked at."""
+    vars(file.audit)["_journal"].close()  # as when the process is killed
+    with journal(path).open("r+b") as held:
+        held.write(b"GPA1" * 10_000 + b"GPA1 and a longer text, " * 10_000)
+    other = await opened(f"sqlite:///{path}")
+    other.audit.attach(CountingLinker(RING))
+    await write(other, globex=1)
+    await other.aclose()
+
+    assert CountingLinker.asked == 0
