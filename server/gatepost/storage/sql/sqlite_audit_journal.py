@@ -106,6 +106,11 @@ class Journal:
         """Return the bytes of the frames that are not known to be merged."""
         return self._appended - self._forgotten
 
+    @property
+    def attempted(self) -> bytes:
+        """Return the digest of the last frame that was to be appended."""
+        return self._last[1]
+
     def append(self, batch: Batch) -> None:
         """
         Append a batch, durably; raises StoreUnavailable.

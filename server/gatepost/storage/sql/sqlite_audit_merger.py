@@ -296,18 +296,25 @@ class SqliteMerger(SqliteConnection):
         """Take the frames of this process; return the end of what is merged of them."""
         known = journal.merged
         frames = [*journal.frames]
+        ends = {one.digest for one in frames} | {journal.attempted}
         if found == known:
             pass
-        elif found is not None and found.number > known.number and not merged.linker.doubt(found):
+        elif (
+            found is not None
+            and found.number > known.number
+            # Else of a process that took a file for its own after that of this one was removed.
+            and found.hash in ends
+            and not merged.linker.doubt(found)
+        ):
             # Another process has merged it, and nobody here has heard of the records.
             known = found
-            others = [one for one in frames if one.number <= known.number]
-            _miss(execute, others, merged.extension)
         else:
             for frame in frames:
                 for chain in frame.batch:
                     merged.extension.doubt(chain, CHANGED)
             merged.end(journal.number, known.number, known.hash, known.pruned)
+        # Also a frame that another process has merged while it was still being synchronised.
+        _miss(execute, [one for one in frames if one.number <= known.number], merged.extension)
         merged.take(journal.number, iter([one for one in frames if one.number > known.number]))
         return known
 

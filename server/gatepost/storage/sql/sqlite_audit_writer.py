@@ -125,14 +125,20 @@ class SqliteAuditStore(SqlAuditStore):
         return IDLE_S if journal.position else None
 
     def _merge_all(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> None:
+        is_merged, reason = False, "an unexpected error"
         try:
             self._merger.merge(journal, linker, restart=restart)
+            is_merged = True
         except StoreUnavailable as outage:
-            if not self.is_failing:
-                log.error("audit_not_merged", extra={"reason": str(outage)})
-            self.is_failing = True
+            reason = str(outage)
             raise
-        self.is_failing, self._since = False, None
+        finally:
+            # An unexpected error ends the thread. The next batch then waits for a merge, which
+            # starts it again; else calls would go on while nothing is merged.
+            if not is_merged and not self.is_failing:
+                log.error("audit_not_merged", extra={"reason": reason})
+            self.is_failing = not is_merged
+        self._since = None
 
     def _finish(self) -> None:
         journal, linker = self._journal, self._linker
