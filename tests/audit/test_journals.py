@@ -107,20 +107,27 @@ async def test_another_process_reads_every_acknowledged_record(log: AuditLog, fi
 
 
 @pytest.mark.requirement("AU1")
+async def test_a_key_of_this_second_breaks_no_chain(
+    log: AuditLog, file: str, tmp_path: Path
+) -> None:
+    """A process that has just read the key ring reads it again for the frames of another one."""
+    log.keyring.reread()
+    rotate(tmp_path / "keyring.json", keep=3)
+    async with audit_log(file, KeyRing.load(f"file:{tmp_path / 'keyring.json'}")) as other:
+        await other.unmerged()
+        found = await log.records.of("acme").trail.find(AuditQuery())
+
+    assert sorted(row.number for row in found) == [1, 2, 3, 4, 5, 6]
+    assert {row.kind for row in found} == {"approval"}
+
+
+@pytest.mark.requirement("AU1")
 async def test_a_stop_leaves_nothing_in_the_journal(log: AuditLog, file: str) -> None:
     """Each chain has one segment more, and one sum; the file is overwritten."""
     await log.records.audit.aclose()  # type: ignore[attr-defined]  # of SQLite
 
     assert count(file, "segments") == 3
     assert not journal(file).read_bytes().strip(b"\0")
-
-
-async def test_a_closed_store_says_so(log: AuditLog) -> None:
-    """It acknowledges nothing any more."""
-    await log.records.audit.aclose()  # type: ignore[attr-defined]  # of SQLite
-
-    with pytest.raises(StoreUnavailable, match="closed"):
-        await log.unmerged()
 
 
 async def test_erasure_reaches_what_is_not_merged(log: AuditLog, file: str) -> None:

@@ -2,7 +2,10 @@
 
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -227,3 +230,30 @@ def test_another_thread_may_take_up_a_rotated_ring(
         assert ring.is_authentic("x", b"1", ring.authenticate("x", b"1"))
     else:
         assert ring.open("x", ring.seal("x", b"1")) == b"1"
+
+
+def test_a_thread_waits_for_the_key_that_another_one_reads(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an audit record with a new key would look forged while a request reads the ring."""
+    ring, original = load(path), module._read
+    rotate(path, keep=3)
+    token = load(path).sign("session", b"payload")
+    reading, go_on = threading.Event(), threading.Event()
+
+    def read(*given: Any, **named: Any) -> Any:
+        reading.set()
+        go_on.wait(10)
+        return original(*given, **named)
+
+    monkeypatch.setattr(module, "_read", read)
+    monkeypatch.setattr(ring, "_read_at", 0.0)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(ring.verify, "session", token)
+        assert reading.wait(10)
+        second = threads.submit(ring.verify, "session", token)
+        wait([second], timeout=0.05)  # it would have its wrong answer by then
+        go_on.set()
+        found = [first.result(), second.result()]
+
+    assert found == [b"payload", b"payload"]

@@ -226,3 +226,11 @@ def test_an_argument_costs_no_proofs(tmp_path: Path) -> None:
         found = has_more(opened_file.fileno(), ChainHead("", 1, 0, b"", 0, ""), linker)
 
     assert (found, linker.proofs) == (False, 0)
+
+
+async def test_a_closed_store_says_so(file: SqlRecords) -> None:
+    """It acknowledges nothing any more."""
+    await file.audit.aclose()
+
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await write(file, 7)

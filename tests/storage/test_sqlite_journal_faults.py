@@ -185,3 +185,20 @@ async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path)
     await other.aclose()
 
     assert CountingLinker.asked == 0
+
+
+async def test_a_journal_that_another_process_takes_anew_loses_no_record(path: Path) -> None:
+    """Its frames have the numbers of those that were removed, and the proofs of the ring."""
+    file, other = await process(path), await process(path)
+    await write(file, acme=1, globex=1)
+    await write(file, acme=2)
+    journal(path).unlink()
+    await write(other, globex=3)
+    await other.audit.settle()
+    found = [await file.of(one).trail.chain(1).rows(0, 99) for one in ("acme", "globex")]
+    for one in (other, file):
+        await one.audit.aclose()
+        await one.aclose()
+
+    kinds = [[row.kind for row in rows if row.kind != "break"] for rows in found]
+    assert [len(one) for one in kinds] == [3, 4]

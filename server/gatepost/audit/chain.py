@@ -276,8 +276,14 @@ def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing
     if found == known or is_proven(found, keyring):
         return ""
     key_id = found.proof.partition(".")[0]
-    if not keyring.lasting and keyring.find(key_id) is None:
-        return ""  # a temporary ring: nothing can be proven after a restart
+    if keyring.find(key_id) is None:
+        if not keyring.lasting:
+            return ""  # a temporary ring: nothing can be proven after a restart
+        # Another process may have a key of this second. Strangers make `find` wait that long, but
+        # they do not choose this id.
+        keyring.reread()
+        if is_proven(found, keyring):
+            return ""
     return "the proof of the end of the chain is not by a key of the ring"
 
 

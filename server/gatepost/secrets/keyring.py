@@ -7,6 +7,7 @@ import hmac
 import logging
 import os
 import secrets
+import threading
 import time
 from pathlib import Path
 
@@ -80,6 +81,7 @@ class KeyRing:
         self.lasting = lasting or path is not None
         """Whether it outlives the process."""
         self._read_at = time.monotonic()
+        self._reading = threading.RLock()
         self._hold(keys)
 
     def _hold(self, keys: tuple[RingKey, ...]) -> None:
@@ -99,14 +101,18 @@ class KeyRing:
         looked at again, once a second at most: strangers choose ids.
         """
         known = self._by_id.get(key_id)
-        if known is None and self._path and time.monotonic() - self._read_at >= REREAD_AFTER_S:
-            self.reread()
-            known = self._by_id.get(key_id)
+        if known is None and self._path:
+            with self._reading:  # another thread may be reading the key that is missing
+                if time.monotonic() - self._read_at >= REREAD_AFTER_S:
+                    self.reread()
+                known = self._by_id.get(key_id)
         return known
 
     def reread(self) -> None:
         """Take up what the file holds now; a file that cannot be used changes nothing."""
-        if self._path is not None:
+        if self._path is None:
+            return
+        with self._reading:
             self._read_at = time.monotonic()
             try:
                 self._hold(_to_keys(_read(self._path, group_read=self._group_read)))
