@@ -156,9 +156,9 @@ class Journal:
 
     def _allocate(self, end: int) -> None:
         size = max(ALLOCATED, end - self._allocated)
-        if sys.platform != "darwin":
-            with suppress(OSError):  # not every file system can do that
-                os.posix_fallocate(self._file, self._allocated, size)
+        # Written, not only reserved: else each synchronisation would change what the file system
+        # knows of the file, and wait for all others that change something there.
+        _put(self._file, bytes(size), self._allocated)
         self._allocated += size
 
     @contextmanager
