@@ -86,12 +86,14 @@ def screen_of(windows: Collection[bytes]) -> Screen | None:
 def _pieces(windows: Collection[bytes]) -> set[bytes]:
     """Return strings so that each window holds one of them: few, and rare in texts."""
     found: set[bytes] = set()
+    shorter: set[bytes] = set()
     for window in sorted(windows, key=lambda one: (len(one), one)):
         size = min(PIECE_BYTES, len(window))
         held = [window[at : at + size] for at in range(len(window) - size + 1)]
-        if found.isdisjoint(held) and not any(piece in window for piece in found):
-            found.add(min(held, key=lambda piece: sum(byte in _COMMON for byte in piece)))
-    return found
+        if found.isdisjoint(held) and not any(piece in window for piece in shorter):
+            piece = min(held, key=lambda piece: sum(byte in _COMMON for byte in piece))
+            (found if size == PIECE_BYTES else shorter).add(piece)
+    return found | shorter
 
 
 def _grouped(pieces: Collection[bytes]) -> Iterator[list[bytes]]:

@@ -12,7 +12,6 @@ from sqlalchemy import (
     String,
     Table,
     insert,
-    inspect,
     select,
 )
 
@@ -43,6 +42,11 @@ _VERSIONS = Table(
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
+# SQLAlchemy asks the same, but takes longer to write the statement than the database to answer.
+_HAS_VERSIONS = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'",
+    "postgresql": "SELECT to_regclass('alembic_version')::text",
+}
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -132,7 +136,7 @@ async def _migrate(database: Database, scripts: Path) -> Move:
 
 
 def _revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table(_VERSIONS.name):
+    if connection.exec_driver_sql(_HAS_VERSIONS[connection.dialect.name]).scalar() is None:
         return None
     found: str | None = connection.execute(select(_VERSIONS.c.version_num)).scalar()
     return found

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
+from redis import __version__ as redis_version
 from redis.asyncio import Redis
 from redis.asyncio.connection import BlockingConnectionPool, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 
 from gatepost.storage.errors import StoreUnavailable
@@ -39,6 +41,8 @@ class ValkeyRelay:
             "protocol": 2,
             "socket_connect_timeout": ANSWER_S,
             "retry": Retry(NoBackoff(), 0),
+            # Each connection would look through the installed packages for it.
+            "driver_info": DriverInfo(lib_version=redis_version),
         }
         self._pool = BlockingConnectionPool.from_url(
             url, max_connections=CONNECTIONS, timeout=ANSWER_S, socket_timeout=ANSWER_S, **common
