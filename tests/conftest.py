@@ -31,6 +31,9 @@ for name, examples in (("few", 25), ("many", 60)):
         suppress_health_check=[HealthCheck.too_slow],
     )
 
+# The tests' PostgreSQL has no TLS; a driver that may use it makes a context for each connection.
+os.environ["PGSSLMODE"] = "disable"
+
 LONGEST = """
 upstreams/bridge/test_kills.py policy/limits/test_load.py storage/crashes/test_kills.py
 upstreams/conformance/test_server_scenarios.py deploy/test_rolling_restarts.py

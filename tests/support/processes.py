@@ -24,12 +24,10 @@ from gatepost.cli.main import COMMANDS
 
 START_WITHIN_S = 30
 ALSO = ["gatepost.storage.sql.postgresql_audit_writer", "sqlalchemy.dialects.postgresql.asyncpg"]
-ALSO += ["sqlalchemy.dialects.sqlite.aiosqlite", "gatepost.storage.sql.postgresql", "aiosqlite"]
 ALSO += ["gatepost.rest.management.routes", "gatepost.telemetry.exposition", "uvicorn.lifespan.off"]
 ALSO += ["gatepost.storage.valkey.relay", "gatepost.check.agents", "gatepost.storage.sql.records"]
-ALSO += ["gatepost_packs.scripts.tools", "gatepost.check.upstreams", "gatepost.check.credentials"]
-ALSO += ["gatepost_packs.vault.tools", "gatepost.dashboard.routes", "anyio._backends._asyncio"]
-ALSO += ["anyio.streams.stapled", "gatepost_packs.memory", "gatepost_packs.demo", "yaml"]
+ALSO += ["gatepost_packs.scripts.tools", "gatepost.check.upstreams", "gatepost.dashboard.routes"]
+ALSO += ["gatepost_packs.vault.tools", "gatepost_packs.memory", "gatepost_packs.demo", "aiosqlite"]
 """What the commands import by name once they run."""
 
 
@@ -144,6 +142,7 @@ def main(number: int) -> None:
     """Fork for every task that comes by the socket with that number; the forks go on from here."""
     for name in (*(row.place.partition(":")[0] for row in COMMANDS.values()), *ALSO):
         importlib.import_module(name)
+    importlib.import_module("gatepost.serve").load_late_modules()
     # What is never looked through again is not copied into the forks, nor taken apart as they end.
     gc.collect()
     gc.freeze()
