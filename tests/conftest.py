@@ -64,9 +64,11 @@ NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
 
 
-SLOW_WORDS = re.compile(r"mark\.slow|hypothesis")
+SLOW_WORDS = re.compile(r"mark\.slow|hypothesis|\bPOOLED\b")
 """What stands in a file that makes some test one of `--slow`."""
 TESTS = Path(__file__).parent
+NEUTRAL = frozenset({Path(__file__), TESTS / "support" / "stores.py"})
+"""Files with such a word that make no test slow: this one, and the one that defines `POOLED`."""
 FROM_TESTS = re.compile(r"^(?:from|import) (tests\.[\w.]+)", re.MULTILINE)
 
 
@@ -137,20 +139,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def may_have_slow_tests(file: Path) -> bool:
     """Whether it, a conftest above it, or what they import of the tests makes a test slow."""
     folders = file.relative_to(TESTS).parents[:-1]
-    read, unread = {Path(__file__)}, {file, *(TESTS / folder / "conftest.py" for folder in folders)}
-    while unread := {one for one in unread - read if one.is_file()}:
-        texts = [_text(one) for one in unread]
-        if any(map(SLOW_WORDS.search, texts)):
+    read, unread = set(NEUTRAL), {file, *(TESTS / folder / "conftest.py" for folder in folders)}
+    while unread := unread - read:
+        found = [_read(one) for one in unread]
+        if any(slow for slow, _ in found):
             return True
         read |= unread
-        names = (name for text in texts for name in FROM_TESTS.findall(text))
-        unread = {TESTS.parent / f"{name.replace('.', '/')}.py" for name in names}
+        unread = {one for _, imported in found for one in imported}
     return False
 
 
 @cache
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8")
+def _read(file: Path) -> tuple[bool, list[Path]]:
+    """Whether such a word stands in a file, and what it imports of the tests."""
+    if not file.is_file():
+        return False, []
+    text = file.read_text(encoding="utf-8")
+    names = (name.replace(".", "/") for name in FROM_TESTS.findall(text))
+    return bool(SLOW_WORDS.search(text)), [TESTS.parent / f"{name}.py" for name in names]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
