@@ -95,7 +95,7 @@ BY_SETTING = {
 }  # fmt: skip
 """Settings, and what is imported where they are set and only there."""
 UNUSED = {
-    "alembic", "asyncpg", "redis",  # other stores
+    "alembic", "asyncpg", "redis", "sqlalchemy.orm",  # other stores
     "yaml", "apprise", "icalendar", "starlark", "gatepost_packs.openapi.description",  # other packs
     "gatepost.doctor", "gatepost.dev", "gatepost_keys", "joserfc",  # other commands
     "gatepost.mcp.stdio", "gatepost.mcp_client", "gatepost.testing",
@@ -133,7 +133,7 @@ def test_a_misspelt_name_of_the_package_is_told() -> None:
     ("url", "needless"),
     [
         ("memory:", {"alembic", "aiosqlite", "asyncpg", "sqlalchemy"}),
-        ("sqlite:///new.db", {"alembic", "asyncpg"}),
+        ("sqlite:///new.db", {"alembic", "asyncpg", "sqlalchemy.orm"}),
     ],
 )
 def test_a_database_brings_its_own_driver_alone(
@@ -141,6 +141,32 @@ def test_a_database_brings_its_own_driver_alone(
 ) -> None:
     """And neither the other's nor, for a new file, what takes an old one forward."""
     assert modules(OPEN.format(url=url), tmp_path)[0] & needless == set()
+
+
+ORM = """
+import asyncio, json, sys
+from gatepost.storage.sql.async_engine import create_async_engine
+from sqlalchemy import text
+from sqlalchemy.ext import asyncio as package
+
+async def asked():
+    engine = package.create_async_engine("sqlite+aiosqlite:///:memory:")
+    async with package.AsyncSession(engine) as session:
+        print(await session.scalar(text("SELECT 'of a session'")))
+    await engine.dispose()
+
+asyncio.run(asked())
+assert package.create_async_engine is create_async_engine
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_tool_may_use_the_orm_that_the_stores_do_not(tmp_path: Path) -> None:
+    """Its package is imported whole, with the engine that is there already."""
+    found, printed = modules(ORM, tmp_path)
+
+    assert printed == "of a session"
+    assert "sqlalchemy.orm" in found
 
 
 def served(settings: str, folder: Path) -> tuple[set[str], str]:

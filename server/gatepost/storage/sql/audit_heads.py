@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Row, bindparam, func, insert, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -19,6 +18,7 @@ from gatepost.storage.audit import (
     Sign,
 )
 from gatepost.storage.audit_segments import end_of
+from gatepost.storage.sql.async_engine import AsyncConnection
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, CursorResult, Executable, Row
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql.async_engine import AsyncConnection, AsyncEngine, create_async_engine
 
 ANSWER_S = 6.0
 """The deadline of a statement, including the wait for a connection."""

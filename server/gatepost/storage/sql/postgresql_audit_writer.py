@@ -12,10 +12,10 @@ import msgspec
 from msgspec.structs import astuple
 from sqlalchemy import Column, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql.async_engine import AsyncConnection
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
 from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of_segments
