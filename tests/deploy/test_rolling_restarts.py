@@ -33,7 +33,7 @@ class Traffic(threading.Thread):
 
     def run(self) -> None:
         # A call is a TLS handshake, and each of them has a dozen while a replica restarts.
-        while not self._ended.wait(0.1):
+        while not self._ended.wait(0.2):
             try:
                 answer = self._client.call(self._tokens.token(), "pid")
                 self.served_by[pid_of(answer)] += 1
