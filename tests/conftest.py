@@ -270,12 +270,15 @@ def no_public_authorities() -> Iterator[None]:
     """
     HTTP clients of this process trust no authority but those that a test names.
 
-    No certificate of the tests is of another one, and each client would read the system's hundred.
+    No certificate of the tests is of another one, and each client would read the system's hundred,
+    also where the environment of the run names them.
     """
+    outside = os.environ.get("SSL_CERT_FILE")
 
     def context(*, _trust_env: bool = True) -> ssl.SSLContext:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if _trust_env and (bundle := os.environ.get("SSL_CERT_FILE")):
+        bundle = os.environ.get("SSL_CERT_FILE")
+        if _trust_env and bundle and bundle != outside:
             made.load_verify_locations(bundle)
         return made
 

@@ -26,7 +26,7 @@ def installed(wheel: Path) -> Path:
     lock = ["pip", "install", "--quiet", "--python", programs / "python", "--require-hashes"]
     printed(UV, *lock, "--requirement", LOCK, cwd=wheel.parent)
     pip = [programs / "python", "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    printed(*pip, "--no-deps", wheel, cwd=wheel.parent)
+    printed(*pip, "--no-deps", "--no-compile", wheel, cwd=wheel.parent)
     return programs
 
 
@@ -59,6 +59,10 @@ def test_it_runs_by_pipx(wheel: Path, tmp_path: Path) -> None:
     if pipx is None:
         pytest.skip("make .venv/deploy/.installed installs pipx")
     settings = [f"PIPX_HOME={tmp_path / 'pipx'}", f"PIP_CONSTRAINT={pinned(tmp_path)}"]
+    # Most of the run would be to compile files that nobody imports. pip reads it as `compile = no`.
+    settings += ["PIP_NO_COMPILE=no"]
+    # The pip that pipx would install for itself first.
+    printed(UV, "venv", "--quiet", "--seed", tmp_path / "pipx/shared", cwd=tmp_path)
     by_pipx = ["env", *settings, pipx, "run", "--spec", wheel, "gatepost"]
     with dev(*by_pipx, cwd=tmp_path) as process:
         assert "Traceback" not in process.output

@@ -115,7 +115,18 @@ class Person:
 
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+PLAYWRIGHT_WITHOUT = """
+AvoidUnnecessaryBeforeUnloadCheckSync DestroyProfileOnBrowserClose HttpsUpgrades
+HttpsFirstBalancedModeAutoEnable LensOverlay MediaRouter PaintHolding ThirdPartyStoragePartitioning
+AvoidCorsURLLoaderRestartOnRedirect OptimizationHints NetworkTimeServiceQuerying AimEnabled
+PreconnectToSearch
+"""
+"""What Playwright switches off; named again, since the last list on a command line is the one."""
+UNSEEN = "WebUIOmniboxPopup WebUIOmniboxAimPopup SpareRendererForSitePerProcess"
+"""Pages behind the address bar of each window, and processes in reserve: nearly half of the CPU."""
+WITHOUT = ",".join(f"{PLAYWRIGHT_WITHOUT} {UNSEEN}".split())
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+ARGUMENTS += [f"--disable-features={WITHOUT}"]
 WITHIN_MS = 20_000
 """How long a page may take to show what is expected of it, on a machine that is busy."""
 
