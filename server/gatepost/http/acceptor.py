@@ -1,6 +1,7 @@
 """Accepting connections: room for new ones is made by ending idle ones, and nothing is reset."""
 
 import asyncio
+import contextlib
 import errno
 import heapq
 import logging
@@ -14,6 +15,10 @@ from typing import Any, Protocol
 from gatepost.http.descriptors import DescriptorLimits
 from gatepost_authz.ratelimited import RateLimitedLog
 
+QUEUE = 2048
+"""The most connections that wait to be accepted."""
+LAST_HANDSHAKES_S = 0.5
+"""How long handshakes may go on when the server stops: a client sends its request with the last."""
 AT_ONCE = 16
 """Connections accepted in one turn: other workers take the rest."""
 LOOKED_UP = 256
@@ -71,7 +76,12 @@ class Acceptor:
         self._begin()
 
     def close(self) -> None:
-        """Accept no more, and give up handshakes; others are connections in a moment."""
+        """
+        Accept whoever waits in the socket's queue, and close the socket.
+
+        The system would reset their connections. A proxy has sent requests on some of them, and
+        sends none of those again.
+        """
         if self._closed:
             return
         self._closed = True
@@ -79,14 +89,22 @@ class Acceptor:
             self._timer.cancel()
         else:
             self._loop.remove_reader(self._sock.fileno())
-        if self._tls is not None:
-            for task in tuple(self._opening):
-                task.cancel()
+        with contextlib.suppress(OSError):
+            for _ in range(QUEUE):
+                if self._room.is_full(self._sock.fileno()):
+                    break
+                self._open(self._sock.accept()[0])
+        self._sock.close()
 
     async def wait_closed(self) -> None:
-        """Return when every accepted connection is open or given up."""
-        if self._opening:
-            await asyncio.wait(tuple(self._opening))
+        """Return when every accepted connection is open, or its handshake has taken too long."""
+        if not self._opening:
+            return
+        _, late = await asyncio.wait(tuple(self._opening), timeout=LAST_HANDSHAKES_S)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
 
     def _begin(self) -> None:
         self._timer = None
@@ -112,7 +130,6 @@ class Acceptor:
                         self._make_room()
                     self._wait(errno.errorcode.get(error.errno or 0, "unknown"))
                 return
-            accepted.setblocking(False)
             number = accepted.fileno()
             self._open(accepted)
             if number < self._room.near:
@@ -127,6 +144,7 @@ class Acceptor:
             return
 
     def _open(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
         task = self._loop.create_task(self._opened(accepted))
         self._opening[task] = self._loop.time()
         task.add_done_callback(lambda done: self._opening.pop(done, None))

@@ -17,7 +17,7 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from gatepost.http.acceptor import Acceptor
+from gatepost.http.acceptor import QUEUE, Acceptor
 from gatepost.http.deadlines import HEAD_ALLOWANCE, Deadlines, ListenConfig
 from gatepost.http.descriptors import DescriptorLimits
 from gatepost.http.flow_control import UnreadResponses
@@ -92,10 +92,9 @@ class GatepostServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
+        for server in self.servers:
             # Accepted sockets have become connections and are closed like all others.
             await server.wait_closed()
-        for sock in sockets or []:
-            sock.close()
         # Before the connections close, so that endless answers end properly.
         if self._on_drain is not None:
             self._on_drain()
@@ -113,6 +112,9 @@ class GatepostServer(uvicorn.Server):
         connections = self.server_state.connections
         for connection in tuple(connections):
             cast("HttptoolsProtocol", connection).finish()
+        if connections:
+            # Requests may be on their way, on those that were accepted last and on idle ones.
+            await asyncio.sleep(LOOK_AGAIN_S)
         while (  # noqa: ASYNC110  # a signal ends it, too, and none is missed
             any(cast("HttptoolsProtocol", one).is_busy() for one in connections)
             and not self.force_exit
@@ -266,7 +268,7 @@ def bind(host: str, port: int) -> socket.socket:
             # counted; the system would buffer megabytes of each and hide slow readers.
             sock.setsockopt(socket.IPPROTO_TCP, lowat, UNSENT_BYTES)
         sock.bind(address)
-        sock.listen(2048)
+        sock.listen(QUEUE)
     except OSError:
         sock.close()
         raise

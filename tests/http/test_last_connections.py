@@ -1,0 +1,77 @@
+"""Clients that connect at the moment in which the server stops: a proxy asks nobody else again."""
+
+import asyncio
+import socket
+import ssl
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from gatepost.http.deadlines import Deadlines
+from gatepost.http.edge import respond
+from gatepost.runtime.server import GatepostServer, bind, listen_config, tls_context
+from tests.http.conftest import NEVER_S, WITHIN_S, rest_of
+from tests.support.tokens import CertificateAuthority
+
+GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    await respond(send, 200, b"{}")
+
+
+async def started(sock: socket.socket, tls: ssl.SSLContext | None = None) -> GatepostServer:
+    """A server that accepts whenever the loop has a turn, and is stopped by its `shutdown`."""
+    deadlines = Deadlines(head_s=NEVER_S, keep_alive_s=NEVER_S, drain_s=NEVER_S)
+    config = listen_config(app, deadlines, tls=tls)
+    config.load()
+    server = GatepostServer(config, on_ready=lambda: None)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup([sock])
+    return server
+
+
+@pytest.mark.parametrize("asked_before", [0, 1])
+async def test_a_stop_answers_what_was_sent_before_it(asked_before: int) -> None:
+    """
+    On a connection that waits to be accepted, and on one that was idle.
+
+    The first would be reset, and the second closed with the request unread.
+    """
+    sock = bind("127.0.0.1", 0)
+    address = sock.getsockname()
+    server = await started(sock)
+    with closing(socket.create_connection(address, WITHIN_S)) as client:
+        for _ in range(asked_before):
+            client.sendall(GET)
+            await asyncio.to_thread(client.recv, 65_536)
+        client.sendall(GET)
+
+        # The loop has had no turn since.
+        await server.shutdown([sock])
+        answer = await asyncio.to_thread(rest_of, client)
+
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, WITHIN_S)
+
+
+async def test_a_stop_lets_a_handshake_end(tmp_path: Path) -> None:
+    """In TLS 1.3 a client sends its request right behind its last word of the handshake."""
+    authority = CertificateAuthority(tmp_path)
+    trusting = ssl.create_default_context(cafile=str(authority.bundle))
+    sock = bind("127.0.0.1", 0)
+    server = await started(sock, tls_context(*authority.certify("localhost")))
+
+    def asked(client: socket.socket) -> bytes:
+        with trusting.wrap_socket(client, server_hostname="localhost") as encrypted:
+            encrypted.sendall(GET)
+            return rest_of(encrypted)
+
+    with closing(socket.create_connection(sock.getsockname(), WITHIN_S)) as client:
+        asking = asyncio.create_task(asyncio.to_thread(asked, client))
+        await server.shutdown([sock])
+
+        assert (await asking).startswith(b"HTTP/1.1 200")
