@@ -24,7 +24,7 @@ from tests.support.issuers import Idp
 from tests.support.stores import PgBouncer, Postgres, Valkey, pgbouncer_program
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
-for name, examples in (("few", 25), ("many", 60)):
+for name, examples in (("few", 25), ("many", 40)):
     settings.register_profile(
         name,
         max_examples=examples,
