@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import importlib
 import logging
 import os
 import re
@@ -79,7 +78,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+def pytest_collection() -> Generator[None, object, object]:
     """
     Look for no garbage among the tests: a third of collecting them went into that.
 
@@ -87,7 +86,6 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """
     gc.disable()
     try:
-        import_in_turns(session.config)
         return (yield)
     finally:
         gc.freeze()
@@ -122,28 +120,6 @@ def pytest_collection_modifyitems(
     places = {path: place for place, path in enumerate(files)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
     return result
-
-
-def import_in_turns(config: pytest.Config) -> None:
-    """
-    Import the files that will be collected, each process of the tests another part of them first.
-
-    Where they have not been compiled yet, as in a new clone, all would compile all of them, at the
-    same time and in the same order. So each finds most of them compiled by another one.
-    """
-    worker: dict[str, Any] = getattr(config, "workerinput", {})
-    if not worker or config.args != config.getini("testpaths"):
-        return
-    files = [
-        file
-        for file in sorted(TESTS.rglob("test_*.py"))
-        if not config.option.slow or may_have_slow_tests(file)
-    ]
-    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
-    for file in files[first:] + files[:first]:
-        # What is wrong with it is told when it is collected.
-        with suppress(ImportError, SyntaxError):
-            importlib.import_module(".".join(file.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def runs(item: pytest.Item, *, with_slow: bool) -> bool:
