@@ -1,7 +1,6 @@
 """Accepting connections: room for new ones is made by ending idle ones, and nothing is reset."""
 
 import asyncio
-import contextlib
 import errno
 import heapq
 import logging
@@ -77,10 +76,10 @@ class Acceptor:
 
     def close(self) -> None:
         """
-        Accept whoever waits in the socket's queue, and close the socket.
+        Accept the connections in the socket's queue, and close the socket.
 
-        The system would reset their connections. A proxy has sent requests on some of them, and
-        sends none of those again.
+        The system would reset them. A proxy has sent requests on some, and sends none of those
+        again.
         """
         if self._closed:
             return
@@ -89,12 +88,20 @@ class Acceptor:
             self._timer.cancel()
         else:
             self._loop.remove_reader(self._sock.fileno())
-        with contextlib.suppress(OSError):
-            for _ in range(QUEUE):
-                if self._room.is_full(self._sock.fileno()):
-                    break
-                self._open(self._sock.accept()[0])
+        self._accept_queue()
         self._sock.close()
+
+    def _accept_queue(self) -> None:
+        for _ in range(QUEUE):
+            if self._room.is_full(self._sock.fileno()):
+                return
+            try:
+                accepted, _ = self._sock.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # that client has left already
+            self._open(accepted)
 
     async def wait_closed(self) -> None:
         """Return when every accepted connection is open, or its handshake has taken too long."""
