@@ -34,7 +34,6 @@ from gatepost.telemetry.logs import configure
 from tests.architecture.source import ROOT
 from tests.storage.crashes.workload import Order, broken, pack, work
 
-WAYS: tuple[Literal["mcp", "rest"], ...] = ("mcp", "rest")
 DICE = random.SystemRandom()
 # Nothing that is not killed may take longer; it would be stuck.
 PATIENCE_S = 20.0
@@ -100,13 +99,8 @@ class Killer:
     def run(self) -> Report:
         """All of it."""
         began = time.monotonic()
-        # Once here in both ways: what a first call imports, compiles and caches, no fork repeats.
-        for way in WAYS:
-            order = Order(next(self._numbers), [self._key()], way)
-            work(self._config, self._toolbox, self._ring, order, self._tell)
-        self._listen({})
-        # What is never looked through again is not copied into the forks.
-        gc.collect()
+        # Once here, so that everything is loaded before the first fork.
+        asyncio.run(self._open())
         gc.freeze()
         self._try_out()
         while self.report.kills < self.task.kills and not self.report.problems:
@@ -115,6 +109,10 @@ class Killer:
         self._check()
         self.report.seconds = time.monotonic() - began
         return self.report
+
+    async def _open(self) -> None:
+        async with opened(self._config, self._toolbox, self._ring):
+            pass
 
     def _try_out(self) -> None:
         """Find out how long a process takes that is not killed."""
@@ -154,7 +152,8 @@ class Killer:
         return f"{DICE.choice('rp')}{next(self._keys)}"
 
     def _fork(self, keys: list[str], *, kill: bool) -> Process:
-        order = Order(next(self._numbers), keys, DICE.choice(WAYS))
+        way: Literal["mcp", "rest"] = DICE.choice(("mcp", "rest"))
+        order = Order(next(self._numbers), keys, way)
         after: float | None = None
         if kill and DICE.random() < AT_A_STATEMENT:
             statement, done = self._moment()

@@ -49,7 +49,7 @@ from tests.support.endpoint import META, VERSION, a_caller, message
 EFFECTS = Path("effects")
 TENANT = "acme"
 BOSS = a_caller(subject="boss", roles=frozenset({"approver"}))
-LOOK_EVERY_S = 0.05
+LOOK_EVERY_S = 0.02
 """More often, and most of what is killed would be a look."""
 MOST_TRIES = 400
 
@@ -205,8 +205,8 @@ class _Closing:
 
 def hasten() -> None:
     """Leases and looks of a moment: whoever follows a process that was killed must not wait."""
-    execution.LEASE_S, execution.RENEW_S, execution.POLL_S = 0.6, 0.1, LOOK_EVERY_S
-    stage.POLL_S = LOOK_EVERY_S
+    execution.LEASE_S, execution.RENEW_S, execution.POLL_S = 0.6, 0.1, 0.02
+    stage.POLL_S = 0.02
 
 
 def work(config: Config, toolbox: Toolbox, ring: KeyRing, order: Order, told: int) -> None:
