@@ -2,21 +2,18 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.architecture.source import ROOT
+from tests.docs.conftest import pasted
 from tests.support import commands
 from tests.support.commands import Gatepost
-from tests.support.processes import python_environment
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-PROGRAM = f'"{sys.executable}" -m gatepost'
 
 
 def block(language: str, holding: str) -> str:
@@ -38,17 +35,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gatepost
 def paste(lines: str, process: Gatepost, folder: Path) -> str:
     """What a shell prints for these lines, with this run's port, program and state."""
     lines = lines.replace("http://127.0.0.1:8000", process.origin)
-    lines = lines.replace(".venv/bin/gatepost token", f"{PROGRAM} token --state state")
-    lines = lines.replace(".venv/bin/gatepost", PROGRAM)
-    return subprocess.run(
-        ["sh", "-c", lines],
-        cwd=folder,
-        env=python_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
+    return pasted(lines.replace("gatepost token", "gatepost token --state state"), folder, code=0)
 
 
 def test_the_first_screen_ends_in_a_tool_call_and_a_refusal(
@@ -66,11 +53,11 @@ def test_a_person_decides_about_the_sample_call(running: tuple[Gatepost, Path]) 
     """It waits, somebody approves what they saw, and the same lines delete the file."""
     lines = block("sh", "delete_csv")
     saved, pending = map(json.loads, paste(lines, *running).strip().splitlines())
-    desk = f"{PROGRAM} approvals %s --tenant acme --config state/dev.toml"
+    desk = "gatepost approvals %s --tenant acme --config state/dev.toml"
     shown = paste(f"{desk % 'show'} {re.search('[0-9a-f]{24}', pending['message'])[0]}", *running)
-    approve = re.search(r"^gatepost (approvals approve .*)$", shown, re.MULTILINE)
+    approve = re.search(r"^gatepost approvals approve .*$", shown, re.MULTILINE)
     assert approve is not None, shown
-    paste(f"{PROGRAM} {approve[1]} --config state/dev.toml", *running)
+    paste(f"{approve[0]} --config state/dev.toml", *running)
     _, deleted = map(json.loads, paste(lines, *running).strip().splitlines())
 
     assert saved["result"].startswith("CSV saved to /workspace/old.csv")
@@ -104,23 +91,8 @@ def test_the_readmes_configuration_has_no_problem(tmp_path: Path) -> None:
     (tmp_path / "gatepost.toml").write_text(block("toml", "resource ="), encoding="utf-8")
     (tmp_path / "greetings.py").write_text(block("python", "def greet"), encoding="utf-8")
     steps = block("sh", "keyring new").splitlines()[:2]
-    lines = (
-        "\n".join(steps)
-        .replace("gatepost ", f"{PROGRAM} ")
-        .replace(f"{PROGRAM}.toml", "gatepost.toml")
-    )
 
-    done = subprocess.run(
-        ["sh", "-c", lines],
-        cwd=tmp_path,
-        env=python_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
+    pasted("\n".join(steps), tmp_path, code=0)
 
 
 def test_every_page_the_readme_links_exists() -> None:

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +9,8 @@ import pytest
 from gatepost.rest.responses import RETRY_AFTER_S, TABLE
 from gatepost_authz.config import Beside, Resource
 from tests.architecture.source import ROOT
+from tests.docs.conftest import pasted
 from tests.support import commands
-from tests.support.processes import python_environment
 
 PAGE = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
 PLACES = re.findall(r"^\| `(https:[^`]+)` \| `(https:[^`]+)` \|$", PAGE, re.MULTILINE)
@@ -43,19 +41,9 @@ def test_the_pasted_lines_work(tmp_path: Path) -> None:
     assert block is not None
     assert promised is not None
     with commands.dev(tmp_path) as process:
-        program = f'"{sys.executable}" -m gatepost'
         lines = block[1].replace("http://127.0.0.1:8000", process.origin)
-        lines = lines.replace(".venv/bin/gatepost token", f"{program} token --state state")
-        lines = lines.replace("\ncurl", "\necho\ncurl")
-        printed = subprocess.run(
-            ["sh", "-c", lines],
-            cwd=tmp_path,
-            env=python_environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
+        lines = lines.replace("gatepost token", "gatepost token --state state")
+        printed = pasted(lines.replace("\ncurl", "\necho\ncurl"), tmp_path, code=0)
     listed, answer = printed.split()[0], printed.split("\n")[-1]
 
     assert printed

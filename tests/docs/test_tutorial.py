@@ -1,18 +1,16 @@
 """docs/tutorial.md works when it is pasted, from its first block to its last."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.architecture.source import ROOT
+from tests.docs.conftest import pasted, started
 from tests.support import commands
 from tests.support.commands import Gatepost
 from tests.support.measuring import eventually
-from tests.support.processes import free_port, python_environment
+from tests.support.processes import free_port
 
 PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
 BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.DOTALL)
@@ -36,27 +34,6 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
     port = str(free_port())
     with commands.running("dev", "--port", port, "--tools", "shop.py", cwd=folder) as process:
         yield process
-
-
-def started(lines: str, folder: Path) -> subprocess.Popen[str]:
-    """A shell with these lines, in which both programs are this checkout's."""
-    programs = f"""
-gatepost() {{ "{sys.executable}" -m gatepost "$@"; }}
-python() {{ "{sys.executable}" "$@"; }}
-"""
-    return subprocess.Popen(
-        ["sh", "-c", programs + lines],
-        cwd=folder,
-        env=python_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def pasted(lines: str, folder: Path) -> str:
-    """What a shell prints for these lines."""
-    return started(lines, folder).communicate(timeout=60)[0]
 
 
 def approved(gate: Gatepost) -> None:

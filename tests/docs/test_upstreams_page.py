@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
+from tests.docs.conftest import pasted
 from tests.support import commands
 from tests.support.commands import Gatepost
 from tests.support.measuring import eventually
@@ -17,7 +17,6 @@ from tests.support.processes import Process, free_port, python_environment
 
 PAGE = (ROOT / "docs" / "upstreams.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-PROGRAM = f'"{sys.executable}" -m gatepost'
 NOTES = """
 from fastmcp import FastMCP
 
@@ -56,18 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str
 def paste(lines: str, gate: Gatepost) -> str:
     """What a shell prints for these lines, with this run's port, program and state."""
     lines = lines.replace("http://127.0.0.1:8000", gate.origin)
-    lines = re.sub(r"\bgatepost token", f"{PROGRAM} token --state state", lines)
-    lines = re.sub(r"^gatepost (?!token)", f"{PROGRAM} ", lines, flags=re.MULTILINE)
-    done = subprocess.run(
-        ["sh", "-c", lines.replace(".gatepost/dev.toml", "state/dev.toml")],
-        cwd=gate.folder,
-        env=python_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return done.stdout + done.stderr
+    lines = lines.replace("gatepost token", "gatepost token --state state")
+    return pasted(lines.replace(".gatepost/dev.toml", "state/dev.toml"), gate.folder)
 
 
 def started(line: str, url: str) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class ForkServer:
     """
 
     def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair()
+        self.link, theirs = socket.socketpair()
         self._settings = _settings(python_environment())
         with theirs:
             self._process = subprocess.Popen(
@@ -112,8 +112,8 @@ class ForkServer:
         data = json.dumps(task).encode() + b"\n"
         try:
             with self._one_by_one:
-                sent = socket.send_fds(self._ours, [data], theirs)
-                self._ours.sendall(data[sent:])
+                sent = socket.send_fds(self.link, [data], theirs)
+                self.link.sendall(data[sent:])
         finally:
             for end in theirs:
                 os.close(end)
@@ -121,7 +121,7 @@ class ForkServer:
 
     def close(self) -> None:
         """It ends with the connection; its forks do not."""
-        self._ours.close()
+        self.link.close()
         self._process.wait(START_WITHIN_S)
 
 

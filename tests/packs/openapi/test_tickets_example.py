@@ -1,8 +1,6 @@
 """The example of support tickets: two tools out of a description, against a real help desk."""
 
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +10,9 @@ import pytest
 
 from examples.tickets.app import DESCRIPTION, TOKENS, HelpDesk
 from tests.architecture.source import ROOT
+from tests.docs.conftest import pasted
 from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
 from tests.support.issuers import AsgiServer
-from tests.support.processes import python_environment
 
 pytestmark = pytest.mark.requirement("O14")
 
@@ -134,16 +132,7 @@ def test_the_page_works_when_it_is_pasted(url: str, tmp_path: Path) -> None:
         text = (FOLDER / name).read_text(encoding="utf-8")
         (example / name).write_text(text.replace("127.0.0.1:8090", here))
     lines = (setting + calling).replace("127.0.0.1:8090", here)
-    lines = lines.replace(".venv/bin/gatepost", f'"{sys.executable}" -m gatepost')
 
-    printed = subprocess.run(
-        ["sh", "-ec", lines],
-        cwd=tmp_path,
-        env=python_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
+    printed = pasted(f"set -e\n{lines}", tmp_path, code=0)
 
-    assert '"status":"open"' in printed.splitlines()[-1]
+    assert '"status":"open"' in printed
