@@ -35,23 +35,32 @@ for name, examples in (("few", 25), ("many", 40)):
 os.environ["PGSSLMODE"] = "disable"
 
 LONGEST = """
-upstreams/bridge/test_kills.py policy/limits/test_load.py storage/crashes/test_kills.py
-upstreams/conformance/test_server_scenarios.py deploy/test_rolling_restarts.py
-deploy/test_python_versions.py providers/test_journeys.py deploy/test_wheel.py dev/test_journeys.py
-clients/test_inspector.py policy/approvals/test_crashes.py dashboard/test_accessibility.py
-runtime/memory/test_soak.py audit/test_recovery_time.py docs/test_site.py bench/test_gateway.py
-upstreams/conformance/test_client_scenarios.py http/test_tls.py providers/test_clients.py
-upstreams/bridge/test_durable_tasks.py storage/test_outages.py packs/scripts/test_rejected.py
-mcp/test_official_suite.py dashboard/test_stored_scripts.py dashboard/test_https.py
-attacks/test_generated_arguments.py config/test_registered_packs.py audit/test_checkpoints.py
-runtime/replicas/test_replicas.py dashboard/test_approvals_in_a_browser.py docs/test_tutorial.py
-audit/test_writers.py audit/test_verification.py mcp/stdio/test_stdio.py rest/test_document.py
-runtime/memory/test_leaks.py packs/test_effects.py packs/test_planted_links.py
-dev/test_imitations.py policy/approvals/test_replicas.py audit/test_lost_connections.py
-upstreams/bridge/test_real_clients.py upstreams/bridge/test_packaged_servers.py
-packs/git/test_untrusted_clones.py packs/chat/test_tools.py packs/web/test_fetch.py
-clients/test_second_authorization_server.py attacks/upstreams/test_quotas.py
-dashboard/test_replicas.py cli/test_remote.py keys/test_browser.py runtime/test_stop.py
+upstreams/bridge/test_kills.py upstreams/conformance/test_server_scenarios.py
+deploy/test_wheel.py policy/limits/test_load.py providers/test_journeys.py
+deploy/test_rolling_restarts.py storage/crashes/test_kills.py docs/test_site.py
+policy/approvals/test_crashes.py dev/test_journeys.py
+audit/test_recovery_time.py attacks/test_generated_arguments.py providers/test_clients.py
+upstreams/bridge/test_durable_tasks.py rest/test_document.py dashboard/test_accessibility.py
+clients/test_inspector.py http/test_tls.py audit/test_checkpoints.py runtime/memory/test_soak.py
+bench/test_gateway.py deploy/test_authz_wheel.py dev/test_own_files.py mcp/test_official_suite.py
+upstreams/conformance/test_client_scenarios.py providers/test_operators.py
+dashboard/test_approvals_in_a_browser.py dev/test_strangers.py bench/test_wrk.py
+runtime/replicas/test_replicas.py dashboard/test_https.py outbound/test_ssrf.py
+http/test_descriptors.py audit/test_tampering.py audit/test_lost_connections.py
+upstreams/transport/test_hostile_servers.py packs/web/test_fetch.py attacks/test_keys.py
+deploy/test_proxies.py http/test_open_connection.py packs/chat/test_tools.py
+packs/scripts/test_limits.py dashboard/test_replicas.py runtime/memory/test_leaks.py
+dashboard/test_stored_scripts.py policy/revocation/test_replicas.py storage/test_outages.py
+packs/test_effects.py mcp/approval_wait/test_clients.py packs/git/test_untrusted_clones.py
+secrets/test_tool_calls.py policy/approvals/test_outbox.py docs/test_upstreams_page.py
+docs/test_tutorial.py audit/test_verification.py runtime/test_stop.py
+attacks/upstreams/test_slow_callers.py attacks/upstreams/test_endings.py
+clients/test_second_authorization_server.py telemetry/test_counters.py mcp/stdio/test_stdio.py
+policy/idempotency/test_replicas.py runtime/test_lazy_imports.py storage/test_entries.py
+keys/test_browser.py config/test_registered_packs.py policy/revocation/test_erasure.py
+runtime/test_serve.py http/test_slow_readers.py attacks/upstreams/test_echoed_secrets.py
+upstreams/bridge/test_real_clients.py upstreams/calls/test_parked.py
+storage/test_withdrawn_approvals.py
 """
 """The files that take longest: one that began last would leave the other processes idle."""
 

@@ -1,4 +1,4 @@
-"""The wheel in an empty environment of each Python: its metadata names all it needs, and it runs."""
+"""The wheel in an empty environment of each Python: its metadata names all that it needs."""
 
 import re
 import shutil
