@@ -51,7 +51,6 @@ def approved(gate: Gatepost) -> None:
     assert "is approved" in pasted(f"{command[0]} --config .gatepost/dev.toml", gate.folder)
 
 
-@pytest.mark.slow
 def test_every_block_prints_what_the_page_says(gate: Gatepost) -> None:
     """In the order of the page: a call, two refusals, an approved call, the log and a test."""
     printed, export = [], ""

@@ -65,7 +65,6 @@ def started(line: str, url: str) -> tuple[str, ...]:
     return tuple(command.replace("http://127.0.0.1:9100/mcp", url).split())
 
 
-@pytest.mark.slow
 def test_a_fastmcp_server_is_called_through_the_gate(folder: tuple[Path, str]) -> None:
     """Tested, called, approved and called again, and listed over REST."""
     place, url = folder
@@ -95,7 +94,6 @@ def approval(pending: str, gate: Gatepost) -> str:
     return paste(f"{approve[0]} --config state/dev.toml", gate)
 
 
-@pytest.mark.slow
 def test_the_servers_of_an_mcpservers_file_are_behind_the_gate(folder: tuple[Path, str]) -> None:
     """A server over HTTP and a program, each listed and tested."""
     place, url = folder
