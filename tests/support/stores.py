@@ -161,7 +161,7 @@ class Postgres:
     def empty(self, database: str) -> None:
         """Delete every row of a database with our tables, and end whoever is still connected."""
         deletions = [str(table.delete()) for table in METADATA.sorted_tables]
-        self.sql("; ".join([_DISCONNECT, *deletions]), database)
+        self.sql("; ".join([_DISCONNECT, *deletions, _DISCONNECTED]), database)
 
     def url(self, database: str) -> str:
         """Where a database is."""
@@ -208,6 +208,10 @@ class Postgres:
 
 _DISCONNECT = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+# One that has not heard of it would answer PgBouncer, and end in the middle of the next test.
+_DISCONNECTED = f"""DO $$ BEGIN
+WHILE EXISTS ({_DISCONNECT.replace("pg_terminate_backend(pid)", "")})
+LOOP PERFORM pg_sleep(0.001), pg_stat_clear_snapshot(); END LOOP; END $$"""
 _QUIET = {"LC_ALL": "C", "PATH": os.environ.get("PATH", "")}
 
 
