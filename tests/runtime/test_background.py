@@ -12,14 +12,11 @@ from gatepost.audit import retention
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.dashboard.live import LiveInbox
-from gatepost.policy.revocation import watch
-from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime import metrics_sampler, recent_callers, stores
 from gatepost.runtime.recent_callers import RecentCallers
-from gatepost.secrets import cache
-from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
-from gatepost.secrets.store import SecretStore
+from gatepost.storage import changes
+from gatepost.storage.changes import ChangePoller
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.valkey.channels import Channels
@@ -167,20 +164,19 @@ async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def unlocks(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    patch.setattr(cache, "POLL_S", 0.01)
-    secrets = SecretCache(SecretStore(MemoryRecords(), KeyRing.ephemeral()))
-    patch.setattr(secrets, "look", fault)
-    async with secrets.watching():
+async def polls(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    patch.setattr(changes, "POLL_S", 0.01)
+    records = MemoryRecords()
+    async with ChangePoller(records, MemoryRelay()).polling({}):
+        patch.setattr(records, "changes", lambda subjects: fault())
         yield
 
 
 @asynccontextmanager
-async def shuts(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    patch.setattr(watch, "POLL_S", 0.01)
-    cutoffs = Revocations(MemoryRecords(), MemoryRelay(), ended=lambda new: None)
-    async with cutoffs.watching():
-        patch.setattr(cutoffs, "look", fault)
+async def reads_again(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    patch.setattr(changes, "POLL_S", 0.01)
+    poller = ChangePoller(MemoryRecords(), MemoryRelay())
+    async with poller.polling({}), poller.following("secrets", lambda counter: fault()):
         yield
 
 
@@ -188,8 +184,7 @@ async def shuts(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 async def hears(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     relay = MemoryRelay()
     patch.setattr(type(relay.of("")), "follow", lambda *arguments: fault())
-    cutoffs = Revocations(MemoryRecords(), relay, ended=lambda new: None)
-    async with cutoffs.watching():
+    async with ChangePoller(MemoryRecords(), relay).polling({}):
         yield
 
 
@@ -226,9 +221,9 @@ CHORES: dict[str, Setting] = {
     "expiry": expires,
     "callers": notes,
     "audit": signs,
-    "secrets": unlocks,
-    "cutoffs": shuts,
-    "cutoffs_heard": hears,
+    "changes": polls,
+    "changes_heard": hears,
+    "secrets": reads_again,
     "metrics": samples_metrics,
     "tasks": takes_up,
     "live": shows,

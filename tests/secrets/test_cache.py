@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.secrets import cache
 from gatepost.secrets.cache import FRESH_S, GONE_S, IDLE_S, RETRY_S, SecretCache
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.secrets.names import SecretRefused
-from gatepost.secrets.store import SecretStore, SecretUnreadable
+from gatepost.secrets.store import SUBJECT, SecretStore, SecretUnreadable
+from gatepost.storage import changes
+from gatepost.storage.changes import ChangePoller
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
+from gatepost.storage.relay import MemoryRelay
 from tests.secrets.conftest import Clock
 
 KEYS: set[str] = set()
@@ -322,24 +324,28 @@ async def test_a_secret_that_does_not_open_is_told(
 
 
 async def test_the_looking_goes_on_by_itself(
-    secrets: SecretCache, elsewhere: SecretStore, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache,
+    elsewhere: SecretStore,
+    records: MemoryRecords,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also after an outage."""
-    monkeypatch.setattr(cache, "POLL_S", 0.001)
+    monkeypatch.setattr(changes, "POLL_S", 0.001)
     await known(secrets)
     looks = 0
-    real = SecretStore.changes
+    real = records.changes
 
-    async def changes(vault: SecretStore) -> int:
+    async def counted(subjects: Collection[str]) -> dict[str, int]:
         nonlocal looks
         looks += 1
         if looks < 3:
             raise StoreUnavailable("not now")
-        return await real(vault)
+        return await real(subjects)
 
-    monkeypatch.setattr(SecretStore, "changes", changes)
+    monkeypatch.setattr(records, "changes", counted)
     await elsewhere.put("acme", "KEY", ONE)
-    async with secrets.watching(), asyncio.timeout(10):
+    poller = ChangePoller(records, MemoryRelay())
+    async with poller.polling({SUBJECT: secrets.take_up}), asyncio.timeout(10):
         while told(secrets, "acme") != {"KEY": ONE}:
             assert secrets.loaded("acme")
             await asyncio.to_thread(int)

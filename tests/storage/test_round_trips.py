@@ -1,8 +1,10 @@
 """How often a call waits for the database and for Valkey, counted by a proxy before each."""
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from gatepost.storage.rate_limits import ConcurrencySlot, Spending
 from gatepost.storage.sql.records import SqlRecords
 from tests.support.client import Client
 from tests.support.issuers import Idp
+from tests.support.measuring import eventually
 from tests.support.proxies import TcpProxy, tcp_proxy
 from tests.support.server import Server, issuer_settings, running_server
 from tests.support.stores import Postgres, Valkey
@@ -24,7 +27,9 @@ from tests.support.stores import Postgres, Valkey
 TENANTS = [f"t{number:02}" for number in range(50)]
 BUCKETS = [Spending(name, 100.0, 100.0) for name in ("caller", "tenant", "tool")]
 SLOTS = [ConcurrencySlot("tenant", 200), ConcurrencySlot("tool", 100)]
-CALLS = 20
+CALLS, POLLS = 20, 10
+Asked = tuple[str, tuple[object, ...]]
+"""A statement and its parameters."""
 
 
 @pytest.fixture
@@ -102,24 +107,40 @@ def server(
         "shared": through(valkey, to_valkey),
     }
     limits = {"requests_per_second": 1000, "tool": {"requests_per_second": 1000, "concurrency": 50}}
-    settings = {"storage": storage, "limits": limits, "tenancy": {"create_on_first_use": True}}
+    settings = {
+        "storage": storage,
+        "limits": limits,
+        "tenancy": {"create_on_first_use": True},
+        "scopes": {"admin": "upstreams"},  # tenants can have upstreams
+    }
     with running_server(idp, [issuer_settings(idp)], **settings) as running:
         yield running
+
+
+@contextmanager
+def counted_statements(server: Server) -> Iterator[list[Asked]]:
+    """What a server asks its database during a block, except for the batches of records."""
+    assert isinstance(server.services.records, SqlRecords)
+    statements: list[Asked] = []
+    engine = server.services.records.database.engine.sync_engine
+
+    def note(_: object, __: object, statement: str, parameters: Any, *more: Any) -> None:
+        statements.append((statement, tuple(parameters)))
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
 
 
 def test_a_call_is_one_round_trip_to_each(
     server: Server, to_postgres: TcpProxy, to_valkey: TcpProxy
 ) -> None:
     """Calls that come together share them; nothing else is asked for a call."""
-    token, statements = server.token(), list[str]()
+    token = server.token()
     clients = [Client(server.config.resource) for _ in range(CALLS)]
     assert [client.call(token).status for client in clients[:3]] == [200] * 3
-    assert isinstance(server.services.records, SqlRecords)
-
-    def tell(_: object, __: object, statement: str, *more: Any) -> None:
-        statements.append(statement)
-
-    event.listen(server.services.records.database.engine.sync_engine, "before_cursor_execute", tell)
 
     def counted() -> tuple[int, int]:
         """The batches of records, and the questions about limits."""
@@ -127,11 +148,12 @@ def test_a_call_is_one_round_trip_to_each(
         return batches, sum(b"EVALSHA" in one for one in tuple(to_valkey.requests))
 
     start = counted()
-    assert [clients[0].call(token).status for _ in range(CALLS)] == [200] * CALLS
-    alone = counted()
-    with ThreadPoolExecutor(CALLS) as threads:
-        answers = [*threads.map(lambda client: client.call(token).status, clients)]
-    together = counted()
+    with counted_statements(server) as statements:
+        assert [clients[0].call(token).status for _ in range(CALLS)] == [200] * CALLS
+        alone = counted()
+        with ThreadPoolExecutor(CALLS) as threads:
+            answers = [*threads.map(lambda client: client.call(token).status, clients)]
+        together = counted()
 
     assert answers == [200] * CALLS
     assert alone[0] - start[0] == CALLS
@@ -140,4 +162,27 @@ def test_a_call_is_one_round_trip_to_each(
     assert together[0] - alone[0] < CALLS
     assert together[1] - alone[1] < CALLS
     # What else is asked meanwhile is asked by the clock.
-    assert not [one for one in statements if "audit" in one or not one.startswith("SELECT")]
+    assert not [one for one, _ in statements if "audit" in one or not one.startswith("SELECT")]
+
+
+def test_an_idle_server_polls_with_one_statement(server: Server, to_valkey: TcpProxy) -> None:
+    """For revocations, and for the secrets and upstreams of the tenants that have called."""
+    assert Client(server.config.resource).call(server.token()).status == 200
+    with counted_statements(server) as statements:
+        eventually(lambda: len(polls(statements)) >= POLLS, within=30)
+        statements.clear()
+        asked, start = len(to_valkey.requests), time.monotonic()
+        eventually(lambda: len(polls(statements)) >= POLLS, within=30)
+        took_s = time.monotonic() - start
+
+    subjects = {"mcp_changes", "revocations", "secrets"}
+    assert [subjects & {*one} for one in polls(statements)] == [subjects] * POLLS
+    assert took_s > POLLS * 0.25  # each 0.3 to 0.5 s
+    # Leases, readiness, and what expires.
+    assert len(statements) - POLLS <= 3 + 2 * took_s
+    assert len(to_valkey.requests) - asked <= 1 + took_s
+
+
+def polls(statements: Sequence[Asked]) -> list[tuple[object, ...]]:
+    """The parameters of the statements that read change counters."""
+    return [parameters for _, parameters in statements if "changes" in parameters]

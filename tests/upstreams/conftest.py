@@ -12,13 +12,14 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.backends import open_records
+from gatepost.storage.changes import ChangePoller
 from gatepost.storage.leases import Leases
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.storage.relay import MemoryRelay
 from gatepost.tools.api import CallContext, Outcome
 from gatepost.upstreams.catalogue import Catalogue, Definition
-from gatepost.upstreams.changes import ChangeCounter
+from gatepost.upstreams.changes import SUBJECT, ChangeCounter
 from gatepost.upstreams.connection import (
     NO_OPTIONS,
     ConnectionFailure,
@@ -346,8 +347,14 @@ def replica(in_memory: UpstreamStore, connections: ScriptedConnections, clock: C
     return Replica(in_memory, connections, clock)
 
 
+def polling(store: UpstreamStore, watch: ChangeWatch) -> AbstractAsyncContextManager[None]:
+    """Look for changes during a block."""
+    poller = ChangePoller(store._records, store.counter._relay)
+    return poller.polling({SUBJECT: watch.take_up})
+
+
 @pytest.fixture
 async def running(replica: Replica) -> AsyncIterator[Replica]:
     """A replica that works in the background too."""
-    async with replica.watch.watching(), replica.refresher.running():
+    async with polling(replica.store, replica.watch), replica.refresher.running():
         yield replica

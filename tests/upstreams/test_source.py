@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from gatepost.storage import changes
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.tenant_offers import Agent, OfferSource, TenantOffers
 from gatepost.upstreams import source as source_module
-from gatepost.upstreams import watch as watch_module
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.connection import ServerDescription
@@ -20,7 +20,7 @@ from gatepost.upstreams.source import AGAIN_S, NOTHING, RETRY_S, UpstreamOffers,
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
-from tests.upstreams.conftest import Clock, NamedCalls, register, tool
+from tests.upstreams.conftest import Clock, NamedCalls, polling, register, tool
 
 
 def caller(tenant: str = "acme", subject: str = "alice") -> TenantContext:
@@ -256,13 +256,13 @@ async def test_a_published_change_is_seen_at_once(
     in_memory: UpstreamStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the next poll, through the relay."""
-    monkeypatch.setattr(watch_module, "POLL_S", 3_600)
+    monkeypatch.setattr(changes, "POLL_S", 3_600)
     watch = ChangeWatch(in_memory.counter)
     changed = asyncio.Event()
     watch.tell(lambda tenant: changed.set() if tenant == "acme" else None)
     await watch.track("acme")
 
-    async with asyncio.timeout(10), watch.watching():
+    async with asyncio.timeout(10), polling(in_memory, watch):
         for _ in range(100):  # the subscription begins a little after the block
             await in_memory.counter.changed("acme")
             await asyncio.sleep(0)

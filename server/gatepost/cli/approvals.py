@@ -293,7 +293,7 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
         redaction = Redaction(secrets)
         await redaction.ready(tenant)
         async with aclosing(AuditWriter(records, keyring, redaction, config.audit)) as writer:
-            cutoffs = Revocations(records, relay, ended=lambda new: None)
+            cutoffs = Revocations(records, ended=lambda new: None)
             cutoffs.configure(config.tenancy.suspended)
             await cutoffs.look()
             shared = records, relay, keyring

@@ -16,11 +16,11 @@ from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.erasure import forget
 from gatepost.policy.revocation.orders import revocation, suspension
-from gatepost.policy.revocation.watch import tell
 from gatepost.runtime.erasure import TenantErasure, TenantInventory, Unfinished, counted_records
 from gatepost.runtime.recent_callers import forget_person
 from gatepost.storage.audit import EVERY_TENANT
 from gatepost.storage.backends import scheme_of
+from gatepost.storage.changes import notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.storage.sql.sqlite import empty_log
@@ -111,7 +111,7 @@ async def erased(
     if await records.revocations.put(shut):
         await stores.note(tenant_id, "tenant", "suspended", reason=shut.reason)
     await records.revocations.put(everything_before(tenant_id, now, by))
-    await tell(relay)
+    await notify(relay)
     click.echo(f"Tenant {tenant_id} is suspended.")
     # Servers apply the suspension within a second and end the tenant's calls.
     await asyncio.sleep(SETTLE_S)
@@ -156,7 +156,7 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
         return False
     cut = everything_before(tenant_id, time.time(), administrator(), issuer=issuer, subject=subject)
     await records.revocations.put(cut)
-    await tell(stores.relay)
+    await notify(stores.relay)
     await asyncio.sleep(SETTLE_S)
     gone = 0
     while some := await records.tenant_data.clear_of(tenant_id, mine):

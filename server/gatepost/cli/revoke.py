@@ -13,7 +13,7 @@ from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S
 from gatepost.policy.revocation.orders import revocation, seconds_of
-from gatepost.policy.revocation.watch import tell
+from gatepost.storage.changes import notify
 from gatepost.storage.revocations import FOR_EVER, RevocationRecord
 
 
@@ -114,7 +114,7 @@ async def revoked(asked: RevocationTarget, config: Config, stores: OpenStores) -
         block_s=asked.block_s,
     )
     await stores.records.revocations.put(cut)
-    await tell(stores.relay)
+    await notify(stores.relay)
     click.echo(
         f"Revoked at every server within a second: {whose(cut)}, issued up to {moment(cut.before)}."
     )
@@ -138,7 +138,7 @@ async def undone(cut_id: str, stores: OpenStores) -> None:
         )
     for cut in cuts:
         await stores.records.revocations.delete(cut.tenant, cut.id)
-        await tell(stores.relay)
+        await notify(stores.relay)
         ended = "Hold ended for calls with" if cut.is_hold else "Revocation undone for"
         click.echo(f"{ended} {whose(cut)}. Expired tokens are still refused.")
         await on_record(stores, cut, "undone")

@@ -11,8 +11,8 @@ from gatepost.cli.configuration import administrator, config_option, visible
 from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, moment, table
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.orders import SUSPENDED, suspension
-from gatepost.policy.revocation.watch import tell
 from gatepost.runtime.reload import known_tenants
+from gatepost.storage.changes import notify
 from gatepost.storage.records import Records
 from gatepost_authz.config import TENANT_ID
 
@@ -99,7 +99,7 @@ def resume(tenant_id: str, path: Path) -> None:
 
     async def do(stores: OpenStores) -> bool:
         there = await stores.records.revocations.delete(tenant_id, SUSPENDED)
-        await tell(stores.relay)
+        await notify(stores.relay)
         if there:
             await stores.note(tenant_id, "tenant", "resumed")
         return there
@@ -120,7 +120,7 @@ async def shut(tenant_id: str, reason: str, config: Config, stores: OpenStores) 
     await check_known(tenant_id, config, stores.records)
     cut = suspension(tenant_id, now=time.time(), by=administrator(), reason=reason)
     put = await stores.records.revocations.put(cut)
-    await tell(stores.relay)
+    await notify(stores.relay)
     if put:
         await stores.note(tenant_id, "tenant", "suspended", reason=reason)
     return put

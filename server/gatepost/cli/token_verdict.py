@@ -15,7 +15,6 @@ from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.gate import introspection_secrets, verifiers_of
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.relay import MemoryRelay
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken
@@ -119,7 +118,7 @@ async def _cutoffs(config: Config, notes: list[str]) -> AsyncIterator[Revocation
         try:
             records = await open_records(database)
             closing.push_async_callback(records.aclose)
-            cutoffs = Revocations(records, MemoryRelay(), ended=lambda new: None)
+            cutoffs = Revocations(records, ended=lambda new: None)
             cutoffs.configure(config.tenancy.suspended)
             await cutoffs.look()
         except (StoreRefused, StoreUnavailable) as outage:

@@ -17,6 +17,7 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.names import SecretRefused
 from gatepost.secrets.store import SecretStore
+from gatepost.storage.changes import ChangePoller
 from gatepost.tools.registry import Registry
 from gatepost.upstreams.administration import Conflict, NotRegistered
 from gatepost.upstreams.connection import ConnectionFailure
@@ -41,6 +42,7 @@ class CommandParts:
                 '[keys] ring = "file:keyring.json".'
             )
         self.records, self.relay = stores.records, stores.relay
+        self.changes = ChangePoller(stores.records, stores.relay)
         self.keyring: KeyRing = stores.keyring
         self.secrets = SecretCache(SecretStore(stores.records, stores.keyring))
         self.fetcher = Fetcher(development=config.development, network=config.network)

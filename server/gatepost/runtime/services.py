@@ -43,9 +43,12 @@ from gatepost.runtime.tool_services import TenantToolServices
 from gatepost.runtime.upstream_loading import UpstreamLoader
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.store import SUBJECT as SECRETS
 from gatepost.secrets.store import SecretStore
+from gatepost.storage.changes import ChangePoller
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
+from gatepost.storage.revocations import SUBJECT as REVOCATIONS
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.telemetry.access import AccessLog, RequestMetrics
 from gatepost.telemetry.metrics import Meter
@@ -106,7 +109,8 @@ class Services:
         self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
         self.records, self.relay, self.keyring = records, relay, keyring
         self.runs, self.feed = RunningCalls(records, relay, clock=clock), ChangeFeed(relay)
-        self.cutoffs = Revocations(records, relay, ended=self._cut_off)
+        self.changes = ChangePoller(records, relay)
+        self.cutoffs = Revocations(records, ended=self._cut_off)
         self.streams = streams_of(config, self.cutoffs, clock)
         self.fetcher = fetcher or Fetcher(development=config.development, network=config.network)
         self.outbound = OutboundClient(
@@ -383,10 +387,10 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
         sampler = sampler_of(services)
         closing.push_async_callback(sampler.sample, seldom=False)
         closing.push_async_callback(services.aclose)
-        await closing.enter_async_context(services.cutoffs.watching())
+        followers = {REVOCATIONS: services.cutoffs.take_up, SECRETS: services.secrets.take_up}
+        await closing.enter_async_context(services.changes.polling(followers))
         services.task_runner.start()
         await closing.enter_async_context(stores.sweeping(records))
-        await closing.enter_async_context(services.secrets.watching())
         await closing.enter_async_context(services.callers.writing())
         await closing.enter_async_context(sampling_metrics(sampler))
         await closing.enter_async_context(services.reviews.running())

@@ -17,6 +17,7 @@ from gatepost.runtime.upstream_metrics import UpstreamMetrics
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretUnreadable
+from gatepost.storage.changes import ChangePoller
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
@@ -32,7 +33,7 @@ from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Catalogue
-from gatepost.upstreams.changes import ChangeCounter
+from gatepost.upstreams.changes import SUBJECT, ChangeCounter
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.upstreams.management_audit import ManagementAudit
 from gatepost.upstreams.refresh import CatalogueRefresher
@@ -56,6 +57,7 @@ class UpstreamParts(Protocol):
 
     records: Records
     relay: Relay
+    changes: ChangePoller
     secrets: SecretCache
     keyring: KeyRing
     outbound: OutboundClient
@@ -190,7 +192,8 @@ class UpstreamServices:
     async def running(self) -> AsyncIterator[None]:
         """Keep the catalogues of served tenants fresh during the block."""
         async with AsyncExitStack() as closing:
-            await closing.enter_async_context(self._watch.watching())
+            following = self._parts.changes.following(SUBJECT, self._watch.take_up)
+            await closing.enter_async_context(following)
             await closing.enter_async_context(self.refresher.running())
             yield
 

@@ -2,23 +2,18 @@
 
 import asyncio
 import logging
-import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from types import MappingProxyType
 
 import msgspec
 
-from gatepost.background import during
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.names import MOST_BYTES, SecretRefused
 from gatepost.secrets.store import SecretReader, SecretStore, SecretUnreadable
 from gatepost.storage.errors import StoreUnavailable
 
-POLL_S = 1.0
-"""The interval in seconds between checks for changed secrets."""
 FRESH_S = 60.0
 """The cache lifetime in seconds without a detected change."""
 AHEAD_S = 10.0
@@ -36,7 +31,6 @@ IDLE_S = 86_400.0
 PAST = float("-inf")
 OWN = "GATEPOST"
 """The name under which Gatepost's own secrets are redacted."""
-DICE = random.SystemRandom()
 
 log = logging.getLogger("gatepost.secrets")
 
@@ -54,7 +48,7 @@ class SecretCache:
     A cache of the secrets of the tenants that this process serves.
 
     A call that uses none costs no reading: what is known of a tenant counts until any process
-    changes any secret, which is looked for once a second. The secrets of the tenants that call are
+    changes any secret (`ChangePoller` looks for it). The secrets of the tenants that call are
     then read again, many tenants by one statement. A secret that a tool asks for is always read, so
     that a deleted one is never handed out, and is known here before the tool has it.
     """
@@ -166,12 +160,6 @@ class SecretCache:
             self._put(cached, name, None)
             return there
 
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Check for changes during the block."""
-        async with during("secrets", self._watch):
-            yield
-
     async def look(self) -> None:
         """
         Check whether any secret has changed, and mark cached values as outdated.
@@ -179,10 +167,14 @@ class SecretCache:
         Then read what is outdated, or will soon be, of the tenants that have called since their
         last reading. Raises StoreUnavailable.
         """
+        await self.take_up(await self._vault.changes())
+
+    async def take_up(self, change: int) -> None:
+        """Do what `look` does, with the change counter that was read last."""
         now = self._clock()
         if self._vault.keyring.keys is not self._keys:
             self._tell_all()
-        if self._tenants and (change := await self._vault.changes()) != self._change:
+        if self._tenants and change != self._change:
             self._change = change
             for cached in self._tenants.values():
                 cached.fresh_until = PAST
@@ -224,15 +216,6 @@ class SecretCache:
         cached.read, cached.is_used = True, False
         if cached.replace(values, now):
             self._tell(cached)
-
-    async def _watch(self) -> None:
-        while True:
-            # Replicas that started together must not ask together.
-            await asyncio.sleep(POLL_S * DICE.uniform(0.7, 1.1))
-            try:
-                await self.look()
-            except StoreUnavailable as outage:
-                log.debug("secrets_not_looked_at", extra={"reason": str(outage)})
 
     def _cache_of(self, tenant: str) -> "_TenantCache":
         cached = self._tenants.get(tenant)

@@ -10,14 +10,11 @@ import msgspec
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.names import MOST_SECRETS, NAME, SecretRefused
-from gatepost.storage.entries import Entry
+from gatepost.storage.entries import CHANGES, NO_TENANT, Entry
 from gatepost.storage.records import Records
 
 SUBJECT = "secrets"
 PURPOSE = "tenant secret"
-NO_TENANT = ""
-"""The key of the change counter; no tenant has this id."""
-CHANGES = "changes"
 
 
 class SecretUnreadable(Exception):
@@ -147,8 +144,7 @@ class SecretStore:
 
     async def changes(self) -> int:
         """Return a number that grows with every change of any secret by any process."""
-        found = await self._records.of(NO_TENANT).entries(SUBJECT).get(CHANGES)
-        return 0 if found is None else found.revision
+        return (await self._records.changes([SUBJECT])).get(SUBJECT, 0)
 
     async def reseal(self) -> Resealed:
         """Reseal all secrets with the newest key, so that older keys can be removed."""

@@ -7,6 +7,11 @@ import msgspec
 MOST_VALUE = 64_000_000
 """The most bytes of an entry's value."""
 
+NO_TENANT = ""
+"""The tenant of entries that belong to no tenant; no real tenant has this id."""
+CHANGES = "changes"
+"""The key of a subject's change counter, which belongs to no tenant: its revision counts."""
+
 MOST_KEY = 256
 """The most characters of an entry's key, because a database index limits its keys."""
 

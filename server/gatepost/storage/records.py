@@ -98,6 +98,13 @@ class Records(Protocol):
     async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
         """Return the entries of all tenants with that key and their tenant, the newest first."""
 
+    async def changes(self, subjects: Collection[str]) -> Mapping[str, int]:
+        """
+        Return the change counters of subjects, in one cheap statement.
+
+        A counter grows with each change of any tenant; a subject that never changed has none.
+        """
+
     async def entries_of(
         self, tenants: Collection[str], subject: str
     ) -> Mapping[str, Sequence[Entry]]:

@@ -4,6 +4,8 @@ from typing import Protocol
 
 import msgspec
 
+SUBJECT = "revocations"
+"""The subject of their change counter (`Records.changes`), which grows with every change."""
 HOLD = "hold-"
 """The prefix of a hold's id."""
 FOR_EVER = 253_402_300_799.0
@@ -45,9 +47,6 @@ class RevocationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class RevocationStore(Protocol):
     """The revocations of all tenants."""
-
-    async def changes(self) -> int:
-        """Return a number that grows with every change; a cheap query."""
 
     async def all(self) -> list[RevocationRecord]:
         """Return all revocations, the oldest first, including expired ones."""

@@ -1,24 +1,18 @@
 """Count the changes of registrations and catalogues, so that all replicas reload them."""
 
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
-from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.changes import notify
+from gatepost.storage.entries import CHANGES, NO_TENANT
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay, WakeUps
+from gatepost.storage.relay import Relay
 
 SUBJECT = "mcp_changes"
-KEY = "changes"
-NO_TENANT = ""
-"""Has the counter of all tenants; no tenant has this id."""
-TOPIC = "mcp_changes"
-
-log = logging.getLogger("gatepost.upstreams")
 
 
 class ChangeCounter:
-    """Counts changes in the store; all methods but the subscription raise StoreUnavailable."""
+    """Counts changes in the store; all methods raise StoreUnavailable."""
 
     def __init__(
         self, records: Records, relay: Relay, *, clock: Callable[[], float] = time.time
@@ -28,11 +22,8 @@ class ChangeCounter:
     async def changed(self, tenant: str) -> None:
         """Count a change of a tenant, and wake the replicas."""
         for one in (tenant, NO_TENANT):
-            await self._records.of(one).entries(SUBJECT).put(KEY, b"", now=self._clock())
-        try:
-            await self._relay.of(NO_TENANT).publish(TOPIC, b"")
-        except StoreUnavailable:
-            log.debug("change_not_published")  # the replicas poll the counter as well
+            await self._records.of(one).entries(SUBJECT).put(CHANGES, b"", now=self._clock())
+        await notify(self._relay)
 
     async def total(self) -> int:
         """Return a number that grows with each change of any tenant."""
@@ -40,9 +31,9 @@ class ChangeCounter:
 
     async def of(self, tenant: str) -> int:
         """Return a number that grows with each change of one tenant."""
-        found = await self._records.of(tenant).entries(SUBJECT).get(KEY)
-        return 0 if found is None else found.revision
+        return (await self.of_all([tenant])).get(tenant, 0)
 
-    def subscription(self) -> WakeUps:
-        """Return what wakes when any process counted a change."""
-        return WakeUps(self._relay.of(NO_TENANT), TOPIC)
+    async def of_all(self, tenants: Collection[str]) -> Mapping[str, int]:
+        """Return the numbers of these tenants in one statement; those without any are left out."""
+        found = await self._records.entries_of(tenants, SUBJECT)
+        return {tenant: entries[0].revision for tenant, entries in found.items()}

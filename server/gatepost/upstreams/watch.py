@@ -1,18 +1,8 @@
 """Watch the change counter, and tell who keeps something of a tenant that it is outdated."""
 
-import logging
-import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
-from gatepost.background import during
-from gatepost.storage.errors import StoreUnavailable
 from gatepost.upstreams.changes import ChangeCounter
-
-POLL_S = 1.0
-DICE = random.SystemRandom()
-
-log = logging.getLogger("gatepost.upstreams")
 
 
 class ChangeWatch:
@@ -39,30 +29,18 @@ class ChangeWatch:
 
     async def look(self) -> None:
         """Look at the counters once; raises StoreUnavailable."""
-        if not self._known or (total := await self._counter.total()) == self._total:
+        await self.take_up(await self._counter.total())
+
+    async def take_up(self, total: int) -> None:
+        """Look at the counters of tenants if that of all has changed; raises StoreUnavailable."""
+        if not self._known or total == self._total:
             return
-        for tenant, before in list(self._known.items()):
-            now = await self._counter.of(tenant)
-            if now != before and tenant in self._known:
-                self._known[tenant] = now
+        before = dict(self._known)
+        now = await self._counter.of_all(before)
+        for tenant, counter in before.items():
+            if now.get(tenant, 0) != counter and tenant in self._known:
+                self._known[tenant] = now.get(tenant, 0)
                 for changed in self._told:
                     changed(tenant)
         # Last: if the store fails in between, the next look compares all of them again.
         self._total = total
-
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Look during the block, each second and whenever a change is published."""
-        async with during("upstream_changes", self._watch):
-            yield
-
-    async def _watch(self) -> None:
-        async with self._counter.subscription() as wake_ups:
-            while True:
-                # Replicas that started together must not ask together.
-                await wake_ups.wait(POLL_S * DICE.uniform(0.7, 1.0))
-                await wake_ups.follow()
-                try:
-                    await self.look()
-                except StoreUnavailable as outage:
-                    log.debug("upstream_changes_not_read", extra={"reason": str(outage)})

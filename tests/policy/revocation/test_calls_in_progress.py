@@ -13,6 +13,7 @@ import pytest
 
 from gatepost.policy.revocation.orders import suspension
 from gatepost.policy.revocation.watch import Revocations
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from tests.policy.revocation.test_orders import order
 from tests.support.client import RawAnswer, modern, old_call, read_answer, request
@@ -166,12 +167,12 @@ def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
 def test_a_replica_that_knows_no_cut_offs_lets_nobody_in(idp: Idp) -> None:
     """It says that it is not ready, and that it is not the caller's doing."""
 
-    async def look() -> None:
-        return
+    async def changes(subjects: object) -> Any:
+        raise StoreUnavailable("it is out")
 
     def forget(services: Any) -> None:
         services.cutoffs._changes = -1
-        services.cutoffs.look = look
+        services.records.changes = changes
 
     with running_server(idp, [issuer_settings(idp, tenants=TABLE)], prepare=forget) as replicas:
         answer = replicas.client.ask(replicas.token(), "server/discover")

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -114,8 +115,13 @@ async def what_comes_later(
         for victim in victims:
             pinged = await client.within(victim.session, "ping", at=1 - victim.at)
             assert pinged.status_code == (200 if shut else 404)
-            task = await client.ask("tasks/get", {"taskId": victim.task}, capabilities=TASKS)
-            assert (task["status"], task["statusMessage"]) == (
-                "failed",
-                "The caller's access was revoked.",
-            )
+            await replicas.until(partial(task_failed, client, victim.task))
+
+
+async def task_failed(client: ReplicaClient, task_id: str) -> bool:
+    """Whether the task says why it ended; the replica that ran it stores that after it ended it."""
+    task = await client.ask("tasks/get", {"taskId": task_id}, capabilities=TASKS)
+    return (task["status"], task.get("statusMessage")) == (
+        "failed",
+        "The caller's access was revoked.",
+    )

@@ -1,19 +1,21 @@
 """What a process knows of cut-offs: read at the start, kept in an outage, and dropped where due."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
 import pytest
 
 from gatepost.http.open_streams import OpenStreams
-from gatepost.policy.revocation import watch
 from gatepost.policy.revocation.orders import SUSPENDED, hold, suspension
-from gatepost.policy.revocation.watch import FRESH_S, Revocations, tell
+from gatepost.policy.revocation.watch import FRESH_S, Revocations
+from gatepost.storage import changes
+from gatepost.storage.changes import ChangePoller, notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.relay import MemoryRelay
-from gatepost.storage.revocations import RevocationRecord
+from gatepost.storage.revocations import SUBJECT, RevocationRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
 from tests.policy.revocation.test_orders import BOB, NOW, order
@@ -30,19 +32,18 @@ class Records(MemoryRecords):
         super().__init__()
         self.is_out = False
         self.asked = {"changes": 0, "all": 0}
-        store = self.revocations
-        changes, everything = store.changes, store.all
-
-        async def counted_changes() -> int:
-            self._ask("changes")
-            return await changes()
+        everything = self.revocations.all
 
         async def counted_all() -> list[object]:
             self._ask("all")
             return [*await everything()]
 
-        store.changes = counted_changes  # type: ignore[method-assign]
-        store.all = counted_all  # type: ignore[method-assign,assignment]
+        self.revocations.all = counted_all  # type: ignore[method-assign,assignment]
+
+    async def changes(self, subjects: Collection[str]) -> dict[str, int]:
+        """See `Records`."""
+        self._ask("changes")
+        return await super().changes(subjects)
 
     def _ask(self, what: str) -> None:
         if self.is_out:
@@ -55,15 +56,19 @@ class WatchingProcess:
 
     def __init__(self) -> None:
         self.records, self.relay = Records(), MemoryRelay()
+        self.poller = ChangePoller(self.records, self.relay)
         self.now, self.told = NOW, 0
         self.new: tuple[RevocationRecord, ...] = ()
         self.cutoffs = Revocations(
             self.records,
-            self.relay,
             ended=self._ended,
             clock=lambda: self.now,
             monotonic=lambda: self.now,
         )
+
+    def watching(self) -> AbstractAsyncContextManager[None]:
+        """Look during a block."""
+        return self.poller.polling({SUBJECT: self.cutoffs.take_up})
 
     def _ended(self, new: tuple[RevocationRecord, ...]) -> None:
         self.told += 1
@@ -184,15 +189,15 @@ async def watching(
     process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[WatchingProcess]:
     """One that looks by itself only when it is woken."""
-    monkeypatch.setattr(watch, "POLL_S", 3600.0)
-    async with process.cutoffs.watching():
+    monkeypatch.setattr(changes, "POLL_S", 3600.0)
+    async with process.watching():
         yield process
 
 
 async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
     """Word on the relay is a reason to look at once."""
     await watching.records.revocations.put(CUT)
-    await tell(watching.relay)
+    await notify(watching.relay)
     await told(watching, 1)
 
     assert watching.cutoffs.is_revoked(BOB)
@@ -202,10 +207,10 @@ async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
 async def test_a_wake_up_does_not_outlive_the_stop(process: WatchingProcess, turns: int) -> None:
     """However close the two come, watching ends."""
     async with asyncio.timeout(10):
-        async with process.cutoffs.watching():
+        async with process.watching():
             for _ in range(10):
                 await asyncio.sleep(0)
-            process.cutoffs.wake()
+            process.poller.wake()
             for _ in range(turns):
                 await asyncio.sleep(0)
 
@@ -214,8 +219,8 @@ async def test_without_a_wake_up_it_looks_by_itself(
     process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The relay may lose anything."""
-    monkeypatch.setattr(watch, "POLL_S", 0.01)
-    async with process.cutoffs.watching():
+    monkeypatch.setattr(changes, "POLL_S", 0.01)
+    async with process.watching():
         await process.records.revocations.put(CUT)
         await told(process, 1)
 

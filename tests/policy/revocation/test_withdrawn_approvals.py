@@ -13,7 +13,6 @@ from gatepost.policy.approvals.stage import WITHDRAWN
 from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals, withdraw
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
@@ -375,7 +374,7 @@ async def test_an_outage_only_delays_it(
 async def test_who_is_suspended_by_configuration_loses_the_same(deployment: Revocable) -> None:
     """At a start and at a reload, as by command; a tenant that is suspended already, nothing."""
     told: list[RevocationRecord] = []
-    cutoffs = Revocations(deployment.records, MemoryRelay(), ended=told.extend, clock=lambda: NOW)
+    cutoffs = Revocations(deployment.records, ended=told.extend, clock=lambda: NOW)
     cutoffs.configure(["acme"])
     assert told == []
     await cutoffs.look()

@@ -9,7 +9,8 @@ from gatepost.audit.writer import AuditWriter
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.limits.rules import bucket_of
 from gatepost.policy.revocation.orders import hold
-from gatepost.policy.revocation.watch import Revocations, tell
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.storage.changes import notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
@@ -78,4 +79,4 @@ class DenialCounter:
             "caller_held", extra={"tenant": caller.tenant_id, "hold": cut.id, "for_s": for_s}
         )
         await self._cutoffs.look()
-        await tell(self._relay)
+        await notify(self._relay)

@@ -1,36 +1,18 @@
 """The revocations that this process read last, and which of them apply to a caller."""
 
-import asyncio
-import contextlib
-import logging
-import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Set
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Set
 
-from gatepost.background import during
 from gatepost.policy.revocation.orders import hold_id, suspension
-from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay, WakeUps
-from gatepost.storage.revocations import RevocationRecord
+from gatepost.storage.revocations import SUBJECT, RevocationRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
 
 SETTINGS = "tenancy.suspended"
 """The author of suspensions from the configuration."""
-NO_TENANT = ""
-"""The tenant of the notifications' topic; no real tenant has this id."""
-TOPIC = "revocations"
-POLL_S = 0.5
-"""How often a process polls for changes, because a notification may be lost."""
 FRESH_S = 30.0
 """How long a reading is used without a change: a writer may have died before it announced one."""
-FOLLOW_AGAIN_S = 5.0
-DICE = random.SystemRandom()
-
-log = logging.getLogger("gatepost.cutoffs")
-
 FRESHLY_S = 3600.0
 """A starting process ignores older revocations: other processes have acted on them."""
 Ended = Callable[[tuple[RevocationRecord, ...]], object]
@@ -114,13 +96,12 @@ class Revocations:
     def __init__(
         self,
         records: Records,
-        relay: Relay,
         *,
         ended: Ended,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = records.revocations
+        self._records = records
         self._ended, self._clock, self._monotonic = ended, clock, monotonic
         self._configured: frozenset[str] = frozenset()
         self._suspended: set[str] = set()
@@ -129,8 +110,6 @@ class Revocations:
         """Whether any hold exists; every call checks this."""
         self._changes = -1
         self._fresh_until = 0.0
-        self._is_out_of_reach = False
-        self._wake_ups = WakeUps(relay.of(NO_TENANT), TOPIC)
 
     @property
     def suspended(self) -> Set[str]:
@@ -185,12 +164,15 @@ class Revocations:
 
     async def look(self) -> None:
         """Read the revocations if they have changed; raises StoreUnavailable."""
+        await self.take_up((await self._records.changes([SUBJECT])).get(SUBJECT, 0))
+
+    async def take_up(self, changes: int) -> None:
+        """Read the revocations unless this counter was read before; raises StoreUnavailable."""
         now = self._monotonic()
-        # Asked first: a change during the reading then causes another one.
-        changes = await self._store.changes()
+        # The counter was read before: a change during the reading then causes another one.
         if changes == self._changes and now < self._fresh_until:
             return
-        snapshot = RevocationSnapshot(await self._store.all())
+        snapshot = RevocationSnapshot(await self._records.revocations.all())
         # A starting process skips what other processes acted on long ago.
         is_first = not self.is_ready
         since = self._clock() - FRESHLY_S if is_first else float("-inf")
@@ -208,46 +190,6 @@ class Revocations:
             ]
             self._ended((*new, *shut))
 
-    def wake(self, message: bytes = b"") -> None:
-        """Check for changes at once."""
-        self._wake_ups.wake()
-
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Read the revocations, and watch for changes during a block."""
-        await self._try()
-        async with during("cutoffs", self._watch), during("cutoffs_heard", self._follow):
-            yield
-
-    async def _watch(self) -> None:
-        while True:
-            # Replicas that started together must not ask together.
-            await self._wake_ups.wait(POLL_S * DICE.uniform(0.6, 1.0))
-            await self._try()
-
-    async def _try(self) -> None:
-        try:
-            await self.look()
-        except StoreUnavailable as outage:
-            if not self._is_out_of_reach:
-                log.warning("cutoffs_not_looked_at", extra={"reason": str(outage)})
-            self._is_out_of_reach = True
-            return
-        if self._is_out_of_reach:
-            log.info("cutoffs_looked_at_again")
-        self._is_out_of_reach = False
-
-    async def _follow(self) -> None:
-        """Subscribe to notifications of changes; without the relay only the poll remains."""
-        # Beside the poll, which must not wait for a relay that does not answer.
-        async with self._wake_ups as wake_ups:
-            is_following = await wake_ups.follow()
-            while not is_following:
-                await asyncio.sleep(FOLLOW_AGAIN_S)
-                is_following = await wake_ups.follow()
-            wake_ups.wake()
-            await asyncio.Event().wait()
-
     def _suspensions(self, tenants: Iterable[str]) -> tuple[RevocationRecord, ...]:
         now = self._clock()
         return tuple(suspension(one, now=now, by=SETTINGS) for one in sorted(tenants))
@@ -257,9 +199,3 @@ class Revocations:
         wanted = self._configured | self._snapshot.suspended
         self._suspended -= self._suspended - wanted
         self._suspended |= wanted
-
-
-async def tell(relay: Relay) -> None:
-    """Notify every process; a process that misses it finds the change by polling."""
-    with contextlib.suppress(StoreUnavailable):
-        await relay.of(NO_TENANT).publish(TOPIC, b"")

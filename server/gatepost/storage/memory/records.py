@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from gatepost.storage.entries import Entry, EntryValue, fits
+from gatepost.storage.entries import CHANGES, NO_TENANT, Entry, EntryValue, fits
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.approvals import MemoryApprovals, MemoryGrants
 from gatepost.storage.memory.audit import MemoryAuditStore, MemoryTrail
@@ -12,6 +12,7 @@ from gatepost.storage.memory.outbox import MemoryOutbox, leased
 from gatepost.storage.memory.revocations import MemoryRevocations
 from gatepost.storage.memory.tenant_data import Kept, MemoryTenantData
 from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.revocations import SUBJECT
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.stored_bytes import StoredUsage, weight
 from gatepost.storage.tasks import TERMINAL, TaskRecord
@@ -25,7 +26,7 @@ class MemoryRecords:
 
     def __init__(self) -> None:
         self._tenants: dict[str, MemoryTenant] = {}
-        self.revocations = MemoryRevocations()
+        self.revocations = MemoryRevocations(self.of(NO_TENANT).entries(SUBJECT))
         self.tenant_data = MemoryTenantData(self._tenants)
         self.audit = MemoryAuditStore(lambda tenant: self.of(tenant).trail)
 
@@ -74,6 +75,11 @@ class MemoryRecords:
         ]
         found = [(name, entry) for name, entry in kept if entry is not None]
         return sorted(found, key=lambda one: -one[1].updated_at)[:most]
+
+    async def changes(self, subjects: Collection[str]) -> dict[str, int]:
+        """Return the change counters of subjects, in one cheap statement."""
+        found = {one: await self.of(NO_TENANT).entries(one).get(CHANGES) for one in subjects}
+        return {subject: entry.revision for subject, entry in found.items() if entry is not None}
 
     async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
         """Return the entries of a subject of several tenants; those that have none are left out."""

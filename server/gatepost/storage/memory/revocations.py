@@ -1,18 +1,18 @@
 """Cut-offs in this process's memory."""
 
+import time
+
+from gatepost.storage.entries import CHANGES, Entries
 from gatepost.storage.revocations import RevocationRecord
 
 
 class MemoryRevocations:
     """See `RevocationStore`."""
 
-    def __init__(self) -> None:
+    def __init__(self, changes: Entries) -> None:
+        """Make an empty store; *changes* has its change counter."""
         self.held: dict[tuple[str, str], RevocationRecord] = {}
-        self._changes = 0
-
-    async def changes(self) -> int:
-        """Return a number that grows with every change; a cheap query."""
-        return self._changes
+        self._changes = changes
 
     async def all(self) -> list[RevocationRecord]:
         """Return all revocations, the oldest first, including expired ones."""
@@ -20,13 +20,16 @@ class MemoryRevocations:
 
     async def put(self, cut: RevocationRecord) -> bool:
         """Store a revocation durably; return False if its tenant has one with this id already."""
-        self._changes += 1
+        await self._count()
         return self.held.setdefault((cut.tenant, cut.id), cut) is cut
 
     async def delete(self, tenant: str, cut_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
-        self._changes += 1
+        await self._count()
         return self.held.pop((tenant, cut_id), None) is not None
+
+    async def _count(self) -> None:
+        await self._changes.put(CHANGES, b"", now=time.time())
 
     def sweep(self, now: float) -> int:
         """Remove what reaches nobody any more."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Integer, bindparam, func, null, select, update
 
-from gatepost.storage.entries import Entry, EntryValue, fits
+from gatepost.storage.entries import CHANGES, NO_TENANT, Entry, EntryValue, fits
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import ENTRIES, insert_into
 
@@ -44,6 +44,12 @@ _LATEST = (
     )
     .order_by(ENTRIES.c.updated_at.desc())
     .limit(bindparam("most", type_=Integer))
+)
+_CHANGES = select(ENTRIES.c.subject, ENTRIES.c.revision).where(
+    ENTRIES.c.tenant == NO_TENANT,
+    ENTRIES.c.subject.in_(bindparam("subjects", expanding=True)),
+    ENTRIES.c.key == CHANGES,
+    ENTRIES.c.value.is_not(None),
 )
 _THIS = (
     ENTRIES.c.tenant == bindparam("its_tenant"),
@@ -138,6 +144,12 @@ async def latest(database: Database, subject: str, key: str, most: int) -> list[
     """Return the entries of all tenants with that key and their tenant, the newest first."""
     which = {"its_subject": subject, "its_key": key, "most": most}
     return [_of_tenant(row) for row in await database.rows(_LATEST, which)]
+
+
+async def changes(database: Database, subjects: Collection[str]) -> dict[str, int]:
+    """Return the change counters of subjects."""
+    found = await database.rows(_CHANGES, {"subjects": sorted(subjects)})
+    return {row.subject: row.revision for row in found}
 
 
 async def entries_of(

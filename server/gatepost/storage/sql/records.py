@@ -27,7 +27,14 @@ from gatepost.storage.sql import schema, sqlite
 from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
 from gatepost.storage.sql.audit import SqlAuditStore, SqlTrail
 from gatepost.storage.sql.database import Database
-from gatepost.storage.sql.entries import SqlEntries, entries_of, latest, replace_entries, tenants
+from gatepost.storage.sql.entries import (
+    SqlEntries,
+    changes,
+    entries_of,
+    latest,
+    replace_entries,
+    tenants,
+)
 from gatepost.storage.sql.idempotency import SqlIdempotency
 from gatepost.storage.sql.outbox import SqlOutbox, leased
 from gatepost.storage.sql.revocations import SqlRevocations
@@ -122,6 +129,10 @@ class SqlRecords:
     async def latest(self, subject: str, key: str, most: int) -> list[tuple[str, Entry]]:
         """Return the entries of all tenants with that key and their tenant, the newest first."""
         return await latest(self.database, subject, key, most)
+
+    async def changes(self, subjects: Collection[str]) -> dict[str, int]:
+        """Return the change counters of subjects, in one cheap statement."""
+        return await changes(self.database, subjects)
 
     async def entries_of(self, tenants: Collection[str], subject: str) -> dict[str, list[Entry]]:
         """Return the entries of a subject of several tenants; those that have none are left out."""

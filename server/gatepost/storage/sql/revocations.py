@@ -7,13 +7,11 @@ from typing import Any
 import msgspec
 from sqlalchemy import bindparam, delete, select
 
-from gatepost.storage.revocations import RevocationRecord
+from gatepost.storage.entries import CHANGES, NO_TENANT
+from gatepost.storage.revocations import SUBJECT, RevocationRecord
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.entries import SqlEntries
 from gatepost.storage.sql.tables import REVOCATIONS, insert_into
-
-NO_TENANT, SUBJECT, CHANGES = "", "revocations", "changes"
-"""Where the number of changes is kept; no tenant has this id."""
 
 _FIELDS = [REVOCATIONS.c[name] for name in RevocationRecord.__struct_fields__]
 _ALL = select(*_FIELDS).order_by(REVOCATIONS.c.created_at, REVOCATIONS.c.id)
@@ -36,11 +34,6 @@ class SqlRevocations:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._changes = SqlEntries(database, NO_TENANT, SUBJECT)
-
-    async def changes(self) -> int:
-        """Return a number that grows with every change; a cheap query."""
-        found = await self._changes.get(CHANGES)
-        return 0 if found is None else found.revision
 
     async def all(self) -> list[RevocationRecord]:
         """Return all revocations, the oldest first, including expired ones."""

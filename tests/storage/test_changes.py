@@ -1,0 +1,160 @@
+"""One poller reads all change counters, and each follower gets its own."""
+
+import asyncio
+from collections.abc import Collection
+
+import pytest
+
+from gatepost.storage import changes
+from gatepost.storage.changes import ChangePoller, notify
+from gatepost.storage.entries import CHANGES, NO_TENANT
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.records import Records
+from gatepost.storage.relay import MemoryRelay
+from tests.support.measuring import capture_logs
+
+
+async def count(records: Records, subject: str) -> None:
+    """Count a change."""
+    await records.of(NO_TENANT).entries(subject).put(CHANGES, b"", now=1.0)
+
+
+class Taken:
+    """The counters that a follower got; it can be made to wait or to fail."""
+
+    def __init__(self) -> None:
+        self.counters: list[int] = []
+        self.may_go = asyncio.Event()
+        self.may_go.set()
+        self.is_out = False
+        self._news = asyncio.Event()
+
+    async def __call__(self, counter: int) -> None:
+        self.counters.append(counter)
+        self._news.set()
+        await self.may_go.wait()
+        if self.is_out:
+            raise StoreUnavailable("it is out")
+
+    async def until(self, counter: int) -> None:
+        """Return once it has got this counter."""
+        async with asyncio.timeout(10):
+            while counter not in self.counters:
+                self._news.clear()
+                await self._news.wait()
+
+
+class CountedRecords(MemoryRecords):
+    """Count the readings of the counters; they may be out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[set[str]] = []
+        self.is_out = False
+
+    async def changes(self, subjects: Collection[str]) -> dict[str, int]:
+        """See `Records`."""
+        self.asked.append({*subjects})
+        if self.is_out:
+            raise StoreUnavailable("it is out")
+        return await super().changes(subjects)
+
+
+@pytest.fixture
+def kept() -> CountedRecords:
+    return CountedRecords()
+
+
+@pytest.fixture
+def relay() -> MemoryRelay:
+    return MemoryRelay()
+
+
+@pytest.fixture
+def poller(kept: CountedRecords, relay: MemoryRelay) -> ChangePoller:
+    return ChangePoller(kept, relay)
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll only when notified."""
+    monkeypatch.setattr(changes, "POLL_S", 3_600)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "POLL_S", 0.001)
+
+
+async def test_each_subject_counts_its_own_changes(records: Records) -> None:
+    """On every backend; a subject that never changed has no number."""
+    for subject in ("one", "one", "two"):
+        await count(records, subject)
+    await records.of("acme").entries("three").put(CHANGES, b"", now=1.0)
+
+    assert await records.changes({"one", "two", "three"}) == {"one": 2, "two": 1}
+    assert await records.changes({"two"}) == {"two": 1}
+    assert await records.changes(()) == {}
+
+
+@pytest.mark.usefixtures("seldom")
+async def test_a_notification_is_one_reading_for_all(
+    kept: CountedRecords, relay: MemoryRelay, poller: ChangePoller
+) -> None:
+    one, two, late = Taken(), Taken(), Taken()
+    async with poller.polling({"one": one, "two": two}):
+        assert (one.counters, two.counters) == ([0], [0])  # before the block begins
+        async with poller.following("late", late), asyncio.timeout(10):
+            await asyncio.sleep(0)
+            for subject in ("one", "late"):
+                await count(kept, subject)
+            while not late.counters:  # the subscription begins a little after the block
+                await notify(relay)
+                await asyncio.sleep(0)
+            await one.until(1)
+            await late.until(1)
+
+    assert 1 not in two.counters
+    assert kept.asked[0] == {"one", "two"}
+    assert {frozenset(subjects) for subjects in kept.asked[1:]} == {
+        frozenset({"one", "two", "late"})
+    }
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_slow_follower_delays_no_other(kept: CountedRecords, poller: ChangePoller) -> None:
+    """A revocation takes effect however long secrets take to read."""
+    slow, other = Taken(), Taken()
+    async with poller.polling({"slow": slow, "other": other}):
+        slow.may_go.clear()
+        await count(kept, "slow")
+        await slow.until(1)
+        for _ in range(5):
+            await count(kept, "other")
+            await count(kept, "slow")
+            await other.until((await kept.changes({"other"}))["other"])
+        assert slow.counters[-1] == 1
+        slow.may_go.set()
+        await slow.until(6)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize("what", ["poll", "follower"])
+async def test_an_outage_is_logged_once_and_ends(
+    kept: CountedRecords, poller: ChangePoller, what: str
+) -> None:
+    """Whether the counters cannot be read, or what has changed."""
+    taken = Taken()
+    breaks: CountedRecords | Taken = kept if what == "poll" else taken
+    with capture_logs() as logs:
+        async with poller.polling({"one": taken}), asyncio.timeout(10):
+            breaks.is_out = True
+            polls = len(kept.asked)
+            while len(kept.asked) < polls + 5:  # noqa: ASYNC110  # nothing else tells
+                await asyncio.sleep(0)
+            breaks.is_out = False
+            while len(logs) < 2:  # noqa: ASYNC110  # nothing else tells
+                await asyncio.sleep(0)
+
+    assert [one["event"] for one in logs] == ["cutoffs_not_looked_at", "cutoffs_looked_at_again"]
