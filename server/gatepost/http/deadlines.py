@@ -73,6 +73,11 @@ class HeadWatch:
             self.timer.cancel()
             self.timer = None
 
+    def leave(self) -> None:
+        """Stop the timer of a closed connection, and forget the connection."""
+        self.disarm()
+        self._protocol = None
+
     def count(self, size: int) -> None:
         """Bytes arrived and the head is still not whole."""
         self.received += size
@@ -132,9 +137,10 @@ class IdleWatch:
         self._timer = self._loop.call_later(self._limit_s, self._look)
 
     def disarm(self) -> None:
-        """Stop the timer of a closed connection."""
+        """Stop the timer of a closed connection, and forget the connection."""
         if self._timer is not None:
             self._timer.cancel()
+        self._protocol = None
 
     def _look(self) -> None:
         left = self._limit_s

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -188,6 +188,10 @@ class ResponseFlow(FlowControl):
             self._timer.cancel()
             self._timer = None
         self._answers.drop(self, self._owner)
+
+    def leave(self) -> None:
+        """Forget the closed connection."""
+        self._connection = cast("Any", None)
 
     def pause_writing(self) -> None:
         self._blocked = True

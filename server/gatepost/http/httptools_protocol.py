@@ -91,7 +91,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
         self._idle.arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._watch.disarm()
+        self._watch.leave()
         self._idle.disarm()
         self.flow.forget()
         super().connection_lost(exc)
@@ -99,9 +99,10 @@ class HttptoolsProtocol(HttpToolsProtocol):
             # uvicorn tells the newest request only, and one ahead of it may be under way.
             if cycle is not None and not cycle.response_complete:
                 cycle.abandon()
-        # The watches lead in a circle: until the collector came by, a body would stay with it.
+        # Whatever is in a circle stays until the collector comes by, and a body with it.
         self._answering = None
         self.cycle = cast("Any", None)
+        self.flow.leave()
 
     def data_received(self, data: bytes) -> None:
         if self._idle.since is not None:
