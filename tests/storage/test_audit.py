@@ -93,6 +93,19 @@ async def test_what_was_written_is_read(records: Records) -> None:
     assert await records.audit.tenants() == ["acme", "globex"]
 
 
+async def test_line_breaks_part_no_record(records: Records) -> None:
+    """In names, and between the members of arguments, which are kept as they were sent."""
+    one = draft(reason="a\nb")
+    assert one.side is not None
+    sent = msgspec.structs.replace(one, side=b"{\n" + one.side[1:])
+    batch = {("ac\nme", 1): [draft(tool="a\nb"), sent], ("globex", 1): [sent, draft()]}
+    await records.audit.write(batch, link)
+
+    for chain, drafts in batch.items():
+        written = rows_of(*link(chain, None, drafts)[0])
+        assert await records.of(chain[0]).trail.chain(1).rows(0, 9) == written
+
+
 async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
     """What one tenant's part cannot be made of leaves nothing of the others."""
 

@@ -61,7 +61,7 @@ def rows_of_segments(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any,
     return [
         row
         for (tenant, writer), made in sorted(by_writer.items(), key=lambda one: one[0])
-        for row in rows_of(escaped(tenant), writer, sums_of(made))
+        for row in rows_of_chain(escaped(tenant), writer, made)
     ]
 
 
