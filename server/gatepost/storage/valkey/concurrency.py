@@ -24,7 +24,7 @@ local now = time[1] + time[2] / 1000000
 local me, mine, wishes = unpack(cmsgpack.unpack(ARGV[1]))
 local slots = #mine
 local buckets = #KEYS - slots
-local full, changed, used, denied = {{}}, {{}}, {{}}, nil
+local full, changed, used, was, denied = {{}}, {{}}, {{}}, {{}}, nil
 if buckets > 0 then
   for i, value in ipairs(redis.call('MGET', unpack(KEYS, 1, buckets))) do
     full[i] = math.max(tonumber(value or '0'), now)
@@ -34,7 +34,9 @@ for i = 1, slots do
   used[i] = mine[i]
   local fields = redis.call('HGETALL', KEYS[buckets + i])
   for f = 1, #fields, 2 do
-    if fields[f] ~= me then
+    if fields[f] == me then
+      was[i] = fields[f + 1]
+    else
       local taken, till = string.match(fields[f + 1], '(%d+) (%S+)')
       if tonumber(till) > now then
         used[i] = used[i] + tonumber(taken)
@@ -71,16 +73,19 @@ for w, wish in ipairs(wishes) do
   end
 end
 for i in pairs(changed) do
-  redis.call('SET', KEYS[i], string.format('%.6f', full[i]),
-    'PX', math.ceil((full[i] - now) * 1000))
+  redis.call('SET', KEYS[i], full[i], 'PX', math.ceil((full[i] - now) * 1000))
 end
+local till = string.format(' %d', math.ceil(now + {LEASE_S}))
 for i = 1, slots do
   local key = KEYS[buckets + i]
-  if mine[i] > 0 then
-    redis.call('HSET', key, me, string.format('%d %.6f', mine[i], now + {LEASE_S}))
-    redis.call('PEXPIRE', key, {LEASE_S * 1000:.0f})
-  else
-    redis.call('HDEL', key, me)
+  local value = mine[i] .. till
+  if mine[i] <= 0 then
+    if was[i] then redis.call('HDEL', key, me) end
+  elseif value ~= was[i] then
+    redis.call('HSET', key, me, value)
+    if string.sub(was[i] or '', -#till) ~= till then
+      redis.call('PEXPIRE', key, {LEASE_S * 1000 + 1000:.0f})
+    end
   end
 end
 return denied and cmsgpack.pack(denied) or ''
@@ -90,9 +95,9 @@ One run takes all that many calls ask for, each all or nothing, in their order. 
 is read once and written once, however many calls name it.
 
 A bucket is stored as `gatepost.storage.rate_limits` stores it: as the time when it is full again. A
-slot is a hash: each process with the number of places that it has and the time until which that
-counts. A process tells its numbers whole, so that what was lost on the way is right again with the
-next question.
+slot is a hash: each process with the number of places that it has and the second until which that
+counts, so that most runs write nothing anew. The hash expires a second later. A process tells its
+numbers whole, so that what was lost on the way is right again with the next question.
 
 The argument is MessagePack: ``[process, [places of each slot], [[buckets, slots], …]]``, where
 buckets are ``number, rate, burst, …`` and slots ``number, most, …``. The keys are those of the
