@@ -1,6 +1,9 @@
 """Rate limits over Valkey: one request for many callers, and no caller left waiting."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
@@ -105,3 +108,63 @@ async def test_a_crowd_spends_exactly_what_there_is(valkey: str) -> None:
     assert [waits[0::2].count(0.0), waits[1::2].count(0.0)] == [30, 30]
     assert all(wait == 0 or 900 < wait <= 1100 for wait in waits)
     await relay.aclose()
+
+
+class ByteProxy:
+    """Passes what Valkey answers byte by byte; can close all connections."""
+
+    def __init__(self, valkey: str) -> None:
+        self._to = urlsplit(valkey)
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Serve during a block; yields the URL to use instead."""
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            yield urlunsplit(self._to).replace(f":{self._to.port}/", f":{port}/")
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close all connections."""
+        while self._writers:
+            self._writers.pop().close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        valkey = await asyncio.open_connection("127.0.0.1", self._to.port)
+        self._writers += [writer, valkey[1]]
+        await asyncio.gather(_pass(reader, valkey[1]), _pass(valkey[0], writer, 1))
+
+
+async def _pass(
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, most: int = 65_536
+) -> None:
+    while data := await source.read(most):
+        sink.write(data)
+        await asyncio.sleep(0)
+    sink.close()
+
+
+async def test_an_answer_may_come_in_pieces(valkey: str) -> None:
+    """The first request of a script too, which Valkey does not know then."""
+    async with ByteProxy(valkey).serving() as url:
+        relay = await opened(url)
+        waits = [await relay.of("acme").spend("a", rate=0.001, burst=2) for _ in range(3)]
+        await relay.aclose()
+
+    assert waits[:2] == [0, 0]
+    assert 900 < waits[2] <= 1000
+
+
+async def test_a_connection_that_was_closed_meanwhile_costs_no_call(valkey: str) -> None:
+    """As Valkey closes it after `timeout` seconds without a request, or when it restarts."""
+    proxy = ByteProxy(valkey)
+    async with proxy.serving() as url:
+        relay = await opened(url)
+        acme = relay.of("acme")
+        assert await acme.spend("a", rate=1, burst=9) == 0
+        proxy.hang_up()
+        await acme.put("note", b"", ttl_s=1)  # over another connection, after this one's end
+        assert await acme.spend("a", rate=1, burst=9) == 0
+        await relay.aclose()

@@ -83,7 +83,7 @@ class ValkeyRelay:
 
     async def _run(self, keys: Sequence[bytes], argument: bytes) -> bytes:
         with answering():
-            return cast("bytes", await self._take.run(keys, argument))
+            return await self._take.run(keys, argument)
 
 
 class ValkeyTenantRelay:
