@@ -4,12 +4,12 @@
 //
 // A line of standard input has the arguments of a run, a line of standard output says how it ended.
 // A run ends as it would by itself: by process.exit, or when nothing is left to do. The next one
-// begins when nothing is left of it: what a run leaves open holds up the next.
+// begins when nothing is left of it; a timer that goes on after process.exit holds it up.
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const program = process.argv[2];
-const ENDED = new Error("this run has ended");
+const ours = new Set([process.stdin, process.stdout, process.stderr]);
 const answer = process.stdout.write.bind(process.stdout);
 const exit = process.exit.bind(process);
 let said;
@@ -30,18 +30,21 @@ for (const name of ["stdout", "stderr"]) {
 }
 process.exit = (code = process.exitCode) => {
   end(code);
+  // The end of a process closes its connections.
+  for (const open of process._getActiveHandles()) if (!ours.has(open)) open.destroy?.();
   // Nothing after it may be run.
-  throw ENDED;
+  throw new Error("this run has ended");
 };
 process.on("unhandledRejection", (reason) => {
-  if (reason !== ENDED) throw reason;
+  if (said) throw reason;
 });
 
 const lines = createInterface({ input: process.stdin });
 lines.on("close", () => exit(0));
 lines.on("line", (line) => {
-  // A pipe that nobody reads does not keep a process alive.
-  lines.pause(); process.stdin.unref();
+  // Our own input must not keep the process alive, or the end of the run would not be seen.
+  lines.pause();
+  process.stdin.unref();
   said = { stdout: "", stderr: "" };
   process.exitCode = undefined;
   process.argv = [process.execPath, program, ...JSON.parse(line)];
@@ -50,5 +53,6 @@ lines.on("line", (line) => {
 });
 process.on("beforeExit", (code) => {
   end(code);
-  process.stdin.ref(); lines.resume();
+  process.stdin.ref();
+  lines.resume();
 });
