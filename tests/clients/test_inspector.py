@@ -24,8 +24,10 @@ TASKS = "io.modelcontextprotocol/tasks"
 
 
 @pytest.fixture(scope="module")
-def inspector(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Inspector:
-    return Inspector(stage.url, stage.bearer, tmp_path_factory.mktemp("inspector"))
+def inspector(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspector]:
+    home = tmp_path_factory.mktemp("inspector")
+    with node.inspector(stage.url, stage.bearer, home) as program:
+        yield program
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +98,13 @@ def test_what_goes_wrong_is_told_by_the_exit_code(
     inspector: Inspector, stage: Stage, tmp_path: Path, era: str
 ) -> None:
     """5 for a tool that is unknown or fails, 3 without a token; no run hangs on a sign-in."""
-    unknown, failed = inspector.together(
+    unknown, failed = inspector.each(
         era,
         ("tools/call", "--tool-name", "nothing"),
         ("tools/call", "--tool-name", "test_error_handling"),
     )
-    stranger = Inspector(stage.url, {}, tmp_path).ask("tools/list", era=era)
+    with node.inspector(stage.url, {}, tmp_path) as without_token:
+        stranger = without_token.ask("tools/list", era=era)
 
     assert (unknown.code, unknown.error["code"]) == (5, "tool_not_found")
     assert (failed.code, failed.error["code"]) == (5, "tool_is_error")
@@ -122,7 +125,7 @@ def test_the_level_of_a_session_can_be_set(inspector: Inspector) -> None:
 @pytest.mark.slow
 def test_skills_pass_the_inspectors_own_checks(inspector: Inspector) -> None:
     """Its digests, its frontmatter and its folders are as the extension wants them."""
-    listed, one, folder = inspector.together(
+    listed, one, folder = inspector.each(
         "modern",
         ("skills/list", "--verify", "--require-digests"),
         ("skills/get", "--uri", f"{SKILL}/SKILL.md", "--verify", "--require-digests"),
@@ -150,7 +153,7 @@ def test_a_long_call_becomes_a_task_that_is_waited_for(inspector: Inspector) -> 
     job = ("tools/call", "--tool-name", "failing_job")
     compute = ("tools/call", "--tool-name", "slow_compute", "--tool-args-json", '{"seconds": 0.1}')
 
-    failed, computed = inspector.together("modern", job, compute)
+    failed, computed = inspector.each("modern", job, compute)
     before = inspector.ask(*job, era="legacy")
 
     assert (failed.code, failed.result["content"][0]["text"]) == (5, "The job failed.")
@@ -164,7 +167,7 @@ def test_a_long_call_becomes_a_task_that_is_waited_for(inspector: Inspector) -> 
 )
 def test_whoever_cannot_be_asked_is_told_so(inspector: Inspector, era: str, code: int) -> None:
     """The Inspector's command line declares neither elicitation nor sampling."""
-    form, sampling = inspector.together(
+    form, sampling = inspector.each(
         era,
         ("tools/call", "--tool-name", "link_account"),
         ("tools/call", "--tool-name", "test_sampling", "--tool-arg", "prompt=hello"),

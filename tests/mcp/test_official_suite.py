@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +11,12 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.support import commands
-from tests.support.node import FOLDER, command, environment
+from tests.support.node import Program, environment, loaded
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.proxies import with_token
 
 RUN_WITHIN_S = 110
-PROGRAM = str(FOLDER / "node_modules/@modelcontextprotocol/conformance/dist/index.js")
+PROGRAM = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
 RESULT = re.compile(r"server-(?P<scenario>.+)-\d{4}-\d{2}-\d{2}T[\d-]+Z")
 
 
@@ -29,21 +28,15 @@ class Check(NamedTuple):
     said: str
 
 
-def run_suite(url: str, folder: Path, *selection: str) -> dict[str, list[Check]]:
+def run_suite(suite: Program, url: str, folder: Path, *selection: str) -> dict[str, list[Check]]:
     """
     The checks of every selected scenario, by its name; an empty list for one that crashed.
 
     A scenario that crashes leaves an empty folder, and a selection that matches nothing ends well:
     both would look like a success to whoever reads the exit code alone.
     """
-    done = subprocess.run(
-        [*command(PROGRAM, "server", "--url", url, *selection, "-o", str(folder))],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=RUN_WITHIN_S,
-        check=False,
-    )
+    asked = ("server", "--url", url, *selection, "-o", str(folder))
+    done = suite.run(*asked, within_s=RUN_WITHIN_S)
     found = {}
     for result in folder.iterdir():
         match = RESULT.fullmatch(result.name)
@@ -63,16 +56,10 @@ def read(file: Path) -> list[Check]:
     ]
 
 
-def listed(*selection: str) -> list[str]:
+def listed(suite: Program, *selection: str) -> list[str]:
     """The scenarios for servers that a selection has."""
-    done = subprocess.run(
-        [*command(PROGRAM, "list", "--server", *selection)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=RUN_WITHIN_S,
-        check=True,
-    )
+    done = suite.run("list", "--server", *selection, within_s=RUN_WITHIN_S)
+    assert done.code == 0, done.stderr
     server_half = done.stdout.partition("Client scenarios")[0]
     return re.findall(r"^  - ([a-z0-9-]+)", server_half, re.MULTILINE)
 
@@ -94,6 +81,12 @@ EXCUSED = {
 
 
 @pytest.fixture(scope="module")
+def suite() -> Iterator[Program]:
+    with loaded(PROGRAM, environment()) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server that `tests/mcp/serve` starts, behind a proxy that holds a token."""
     folder = tmp_path_factory.mktemp("conformance")
@@ -112,15 +105,17 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", SELECTIONS)
-def test_the_official_suite_finds_no_fault(endpoint: str, tmp_path: Path, name: str) -> None:
+def test_the_official_suite_finds_no_fault(
+    suite: Program, endpoint: str, tmp_path: Path, name: str
+) -> None:
     """Every check of every scenario succeeds: none fails, warns, is skipped or crashes."""
     selection, count = SELECTIONS[name]
 
-    found = run_suite(endpoint, tmp_path, *selection)
+    found = run_suite(suite, endpoint, tmp_path, *selection)
 
     assert len(found) == count, sorted(found)
     if name in REQUIRED:
-        scored = listed("--requirements", name)
+        scored = listed(suite, "--requirements", name)
         assert len(scored) == REQUIRED[name]
         assert set(scored) <= set(found)
     faults = [

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,11 +126,6 @@ def walk_typescript(script: str, person: "Person", **settings: Any) -> dict[str,
         process.kill()
 
 
-INSPECTOR = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-ANSWERS_WITHIN_S = 60
-AT_ONCE = 4
-
-
 class Said(NamedTuple):
     """How one run ended."""
 
@@ -150,17 +144,40 @@ class Said(NamedTuple):
         return json.loads(self.stderr.splitlines()[-1])["error"]
 
 
-class Inspector:
-    """Runs against one endpoint, with a folder of its own to remember things in."""
+class Program:
+    """One program, loaded once and run again and again: most of a run is to load its modules."""
 
-    def __init__(self, url: str, bearer: Mapping[str, str], home: Path) -> None:
-        self.url, self.bearer = url, bearer
-        self.environment = {
-            **environment(),
-            "HOME": str(home),
-            # Without it the key store of the desktop is looked for, and its absence told.
-            "MCP_INSPECTOR_SECRET_STORE": "memory",
-        }
+    def __init__(self, script: str, env: Mapping[str, str]) -> None:
+        self._process = Process(command("runs.mjs", str(FOLDER / script)), env=env)
+
+    def run(self, *arguments: str, within_s: float) -> Said:
+        """One run with these arguments; AssertionError for one that has not ended in that time."""
+        self._process.write_line(json.dumps(arguments))
+        return Said(**json.loads(self._process.next_line(timeout_s=within_s)))
+
+    def close(self) -> None:
+        self._process.kill()
+
+
+@contextmanager
+def loaded(script: str, env: Mapping[str, str]) -> Iterator[Program]:
+    """A script of `tests/node` for as many runs as the block wants, all in one environment."""
+    program = Program(script, env)
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+INSPECTOR = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+ANSWERS_WITHIN_S = 60
+
+
+class Inspector:
+    """Runs against one endpoint."""
+
+    def __init__(self, program: Program, url: str, bearer: Mapping[str, str]) -> None:
+        self.program, self.url, self.bearer = program, url, bearer
 
     def ask(self, method: str, *arguments: str, era: str) -> Said:
         """One method in one era: legacy, auto or modern."""
@@ -170,26 +187,26 @@ class Inspector:
             *(("--header", *headers) if headers else ()),
             *("--protocol-era", era, "--method", method, *arguments),
         ]
-        done = subprocess.run(
-            command(INSPECTOR, *asked),
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=ANSWERS_WITHIN_S,
-            check=False,
-        )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return self.program.run(*asked, within_s=ANSWERS_WITHIN_S)
 
-    def together(self, era: str, *questions: tuple[str, ...]) -> list[Said]:
-        """Several at once, since most of a run is the start of Node."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(lambda asked: self.ask(*asked, era=era), questions))
+    def each(self, era: str, *questions: tuple[str, ...]) -> list[Said]:
+        """Several, one after the other."""
+        return [self.ask(*asked, era=era) for asked in questions]
 
     def results(self, era: str, *questions: tuple[str, ...]) -> list[Any]:
-        """Several at once that all have to succeed, without a word of complaint."""
-        said = self.together(era, *questions)
+        """Several that all have to succeed, without a word of complaint."""
+        said = self.each(era, *questions)
         assert [(each.code, each.stderr) for each in said] == [(0, "")] * len(questions)
         return [each.result for each in said]
+
+
+@contextmanager
+def inspector(url: str, bearer: Mapping[str, str], home: Path) -> Iterator[Inspector]:
+    """The Inspector, with a folder of its own to remember things in."""
+    # Without a store of its own it looks for the desktop's, and tells its absence.
+    own = {"HOME": str(home), "MCP_INSPECTOR_SECRET_STORE": "memory"}
+    with loaded(INSPECTOR, environment() | own) as program:
+        yield Inspector(program, url, bearer)
 
 
 MCPDO = "node_modules/@modelcontextprotocol/inspector/clients/mcpdo/build/mcp-bin.js"
@@ -197,28 +214,15 @@ MCPDO_WITHIN_S = 60
 
 
 class Mcpdo:
-    """Runs against one daemon of our own; *home* is the folder that it remembers things in."""
+    """Runs against one daemon of our own."""
 
-    def __init__(self, home: Path) -> None:
-        self.environment = {
-            **environment(),
-            "HOME": str(home),
-            "MCP_INSPECTOR_DAEMON_DIR": str(home / "d"),
-            "MCP_INSPECTOR_DAEMON_TOKEN": secrets.token_urlsafe(32),
-            "MCP_INSPECTOR_SECRET_STORE": "memory",
-        }
+    def __init__(self, program: Program, env: Mapping[str, str]) -> None:
+        self.program, self.environment = program, env
 
     def run(self, *arguments: str) -> Any:
         """What one run that succeeds prints."""
-        done = subprocess.run(
-            command(MCPDO, "--format", "json", *arguments),
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=MCPDO_WITHIN_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = self.program.run("--format", "json", *arguments, within_s=MCPDO_WITHIN_S)
+        assert done.code == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 
     def connect(self, name: str, url: str, bearer: Mapping[str, str], *, era: str) -> Any:
@@ -252,11 +256,19 @@ def mcpdo_daemon() -> Iterator[Mcpdo]:
     """A daemon, which the first run starts and the end of the block stops."""
     # The path of a socket must be short; the daemon takes its leave in the folder that goes.
     with tempfile.TemporaryDirectory(prefix="mcpdo-", ignore_cleanup_errors=True) as home:
-        mcpdo = Mcpdo(Path(home))
-        try:
-            yield mcpdo
-        finally:
-            mcpdo.run("daemon", "stop")
+        env = {
+            **environment(),
+            "HOME": home,
+            "MCP_INSPECTOR_DAEMON_DIR": f"{home}/d",
+            "MCP_INSPECTOR_DAEMON_TOKEN": secrets.token_urlsafe(32),
+            "MCP_INSPECTOR_SECRET_STORE": "memory",
+        }
+        with loaded(MCPDO, env) as program:
+            mcpdo = Mcpdo(program, env)
+            try:
+                yield mcpdo
+            finally:
+                mcpdo.run("daemon", "stop")
 
 
 if __name__ == "__main__":

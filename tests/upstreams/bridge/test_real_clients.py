@@ -14,7 +14,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.browser import Person
-from tests.support.node import Inspector, walk_typescript
+from tests.support.node import inspector, walk_typescript
 from tests.upstreams.bridge.conftest import WITHIN_S, Bridge, Era, calling
 
 UPSTREAMS = ["modern", "session"]
@@ -137,7 +137,6 @@ async def test_the_typescript_clients(
 async def test_the_inspector(bridge: Bridge, token: str, tmp_path: Path, mode: str) -> None:
     """Its command line cannot be asked: the tool that asks says what it needs."""
     url, bearer = bridge.gate.client.resource, {"Authorization": f"Bearer {token}"}
-    inspector = Inspector(url, bearer, tmp_path)
 
     def walk() -> tuple[list[Any], list[Any]]:
         counts = [
@@ -145,8 +144,9 @@ async def test_the_inspector(bridge: Bridge, token: str, tmp_path: Path, mode: s
             for era in UPSTREAMS
         ]
         removals = [("tools/call", "--tool-name", f"mcp_{era}__remove") for era in UPSTREAMS]
-        served = inspector.results(mode, ("tools/list", "--strict"), *counts)
-        return served, inspector.together(mode, *removals)
+        with inspector(url, bearer, tmp_path) as program:
+            served = program.results(mode, ("tools/list", "--strict"), *counts)
+            return served, program.each(mode, *removals)
 
     (listed, *counted), refused = await anyio.to_thread.run_sync(walk)
 

@@ -9,8 +9,8 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.upstreams.connection import UpstreamResult
 from tests.architecture.source import ROOT
 from tests.mcp.test_official_suite import PROGRAM, Check, read
-from tests.support.node import command, environment
+from tests.support.node import Program, environment, loaded
 from tests.support.processes import python_environment
 from tests.upstreams.transport.conftest import ConnectingProcess
 
@@ -81,51 +81,43 @@ NOT_YET = {
 """Scenario = why the client of upstreams does not do it."""
 
 
-def scenarios() -> set[str]:
+@pytest.fixture(scope="module")
+def suite() -> Iterator[Program]:
+    """The suite, in the environment that it hands to our client."""
+    path = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
+    with loaded(PROGRAM, python_environment(environment() | path)) as program:
+        yield program
+
+
+def scenarios(suite: Program) -> set[str]:
     """The authorization scenarios for clients that the pinned release has."""
-    done = subprocess.run(
-        [*command(PROGRAM, "list")],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=RUN_WITHIN_S,
-        check=True,
-    )
+    done = suite.run("list", within_s=RUN_WITHIN_S)
+    assert done.code == 0, done.stderr
     clients = done.stdout.partition("Client scenarios")[2]
     return set(re.findall(r"^  - (auth/[a-z0-9-]+)", clients, re.MULTILINE))
 
 
-def run(scenario: str, folder: Path) -> list[Check]:
+def run(suite: Program, scenario: str, folder: Path) -> list[Check]:
     """The checks of one scenario with our client."""
     program = f"{sys.executable} -m {__name__}"
-    env = {**environment(), **python_environment({"PYTHONPATH": ":".join([str(ROOT), *sys.path])})}
-    done = subprocess.run(
-        [
-            *command(PROGRAM, "client", "--command", program),
-            *("--scenario", scenario, "-o", str(folder)),
-        ],
-        env={**env, "PATH": environment()["PATH"]},
-        capture_output=True,
-        text=True,
-        timeout=RUN_WITHIN_S,
-        check=False,
-    )
+    asked = ("client", "--command", program, "--scenario", scenario, "-o", str(folder))
+    done = suite.run(*asked, within_s=RUN_WITHIN_S)
     found = [*folder.rglob("checks.json")]
     assert len(found) == 1, done.stdout + done.stderr
     return read(found[0])
 
 
-def test_every_authorization_scenario_is_run_or_has_a_reason() -> None:
+def test_every_authorization_scenario_is_run_or_has_a_reason(suite: Program) -> None:
     """A new release of the suite cannot add one that nobody looks at."""
-    assert scenarios() == {*APPLY, *NOT_YET}
+    assert scenarios(suite) == {*APPLY, *NOT_YET}
     assert not {*APPLY} & {*NOT_YET}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", APPLY)
-def test_the_client_of_upstreams_passes(scenario: str, tmp_path: Path) -> None:
+def test_the_client_of_upstreams_passes(suite: Program, scenario: str, tmp_path: Path) -> None:
     """It finds the token endpoint, authenticates as the suite asks, and refuses wrong metadata."""
-    checks = run(scenario, tmp_path)
+    checks = run(suite, scenario, tmp_path)
 
     assert [one for one in checks if one.status == "FAILURE"] == []
     decisive = [one.id for one in checks if one.status == "SUCCESS"]

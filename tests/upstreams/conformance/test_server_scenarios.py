@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.mcp.test_official_suite import SELECTIONS, Check, run_suite
+from tests.mcp.test_official_suite import PROGRAM, SELECTIONS, Check, run_suite
 from tests.rest.conftest import Octopus
 from tests.support import commands
 from tests.support.issuers import Idp
+from tests.support.node import Program, environment, loaded
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.proxies import with_token
 from tests.support.server import issuer_settings, running_server
@@ -163,16 +164,24 @@ def passes(checks: list[Check]) -> bool:
     return "SUCCESS" in statuses and "FAILURE" not in statuses
 
 
+@pytest.fixture(scope="module")
+def suite() -> Iterator[Program]:
+    with loaded(PROGRAM, environment()) as program:
+        yield program
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTIONS)
-def test_no_scenario_is_lost(endpoints: Endpoints, tmp_path: Path, name: str) -> None:
+def test_no_scenario_is_lost(
+    suite: Program, endpoints: Endpoints, tmp_path: Path, name: str
+) -> None:
     """What the server passes by itself, it passes behind the gate, apart from what `LOST` lists."""
     selection, count = SELECTIONS[name]
 
     found = {}
     for place, url in (("direct", endpoints.direct), ("gate", endpoints.gate)):
         (tmp_path / place).mkdir()
-        found[place] = run_suite(url, tmp_path / place, *selection)
+        found[place] = run_suite(suite, url, tmp_path / place, *selection)
 
     assert len(found["direct"]) == len(found["gate"]) == count
     lost = {
