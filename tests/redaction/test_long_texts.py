@@ -1,12 +1,15 @@
 """In a long text a secret is found wherever it stands, and beside whatever."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gatepost.redaction import quoted_strings
 from gatepost.redaction.document import cleaned, cut_whole, is_clear_before
@@ -125,6 +128,30 @@ def test_a_split_secret_is_found_among_many_strings(
             document = cleaned(text.encode(), redactor)
             assert document is not None
             assert not any(piece in document for piece in (b"horse-bat", b"staple", b"97-", b"-y"))
+
+
+PARTS = st.sampled_from(
+    [*"\"':-1e.+xs\0\1\n", " :", "--", "23", "-4", "4.5e+3", "true", "false", ", ", "7-", "truer"]
+)
+
+
+@given(st.lists(PARTS, max_size=30).map("".join), st.sampled_from("\"'"), st.sampled_from([2, 99]))
+def test_strings_are_joined_in_the_orders_in_which_they_can_be_read(
+    text: str, quote: str, at_once: int
+) -> None:
+    """As one pattern reads them: strings, names, and numbers outside of both."""
+    leaf = re.compile(rf"{quote}([^{quote}]*){quote}(\s*:)?|{quote}|(-?[0-9][0-9.eE+-]*)")
+    read = [one for one in leaf.finditer(text) if one[1] is not None or one[3]]
+    values = "".join(one[1] for one in read if one[1] and not one[2])
+    named = "".join(one[1] for one in read if one[1])
+    numbered = "".join(one[3] or one[1] for one in read if not one[2])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quoted_strings, "STRINGS_AT_ONCE", at_once)
+
+        views = quoted_strings.joined_strings(text.encode(), quote.encode())
+
+    orders = [values, *(one for one in (named, numbered) if len(one) > len(values))]
+    assert views == [one.encode() for one in orders]
 
 
 @pytest.mark.requirement("P13")
