@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gatepost.redaction.document import cleaned, is_clear_before
+from gatepost.redaction.document import cleaned
 from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.stream import RedactedStream
 from tests.redaction.echo_server import FORMS, b64, leaks
@@ -344,44 +344,3 @@ def test_one_search_finds_what_all_readings_of_a_text_hold(text: bytes, redactor
 
     assert not (redactor.surely_clear(text) and found)
     assert redactor.clear(text) == (not redactor.spans(text))
-
-
-FIRST, SECOND = SECRETS["PASSWORD"][:20], SECRETS["PASSWORD"][20:]
-BETWEEN = {
-    "nothing": json.dumps({"q": FIRST + SECOND + "x" * 9_000}),
-    "blanks behind a line break": json.dumps(
-        {"q": FIRST + "\n" + " " * 3_000 + SECOND + "x" * 9_000}
-    ),
-    "a long name": json.dumps({"q": FIRST, "n" * 3_000: SECOND, "z": "x" * 9_000}),
-    "white space of JSON": json.dumps({"q": FIRST, "r": SECOND, "z": "x" * 9_000}).replace(
-        ", ", " " * 3_000 + ", "
-    ),
-    "words of JSON": json.dumps({"q": [FIRST, *[True] * 3_000, SECOND], "z": "x" * 9_000}),
-}
-
-
-@each("between", BETWEEN)
-def test_no_distance_hides_the_rest_of_a_secret_that_a_cut_shows_the_beginning_of(
-    between: str,
-) -> None:
-    """Whoever calls decides how far behind the cut of a record the rest comes."""
-    encoded = BETWEEN[between].encode()
-    for cut in range(10, encoded.index(FIRST.encode()) + len(FIRST)):
-        assert not is_clear_before(encoded, cut, REDACTOR)
-
-
-def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:
-    """Which is how usual ones are decided."""
-    line = "A line of a document as agents send and read them, at its length.\n"
-
-    assert is_clear_before(json.dumps({"q": line * 500}).encode(), 4_096, REDACTOR)
-
-
-@given(st.lists(PIECES, max_size=12).map(b"".join), st.integers(1, 60))
-def test_what_is_clear_before_a_cut_shows_nothing_there(text: bytes, cut: int) -> None:
-    """As the whole document says, but for the first bytes of a token's form."""
-    encoded = json.dumps({"text": text.decode() + "." * 9_000}).encode()
-    for redactor in (REDACTOR, Redactor({})):
-        if is_clear_before(encoded, cut, redactor):
-            shown = (cleaned(encoded, redactor) or encoded)[: cut - 12]
-            assert cut < 12 or shown == encoded[: cut - 12]

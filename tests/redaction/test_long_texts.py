@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.redaction import quoted_strings
-from gatepost.redaction.document import cleaned, cut_whole, is_clear_before
+from gatepost.redaction.cut_document import cut_whole, is_clear_before
+from gatepost.redaction.document import cleaned
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES, Screen
 from tests.redaction.echo_server import FORMS

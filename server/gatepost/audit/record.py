@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.redaction.document import cleaned, cut_whole, is_clear_before
+from gatepost.redaction.cut_document import cut_whole, is_clear_before
+from gatepost.redaction.document import cleaned
 from gatepost.redaction.redactor import are_clear
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.errors import StoreUnavailable

@@ -34,18 +34,9 @@ PROTOCOL = frozenset(
 )
 """The words of the protocol in content blocks, which are not redacted."""
 
-HALF_ESCAPE = 5
-"""The most bytes of an escape in JSON that is not whole."""
-NEAR_BYTES, LONGEST_ESCAPE = 1_024, 12
-"""
-How far behind a cut known values are searched: the bytes that each byte of the longest may take,
-escaped twice, and some for line breaks.
-"""
-
 FEW_STRINGS = 32
 """A loop over so many takes no longer than to join them in each order."""
 
-_BLANKS = b" \t\r\n\x0b\f"
 _encode = msgspec.json.encode
 _text = msgspec.json.Decoder(str).decode
 
@@ -71,54 +62,12 @@ def cleaned(
     written. *blocks*: it is a list of MCP's content blocks, whose own words stay and whose binary
     members are looked into. *names* of members stay as well, because a schema publishes them.
     """
-    document = _Document(encoded, blocks=blocks, names=names)
+    document = JsonDocument(encoded, blocks=blocks, names=names)
     split = document.split(redactor)
     found = document.spans(redactor, split)
     binary = document.without(redactor)
     numbers = document.numbers(redactor, split)
     return document.changed(found, binary, numbers) if found or binary or numbers else None
-
-
-def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
-    """
-    Return True only if nothing to redact begins before *cut* in a long JSON document.
-
-    A token is known by how it begins. A known value lies within the bytes behind the cut if the
-    string that is cut goes on for as many; blanks, line breaks and escapes count for none, because
-    a caller could hide the rest of a secret behind any number of them.
-    """
-    near = cut_whole(encoded, cut + NEAR_BYTES + LONGEST_ESCAPE * redactor.longest)
-    if len(near) == len(encoded):
-        return False
-    document = _Document(near, blocks=False, names=frozenset())
-    if not redactor.surely_clear(document.text):
-        return False
-    if redactor.plain:
-        return True
-    rest = near[cut:].partition(b'"')[0]
-    room = len(rest.translate(None, _BLANKS)) - LONGEST_ESCAPE * rest.count(b"\\")
-    begun = near[:cut].replace(b"\\\\", b"").replace(b'\\"', b"").count(b'"') % 2 == 1
-    if not begun or room < redactor.longest:
-        return False
-    split = document.split(redactor)
-    return not (split.strings or split.numbers or document.numbers(redactor, split))
-
-
-def cut_whole(encoded: bytes, size: int) -> bytes:
-    """
-    Return the first *size* bytes of a long document without half a character or half an escape.
-
-    With these at its end, its last string could not be decoded at once.
-    """
-    if len(encoded) <= size:
-        return encoded
-    cut = encoded[:size].decode(errors="ignore").encode()
-    at = cut.rfind(b"\\", max(len(cut) - HALF_ESCAPE, 0))
-    behind = cut[at + 1 :]
-    if at < 0 or (behind and not (behind[:1] == b"u" and len(behind) < HALF_ESCAPE)):
-        return cut
-    slashes = at + 1 - len(cut[: at + 1].rstrip(b"\\"))
-    return cut[:at] if slashes % 2 == 1 else cut
 
 
 class DocumentLeaf(NamedTuple):
@@ -135,13 +84,15 @@ class Split(NamedTuple):
     numbers: list[SecretSpan]
 
 
-class _Document:
+class JsonDocument:
     """A JSON document as its strings and the text between them."""
 
-    def __init__(self, encoded: bytes, *, blocks: bool, names: frozenset[bytes]) -> None:
+    def __init__(
+        self, encoded: bytes, *, blocks: bool = False, names: frozenset[bytes] = frozenset()
+    ) -> None:
         if b"\\" in encoded:
             # So that each quotation mark is the beginning or the end of a string.
-            encoded = encoded.replace(b"\\\\", b"\\u005c").replace(b'\\"', b"\\u0022")
+            encoded = bare(encoded)
         if encoded.count(b'"') % 2 == 1:
             encoded += b'"'  # no JSON: its last string has no end
         self._encoded, self._escaped = encoded, b"\\" in encoded
@@ -152,7 +103,7 @@ class _Document:
     @cached_property
     def _texts(self) -> list[bytes]:
         """Return the decoded strings; created when something is found in one."""
-        return [*map(_plain, self._strings)] if self._escaped else self._strings
+        return [*map(plain_string, self._strings)] if self._escaped else self._strings
 
     def spans(self, redactor: Redactor, split: Split) -> dict[int, list[SecretSpan]]:
         """Return the spans to redact in each string."""
@@ -324,11 +275,17 @@ class _Document:
             whole = escaped.join(strings)
             with suppress(*_UNREADABLE):
                 return _text(b'"%s"' % whole).encode() if b"\\" in whole else whole
-            return separator.join(map(_plain, strings))
+            return separator.join(map(plain_string, strings))
         return separator.join(strings)
 
 
-def _plain(string: bytes) -> bytes:
+def bare(encoded: bytes) -> bytes:
+    """Write the quotation marks and backslashes in strings as escapes without either of them."""
+    return encoded.replace(b"\\\\", b"\\u005c").replace(b'\\"', b"\\u0022")
+
+
+def plain_string(string: bytes) -> bytes:
+    """Return a string of JSON, without its quotation marks, decoded if it can be."""
     if b"\\" not in string:
         return string
     try:

@@ -111,6 +111,10 @@ class Redactor:
         # With several automata some of the secrets are those of a caller.
         return len(self._automata) == 1 and self._automata[0].surely_clear(text)
 
+    def has_no_beginning(self, text: bytes) -> bool:
+        """Return whether nothing to redact begins in a text, even if it goes on behind it."""
+        return len(self._automata) == 1 and self._automata[0].has_no_hit(text)
+
     def is_plain_and_clear(self, text: bytes) -> bool:
         """Return whether a short text has no quotation marks, escapes or secrets."""
         return len(text.translate(None, _MARKS)) == len(text) and not self._search(text, True)

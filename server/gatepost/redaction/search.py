@@ -282,6 +282,10 @@ class Automaton:
                 return True  # each hit of the text would be one of the text without line breaks
         return not self._hit(text)
 
+    def has_no_hit(self, text: bytes) -> bool:
+        """Return whether no decoding of the text has a hit."""
+        return self.surely_clear(text) or not any(map(self._hit, layers(text)))
+
     def _hit(self, text: bytes) -> bool:
         """Return whether the text has a hit, without a list of all of them."""
         if len(text) <= SCREENED_BYTES:

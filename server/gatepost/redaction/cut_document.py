@@ -1,0 +1,112 @@
+"""Decides whether the beginning of a JSON document, which alone is shown, is free of secrets."""
+
+from gatepost.redaction.document import JsonDocument, bare, plain_string
+from gatepost.redaction.redactor import Redactor, is_unquoted
+from gatepost.redaction.search import DEEPEST, LONGEST, layers, unescaped
+
+HALF_ESCAPE = 5
+"""The most bytes of an escape in JSON that is not whole."""
+NEAR_BYTES, FAR_BYTES, LONGEST_ESCAPE = 1_024, 4_096, 12
+"""
+How far behind a cut known values are searched: the bytes that each byte of the longest may take,
+escaped twice, and some for line breaks, or more for what stands between quoted strings.
+"""
+BEGUN_BYTES = 2 * (DEEPEST + 1) * LONGEST
+"""
+By how much two decodings of a text may differ in length if one begins within an escape or within a
+row of backslashes: an escape before and one behind, for each level of nesting.
+"""
+
+_BLANKS = b" \t\r\n\x0b\f"
+_BEFORE_VALUES = (b":", b"[")
+"""What stands before a string that is certainly no name."""
+
+
+def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
+    """
+    Return True only if nothing to redact begins before *cut* in a long JSON document.
+
+    A token is known by how it begins. A known value lies within the bytes behind the cut if these
+    hold as many in which it can go on; blanks, line breaks and names count for none, because a
+    caller could hide the rest of a secret behind any number of them.
+    """
+    room = cut + LONGEST_ESCAPE * redactor.longest
+    near = cut_whole(encoded, room + NEAR_BYTES)
+    document = JsonDocument(near)
+    if not (redactor.plain or is_unquoted(document.text)):
+        near = cut_whole(encoded, room + FAR_BYTES)
+        document = JsonDocument(near)
+    if len(near) == len(encoded) or not redactor.has_no_beginning(document.text):
+        return False
+    if redactor.plain:
+        return True
+    if _room(near, cut, document.text) < redactor.longest:
+        return False
+    split = document.split(redactor)
+    return not (split.strings or split.numbers or document.numbers(redactor, split))
+
+
+def _room(near: bytes, cut: int, strings: bytes) -> int:
+    """
+    Return how many bytes of a known value that begins before *cut* certainly stand behind it.
+
+    It may go on in the string that is cut, in the values behind that string, or in the quoted
+    strings within it. What counts is the decoding that leaves least of it, without blanks.
+    *strings* are those of the document, decoded.
+    """
+    before = bare(near[:cut])
+    rest = bare(near)[len(before) :]
+    is_begun = before.count(b'"') % 2 == 1
+    if b'"' in rest or not is_begun:
+        rest = rest.translate(None, _BLANKS)
+        found = _decodings(_values(rest.partition(b'"')[2] if is_begun else rest, b'"'))
+    elif before[: before.rfind(b'"')].rstrip()[-1:] not in _BEFORE_VALUES:
+        return 0  # it may be a name
+    elif is_unquoted(strings):
+        # The usual text: each backslash is counted as the longest escape of one byte.
+        return len(rest.translate(None, _BLANKS)) - LONGEST_ESCAPE * rest.count(b"\\")
+    else:
+        found = _decodings(rest)
+        for quote in (b'"', b"'"):
+            if any(quote in one for one in layers(strings)):
+                found = [*found, *_quoted_values(found, quote)]
+    return min(len(one.translate(None, _BLANKS)) for one in found) - BEGUN_BYTES
+
+
+def _quoted_values(texts: list[bytes], quote: bytes) -> list[bytes]:
+    """Return the values in quotation marks, joined, whether the first mark begins or ends one."""
+    # Escaped marks stand within strings. What differs only in blanks is looked at once.
+    masked = (one.replace(b"\\\\", b"").replace(b"\\" + quote, b"") for one in texts)
+    both = {one.translate(None, _BLANKS) for one in masked}
+    both |= {one.partition(quote)[2] for one in both}
+    return [layer for one in both for layer in layers(_values(one, quote))]
+
+
+def _decodings(string: bytes) -> list[bytes]:
+    """Return each decoding of a string of JSON."""
+    plain = plain_string(string)
+    return layers(unescaped(string) if plain is string else plain)
+
+
+def _values(text: bytes, quote: bytes) -> bytes:
+    """Return the strings of a text without blanks that are certainly no names, joined."""
+    pieces = text.split(quote)
+    both = zip(pieces[1::2], pieces[2::2], strict=False)
+    return b"".join([string for string, gap in both if gap and gap[:1] != b":"])
+
+
+def cut_whole(encoded: bytes, size: int) -> bytes:
+    """
+    Return the first *size* bytes of a long document without half a character or half an escape.
+
+    With these at its end, its last string could not be decoded at once.
+    """
+    if len(encoded) <= size:
+        return encoded
+    cut = encoded[:size].decode(errors="ignore").encode()
+    at = cut.rfind(b"\\", max(len(cut) - HALF_ESCAPE, 0))
+    behind = cut[at + 1 :]
+    if at < 0 or (behind and not (behind[:1] == b"u" and len(behind) < HALF_ESCAPE)):
+        return cut
+    slashes = at + 1 - len(cut[: at + 1].rstrip(b"\\"))
+    return cut[:at] if slashes % 2 == 1 else cut

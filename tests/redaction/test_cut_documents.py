@@ -1,0 +1,84 @@
+"""What an audit record shows of long arguments, their beginning, holds no part of a secret."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.redaction.cut_document import is_clear_before
+from gatepost.redaction.document import bare, cleaned
+from gatepost.redaction.redactor import Redactor
+from tests.redaction.test_automaton import PIECES, REDACTOR, SECRETS
+from tests.support.cases import each
+
+FIRST, SECOND = SECRETS["PASSWORD"][:20], SECRETS["PASSWORD"][20:]
+BETWEEN = {
+    "nothing": json.dumps({"q": FIRST + SECOND + "x" * 30_000}),
+    "blanks behind a line break": json.dumps(
+        {"q": FIRST + "\n" + " " * 12_000 + SECOND + "x" * 30_000}
+    ),
+    "a long name": json.dumps({"q": FIRST, "n" * 12_000: SECOND, "z": "x" * 30_000}),
+    "white space of JSON": json.dumps({"q": FIRST, "r": SECOND, "z": "x" * 30_000}).replace(
+        ", ", " " * 12_000 + ", "
+    ),
+    "words of JSON": json.dumps({"q": [FIRST, *[True] * 12_000, SECOND], "z": "x" * 30_000}),
+}
+
+
+@each("between", BETWEEN)
+def test_no_distance_hides_the_rest_of_a_secret_that_a_cut_shows_the_beginning_of(
+    between: str,
+) -> None:
+    """Whoever calls decides how far behind the cut of a record the rest comes."""
+    encoded = BETWEEN[between].encode()
+    for cut in range(10, encoded.index(FIRST.encode()) + len(FIRST)):
+        assert not is_clear_before(encoded, cut, REDACTOR)
+
+
+def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:
+    """Which is how usual ones are decided."""
+    line = "A line of a document as agents send and read them, at its length.\n"
+
+    assert is_clear_before(json.dumps({"q": line * 500}).encode(), 4_096, REDACTOR)
+
+
+@given(st.lists(PIECES, max_size=12).map(b"".join), st.integers(1, 60))
+def test_what_is_clear_before_a_cut_shows_nothing_there(text: bytes, cut: int) -> None:
+    """As the whole document says, but for the first bytes of a token's form."""
+    encoded = json.dumps({"text": text.decode() + "." * 9_000}).encode()
+    for redactor in (REDACTOR, Redactor({})):
+        if is_clear_before(encoded, cut, redactor):
+            shown = (cleaned(encoded, redactor) or encoded)[: cut - 12]
+            assert cut < 12 or shown == encoded[: cut - 12]
+
+
+NEIGHBOURS = st.lists(
+    st.sampled_from(["x", "y" * 40, "it's", "n" * 900, 7, FIRST, SECOND]), max_size=9
+)
+FAR: dict[str, object] = {
+    "numbers": [7] * 9_000,
+    "a name": {"n" * 30_000: 1},
+    "a name before a piece": {"n" * 30_000: FIRST},
+    "values": ["x"] * 200,
+}
+
+
+@given(NEIGHBOURS, st.sampled_from(sorted(FAR)), NEIGHBOURS, st.integers(0, 900))
+def test_what_is_clear_before_a_cut_of_many_values_shows_nothing_there(
+    before: list[object], between: str, behind: list[object], cut: int
+) -> None:
+    """Whatever keeps the values apart, in the document or in one within a text."""
+    values = [*before, FIRST, FAR[between], SECOND, *behind]
+    for begun in (values, {"q": values}, {"q": json.dumps(values)}, [repr(values)]):
+        encoded = json.dumps([begun, {"z": "." * 30_000}]).encode()
+        if is_clear_before(encoded, cut + 13, REDACTOR):
+            shown = bare(encoded[: cut + 1])
+            assert bare(cleaned(encoded, REDACTOR) or encoded).startswith(shown)
+
+
+def test_of_many_values_only_those_near_the_cut_are_searched() -> None:
+    """As of one long text, which takes a thirtieth of what the whole would."""
+    rows = [{"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}] * 700
+
+    for document in ({"rows": rows}, {"q": json.dumps(rows)}, {"q": repr(rows)}):
+        assert is_clear_before(json.dumps(document).encode(), 4_096, REDACTOR)
