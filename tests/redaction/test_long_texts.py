@@ -4,18 +4,22 @@ import json
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from gatepost.redaction import quoted_strings
 from gatepost.redaction.cut_document import cut_whole, is_clear_before
 from gatepost.redaction.document import cleaned
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES, Screen
+from gatepost.tools.api import CallContext, Outcome
+from gatepost.tools.pack import Pack
+from gatepost.tools.redaction import answer_without, is_harmless
 from tests.redaction.echo_server import FORMS
 from tests.support.cases import each
 
@@ -153,6 +157,43 @@ def test_strings_are_joined_in_the_orders_in_which_they_can_be_read(
 
     orders = [values, *(one for one in (named, numbered) if len(one) > len(values))]
     assert views == [one.encode() for one in orders]
+
+
+PACK = Pack("documents")
+
+
+@PACK.tool(read_only=True)
+async def repeat(ctx: CallContext, text: str) -> str:
+    """Give a text back."""
+    return text
+
+
+PLANTED = (
+    st.lists(
+        st.sampled_from(
+            [[VALUE], PIECES, PIECES[::-1], [TOKENS["OPENAI_KEY"]], ["it's so"], ["\n", 7]]
+        ),
+        min_size=1,
+        max_size=2,
+    )
+    .map(chain.from_iterable)
+    .map(list)
+)
+
+
+@given(PLANTED, st.sampled_from(sorted(WRITERS)), st.sampled_from(sorted(REDACTORS)))
+def test_a_text_that_is_searched_as_it_is_needs_no_other_search(
+    told: list[str | int], written: str, many: str
+) -> None:
+    """Whoever takes the answer apart finds nothing in it either."""
+    redactor = REDACTORS[many]
+    text, value = WRITERS[written](told), json.dumps(told).encode()
+    plain = Outcome(content=({"type": "text", "text": text},))
+    both = Outcome(content=({"type": "text", "text": value.decode()},), structured=Raw(value))
+
+    for outcome in (plain, both):
+        if is_harmless(outcome, redactor, promptly=False):
+            assert answer_without(outcome, PACK.tools["repeat"], redactor) is outcome
 
 
 @pytest.mark.requirement("P13")

@@ -1,6 +1,7 @@
 """Redact the tenant's secrets from everything that one call sends."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
@@ -121,7 +122,13 @@ class RedactedCall(msgspec.Struct):
 
     async def apart(self, outcome: Outcome) -> Outcome:
         """Redact an outcome in a thread, if it is too long for `promptly`."""
-        return await in_cpu_thread(self.call.caller, self.outcome, outcome, bounded=False)
+        return await in_cpu_thread(self.call.caller, self._long_outcome, outcome, bounded=False)
+
+    def _long_outcome(self, outcome: Outcome) -> Outcome:
+        """Redact an outcome that was found too long for `promptly`."""
+        if is_harmless(outcome, self.now(), sys.maxsize, promptly=False):
+            return outcome  # nearly always, at half of what it takes to tell its members apart
+        return self.outcome(outcome)
 
     def promptly(self, outcome: Outcome) -> Outcome | None:
         """Redact an outcome at once; return None if that would take too long."""

@@ -181,11 +181,14 @@ def is_quoted(arguments: bytes, *, with_secrets: bool) -> bool:
     return len(arguments) <= SHORT_BYTES or most_values(arguments, within_texts=True) <= MANY_VALUES
 
 
-def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) -> bool:
+def is_harmless(
+    outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES, *, promptly: bool = True
+) -> bool:
     """
     Decide the usual case, one text and perhaps the same as JSON, without encoding it again.
 
     True means that there are no secrets and at most *most* bytes of each. False means nothing.
+    *promptly*: a text that takes long to search is not searched.
     """
     label, value = outcome.untrusted, outcome.structured
     if label is not None and cleaned_text(label, redactor) != label:
@@ -194,13 +197,15 @@ def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) ->
     if text is None or len(text) > most:
         return False
     if value is UNSET:
-        return _is_clear(text, redactor)
+        return _is_clear(text, redactor, promptly=promptly)
     if not isinstance(value, Raw):
         return False
     encoded = bytes(value)
-    if BACKSLASH in encoded or len(encoded) > most or not _is_clear(text, redactor):
+    if BACKSLASH in encoded or len(encoded) > most:
         return False
-    return encoded == text or _is_clear(encoded, redactor)
+    return _is_clear(text, redactor, promptly=promptly) and (
+        encoded == text or _is_clear(encoded, redactor, promptly=promptly)
+    )
 
 
 def _only_text(outcome: Outcome) -> bytes | None:
@@ -218,9 +223,9 @@ def _only_text(outcome: Outcome) -> bytes | None:
         return None  # a lone surrogate, as in invalid file names
 
 
-def _is_clear(text: bytes, redactor: Redactor) -> bool:
+def _is_clear(text: bytes, redactor: Redactor, *, promptly: bool) -> bool:
     """Return whether there are no secrets; False also means that it would take long to know."""
-    if is_prompt(text, of_caller=redactor.of_caller):
+    if not promptly or is_prompt(text, of_caller=redactor.of_caller):
         return redactor.clear(text) and not quoted(text, redactor)
     return (redactor.plain or is_unquoted(text)) and redactor.surely_clear(text)
 
