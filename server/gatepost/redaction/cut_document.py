@@ -54,16 +54,17 @@ def _room(near: bytes, cut: int, strings: bytes) -> int:
     strings within it. What counts is the decoding that leaves least of it, without blanks.
     *strings* are those of the document, decoded.
     """
-    before = bare(near[:cut])
-    rest = bare(near)[len(before) :]
+    is_plain = is_unquoted(strings)  # then each mark begins or ends a string, as in most texts
+    before = near[:cut] if is_plain else bare(near[:cut])
+    rest = near[cut:] if is_plain else bare(near)[len(before) :]
     is_begun = before.count(b'"') % 2 == 1
     if b'"' in rest or not is_begun:
         rest = rest.translate(None, _BLANKS)
         found = _decodings(_values(rest.partition(b'"')[2] if is_begun else rest, b'"'))
     elif before[: before.rfind(b'"')].rstrip()[-1:] not in _BEFORE_VALUES:
         return 0  # it may be a name
-    elif is_unquoted(strings):
-        # The usual text: each backslash is counted as the longest escape of one byte.
+    elif is_plain:
+        # Each backslash is counted as the longest escape of one byte.
         return len(rest.translate(None, _BLANKS)) - LONGEST_ESCAPE * rest.count(b"\\")
     else:
         found = _decodings(rest)

@@ -61,8 +61,9 @@ class Screen:
             yield begin, min(end, len(text))
 
     def _near(self, text: bytes) -> Iterator[tuple[int, int]]:
+        view = memoryview(text)
         for step in range(0, len(text), STEP_BYTES):
-            part = text[step : step + STEP_BYTES + PIECE_BYTES]
+            part = view[step : step + STEP_BYTES + PIECE_BYTES]
             found: list[tuple[int, int, int]] = []
             for one in self._passes:
                 found += one.find_matches_as_indexes(part)
