@@ -48,6 +48,9 @@ IN_ONE_PASS = {
     "members twice": body()[:-1] + b', "id": 2}',
     "blanks": b"  \r\n" + body() + b"\n",
     "as deep as may be": deep(58),
+    "JSON in a text": body(
+        params={**PARAMS, "arguments": {"text": json.dumps([{"a": [[["b"]]]}] * 999), "x": [[]]}}
+    ),
 }
 IN_PARTS = {
     "a batch": b"[" + body() + b"]",

@@ -31,7 +31,7 @@ from gatepost.tools.idempotency_key import (
     correlation_of,
     idempotency_key_of,
 )
-from gatepost.tools.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, holds_many
+from gatepost.tools.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, may_be_deep
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
 
@@ -187,8 +187,8 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
         return None
     if whole.result is not UNSET or whole.error is not UNSET:
         return None
-    is_long = len(body) > COUNTED_BYTES
-    if holds_many(body, NESTING) if is_long else body.count(b"{") + body.count(b"[") > NESTING:
+    is_flat = len(body) <= COUNTED_BYTES and body.count(b"{") + body.count(b"[") <= NESTING
+    if not is_flat and may_be_deep(body, params.arguments):
         return None
     number = bytes(whole.id)  # most clients count their requests
     identity = number if number.isdigit() and len(number) <= ID_BYTES else read_id(whole.id)

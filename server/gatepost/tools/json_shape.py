@@ -10,6 +10,7 @@ from math import isinf
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 T = TypeVar("T")
 
@@ -28,7 +29,11 @@ COUNTED_BYTES = 2_048
 
 FIRST_STRINGS = 16
 """How many strings of a body are left out when its values are counted."""
-BACKSLASH = b"\\"[0]
+TEXT_BYTES, SOUGHT_BYTES = 1_024, 64
+"""
+The size of a string that is worth leaving out, and how much of it is looked for to find its place.
+"""
+BACKSLASH, QUOTE = b'\\"'
 
 SHALLOW = 3
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -95,7 +100,7 @@ def most_values(body: bytes, *, within_texts: bool = False) -> int:
     *within_texts*: with those of the JSON that its strings may hold.
     """
     if len(body) > COUNTED_BYTES and not within_texts:
-        body = _without_first_strings(body)
+        body = _without_strings(body)
     return 1 + count(body, b",") + count(body, b"[") + count(body, b"{")
 
 
@@ -124,6 +129,44 @@ def holds_many(body: bytes, most: int) -> bool:
             left -= 1
             at = body.find(opening, at + 1)
     return False
+
+
+def may_be_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
+    """
+    Return whether a body may be nested deeper than allowed; False is certain.
+
+    *arguments* are an object in it, whose texts may hold any number of brackets.
+    """
+    if not holds_many(body, NESTING):
+        return False
+    inner = b"" if arguments is UNSET else bytes(arguments)
+    rest = _without(body, inner)
+    return len(rest) == len(body) or holds_many(rest + without_texts(inner), NESTING)
+
+
+def without_texts(body: bytes) -> bytes:
+    """
+    Return the bytes of a JSON object without its members that are long strings.
+
+    What is no object, or has members that cannot be found, is returned as it is.
+    """
+    try:
+        members = _decode_members(body)
+    except (msgspec.DecodeError, RecursionError):
+        return body
+    for value in members.values():
+        view = memoryview(value)
+        if len(view) > TEXT_BYTES and view[0] == QUOTE:
+            body = _without(body, bytes(view))
+    return body
+
+
+def _without(body: bytes, value: bytes) -> bytes:
+    """Return a body without this part of it, or the body as it is if that is not found at once."""
+    at = body.find(value[:SOUGHT_BYTES])
+    if at < 0 or not body.startswith(value, at):
+        return body
+    return body[:at] + body[at + len(value) :]
 
 
 def excess(body: bytes, most: int) -> str | None:
@@ -162,9 +205,9 @@ def too_deep(body: bytes, most: int = NESTING) -> bool:
     return False
 
 
-def _without_first_strings(body: bytes) -> bytes:
+def _without_strings(body: bytes) -> bytes:
     """
-    Remove the first strings, up to one that holds a quotation mark.
+    Remove the first strings, or those members that are long strings if one has escaped marks.
 
     Most long bodies are a few strings, and to find the ends of these takes a tenth of what it takes
     to count the commas in them.
@@ -174,8 +217,10 @@ def _without_first_strings(body: bytes) -> bytes:
     for _ in range(FIRST_STRINGS):
         begin = body.find(b'"', at)
         end = body.find(b'"', begin + 1) if begin >= 0 else -1
-        if end < 0 or body[end - 1] == BACKSLASH:
+        if end < 0:
             break
+        if body[end - 1] == BACKSLASH:
+            return without_texts(body)
         pieces.append(body[at:begin])
         at = end + 1
     return b"".join([*pieces, body[at:]])
@@ -201,6 +246,7 @@ def _float(text: str) -> float:
 
 
 _decode = msgspec.json.Decoder(float_hook=_float).decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def _has_long_number(body: bytes) -> bool:
