@@ -140,33 +140,41 @@ def may_be_deep(body: bytes, arguments: Raw | UnsetType) -> bool:
     if not holds_many(body, NESTING):
         return False
     inner = b"" if arguments is UNSET else bytes(arguments)
-    rest = _without(body, inner)
-    return len(rest) == len(body) or holds_many(rest + without_texts(inner), NESTING)
+    at = _place(body, memoryview(inner)) if inner else -1
+    if at < 0:
+        return True
+    rest = without_texts(inner)
+    return holds_many(b"".join((body[:at], rest, body[at + len(inner) :])), NESTING)
 
 
 def without_texts(body: bytes) -> bytes:
     """
     Return the bytes of a JSON object without its members that are long strings.
 
-    What is no object, or has members that cannot be found, is returned as it is.
+    Those behind one that is not found at once are left; what is no object is returned as it is.
     """
     try:
         members = _decode_members(body)
     except (msgspec.DecodeError, RecursionError):
         return body
+    # Each is looked for behind the last one: thousands of strings must not cost a search of the
+    # whole body, and a copy of it, each.
+    pieces, at = list[bytes](), 0
     for value in members.values():
         view = memoryview(value)
         if len(view) > TEXT_BYTES and view[0] == QUOTE:
-            body = _without(body, bytes(view))
-    return body
+            begin = _place(body, view, at)
+            if begin < 0:
+                break
+            pieces.append(body[at:begin])
+            at = begin + len(view)
+    return b"".join([*pieces, body[at:]])
 
 
-def _without(body: bytes, value: bytes) -> bytes:
-    """Return a body without this part of it, or the body as it is if that is not found at once."""
-    at = body.find(value[:SOUGHT_BYTES])
-    if at < 0 or not body.startswith(value, at):
-        return body
-    return body[:at] + body[at + len(value) :]
+def _place(body: bytes, value: memoryview, start: int = 0) -> int:
+    """Return where a part of a body begins; -1 if that is not found at once."""
+    at = body.find(value[:SOUGHT_BYTES], start)
+    return at if at >= 0 and body[at : at + len(value)] == value else -1
 
 
 def excess(body: bytes, most: int) -> str | None:
