@@ -16,7 +16,7 @@ from gatepost.audit.search import read
 from gatepost.audit.verify import verify
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.backends import open_records
-from gatepost.storage.sql import database, sqlite
+from gatepost.storage.sql import database, postgresql_audit_writer, sqlite
 from gatepost.storage.sql.records import SqlRecords
 from tests.support.client import Client, RawAnswer
 from tests.support.issuers import Idp
@@ -161,7 +161,8 @@ def test_a_network_that_swallows_packets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What hangs is given up; what was on its way meanwhile and arrives later counts once."""
-    monkeypatch.setattr(database, "ANSWER_S", 0.5)
+    for module in (database, postgresql_audit_writer):
+        monkeypatch.setattr(module, "ANSWER_S", 0.5)
     with tcp_proxy(postgres_server.port) as proxy:
         url = migrated_postgres.replace(f":{postgres_server.port}/", f":{proxy.port}/")
         with serving(idp, url, tmp_path, read_from=migrated_postgres) as server:

@@ -19,6 +19,7 @@ from gatepost.storage.sql.async_engine import AsyncConnection
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.audit_heads import END, TOO_HIGH, among, is_beyond, locked, shown
 from gatepost.storage.sql.audit_sums import ADDED, COLUMNS, rows_of_segments
+from gatepost.storage.sql.database import ANSWER_S, answering
 from gatepost.storage.sql.postgresql import RECYCLE_S, PostgresDatabase
 from gatepost.storage.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_SUMS, escaped
 
@@ -111,12 +112,34 @@ class PostgresAuditStore(SqlAuditStore):
 
     async def write(self, batch: Batch, link: Link) -> None:
         """Implement `AuditStore`."""
-        if any(batch.values()):
+        if any(batch.values()) and not await self._write_at_once(batch, link):
             await self._database.apart(self._write(batch, link))
 
     async def aclose(self) -> None:
         """Close the connection."""
         self._writer.close()
+
+    async def _write_at_once(self, batch: Batch, link: Link) -> bool:
+        """
+        Write a batch over the open connection if its heads are known; else return False.
+
+        Nearly all batches are written here, without the task and the deadlines of a statement that
+        may have to connect first.
+        """
+        if not self._writer.is_ready or any(chain not in self._heads for chain in batch):
+            return False
+        known = {chain: self._heads.pop(chain) for chain in batch}
+        made, segments = _linked(batch, known, link)
+        with answering((asyncpg.PostgresError, asyncpg.InterfaceError)):
+            try:
+                await self._writer.add_at_once(_parameters(known, made, segments))
+            except (
+                asyncpg.IntegrityConstraintViolationError,
+                asyncpg.InvalidSQLStatementNameError,
+            ):
+                return False  # another process has moved a head, or a pooler lost the statement
+        self._heads |= made
+        return True
 
     async def _write(self, batch: Batch, link: Link) -> None:
         known = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
@@ -170,6 +193,42 @@ class PostgresWriter:
         self._is_kept = True
         """Whether a prepared statement is still there in the next transaction."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a batch can be sent at once, over a connection that is open and not in use."""
+        return not (self._statement is None or self._turn.locked() or self._is_outdated())
+
+    def _is_outdated(self) -> bool:
+        connection = self._connection
+        return (
+            connection is None
+            or connection.is_closed()
+            or time.monotonic() - self._since > RECYCLE_S
+            or self._used < self._database.doubted
+        )
+
+    async def add_at_once(self, parameters: Sequence[Any]) -> None:
+        """Write a batch where it `is_ready`; raises the errors of the driver."""
+        self._used = time.monotonic()
+        # To cancel a statement may take as long as the statement; to close a connection does not.
+        deadline = asyncio.get_running_loop().call_later(ANSWER_S, self._give_up)
+        is_usable = False
+        async with self._turn:
+            try:
+                await self._statement.fetch(*parameters)
+                is_usable = True
+            except asyncpg.IntegrityConstraintViolationError:
+                is_usable = True
+                raise
+            finally:
+                deadline.cancel()
+                if not is_usable:
+                    self.close()
+
+    def _give_up(self) -> None:
+        self._database.doubted = max(self._database.doubted, self._used)
+        self.close()
+
     async def add(self, parameters: Sequence[Any]) -> None:
         """Write a batch; raises the errors of the driver, and StoreUnavailable."""
         is_usable = False
@@ -191,22 +250,20 @@ class PostgresWriter:
             connection.terminate()
 
     async def _add(self, parameters: Sequence[Any]) -> None:
-        now = time.monotonic()
-        if now - self._since > RECYCLE_S or self._used < self._database.doubted:
+        connection = self._connection
+        if connection is None or self._is_outdated():
             self.close()
-        if self._connection is None or self._connection.is_closed():
-            self._statement = None
-            self._connection = await self._database.connect()
-            self._since = now
-        self._used = now
+            connection = self._connection = await self._database.connect()
+            self._since = time.monotonic()
+        self._used = time.monotonic()
         if self._statement is None:
             name = f"gatepost_audit_{secrets.token_hex(6)}" if self._is_kept else ""
-            self._statement = await self._connection.prepare(_WRITE, name=name)
+            self._statement = await connection.prepare(_WRITE, name=name)
         try:
             await self._statement.fetch(*parameters)
         except asyncpg.InvalidSQLStatementNameError:
             self._is_kept = False
-            self._statement = await self._connection.prepare(_WRITE, name="")
+            self._statement = await connection.prepare(_WRITE, name="")
             await self._statement.fetch(*parameters)
         finally:
             if not self._is_kept:
