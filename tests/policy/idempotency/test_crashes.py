@@ -120,8 +120,8 @@ class Database(MemoryRecords):
     """Idempotency records that may be away, by method."""
 
     def __init__(self, switch: Switch) -> None:
-        super().__init__()
         self._switch = switch
+        super().__init__()
 
     def of(self, tenant: str) -> Any:
         kept = super().of(tenant)
