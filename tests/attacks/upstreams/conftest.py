@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -127,14 +127,23 @@ class Scene:
         return Person(self.gate, self.gate.token(**{"org_id": tenant, "scope": scopes} | claims))
 
     def moved_in(
-        self, name: str, tenant: str = "acme", *, answers: Answers = NOTHING_MORE, **fields: Any
+        self,
+        name: str,
+        tenant: str = "acme",
+        *,
+        answers: Answers = NOTHING_MORE,
+        sessions: Iterable[str] | None = None,
+        **fields: Any,
     ) -> tuple[ScriptedServer, Person, str]:
         """
         A new upstream of a tenant, its user, and its id.
 
-        The gate may ask it at once: *answers* by method are there before.
+        The gate may ask it at once: *answers* by method, and *sessions* as `has_sessions` takes
+        them, are there before.
         """
         house = self.town.house(name)
+        if sessions is not None:
+            house.has_sessions(*sessions)
         house.answers |= answers
         person = self.of(tenant, name)
         return house, person, person.register(name, self.url(name), **fields)

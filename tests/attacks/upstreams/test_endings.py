@@ -107,8 +107,7 @@ def parked_calls(scene: Scene) -> int:
 
 def asks(scene: Scene, *people: Person) -> list[Held]:
     """Each of these people of one tenant has a parked call; what their upstream holds."""
-    house, user, identity = scene.moved_in("asks")
-    house.has_sessions(*map(str, range(9)))
+    house, user, identity = scene.moved_in("asks", sessions=map(str, range(9)))
     assert user.refresh(identity).status == 200
     scene.offered(user, "mcp_asks__act")
     held = []
@@ -184,13 +183,14 @@ def test_a_suspension_ends_a_parked_call(scene: Scene) -> None:
     """The upstream hears it, and the other tenant's parked call goes on."""
     held = {}
     for tenant in ("acme", "globex"):
-        house, user, identity = scene.moved_in(f"asks_{tenant}", tenant)
-        house.has_sessions("one", "two", "three")
+        sessions = ["one", "two", "three"]
+        house, user, identity = scene.moved_in(f"asks_{tenant}", tenant, sessions=sessions)
         house.answers["tools/call"] = held[tenant] = Held(QUESTION)
         assert user.refresh(identity).status == 200
         scene.offered(user, f"mcp_asks_{tenant}__act")
         answer = user.run(f"mcp_asks_{tenant}__act")["result"]
-        assert answer["resultType"] == "input_required", answer
+        heard = [(one.method, one.headers.get("mcp-session-id")) for one in house.seen]
+        assert answer["resultType"] == "input_required", (answer, heard)
         assert answer["requestState"]
     assert parked_calls(scene) == 2
     assert not held["acme"].closed.is_set()

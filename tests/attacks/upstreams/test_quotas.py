@@ -134,8 +134,7 @@ class Asking:
 def test_parked_calls(scene: Scene) -> None:
     """One caller has eight, one server half of its concurrency, and the others hear why not."""
     limits: ParkingLimits = scene.gate.services.upstreams.services.calls.parked.limits
-    house, user, identity = scene.moved_in("asks")
-    house.has_sessions(*map(str, range(400)))
+    house, user, identity = scene.moved_in("asks", sessions=map(str, range(400)))
     Asking(house)
     assert user.refresh(identity).status == 200
     scene.offered(user, "mcp_asks__act")
