@@ -24,6 +24,39 @@ BETWEEN = {
     "words of JSON": json.dumps({"q": [FIRST, *[True] * 12_000, SECOND], "z": "x" * 30_000}),
 }
 
+HIDDEN = {
+    "names that begin what values end": (r'{"q":"FIRST\n"', ',"&#":"00009;"', ',"SECOND":1}'),
+    "strings that begin what numbers end": (r'["FIRST\n%0"', ',9,"%0"', ',9,"SECOND"]'),
+    "numbers apart from their signs": (r'["FIRST\n&#"', ',- 9,";&#"', ',9,";SECOND"]'),
+    "escaped backslashes": (
+        r'["FIRST\n"',
+        r',zzzzzz%22xxxxxxxxxx%22zzzzzzz,"\\u0009"',
+        ',"SECOND"]',
+    ),
+    "marks that are letters at first": (
+        "['FIRST%0A'",
+        ",zzzzzz%27xxxxxxxx%27zzzzzz,'%09'",
+        ",'SECOND']",
+    ),
+}
+"""White space that only one order, or one decoding, of the strings of a text shows to be that."""
+UNDECODED = (
+    r"""{"q":"['FIRST\n'""",
+    r",zzzzzz\u0027xxxxxxxx\u0027zzzzzz,'\t'",
+    r"""'SECOND'\ud800"}""",
+)
+
+
+def _with_halves(begin: str, often: str, end: str) -> str:
+    return (begin + 3_000 * often + end).replace("FIRST", FIRST).replace("SECOND", SECOND)
+
+
+BETWEEN |= {
+    "a string that cannot be decoded": _with_halves(*UNDECODED),
+    **{name: _with_halves(*HIDDEN[name]) for name in [*HIDDEN][:2]},
+    **{f"{name}, in a text": json.dumps({"q": _with_halves(*HIDDEN[name])}) for name in HIDDEN},
+}
+
 
 @each("between", BETWEEN)
 def test_no_distance_hides_the_rest_of_a_secret_that_a_cut_shows_the_beginning_of(

@@ -1,8 +1,14 @@
 """Decides whether the beginning of a JSON document, which alone is shown, is free of secrets."""
 
 from gatepost.redaction.document import JsonDocument, bare, plain_string
+from gatepost.redaction.quoted_strings import (
+    SEPARATOR,
+    joined_strings,
+    masked_escapes,
+    unmasked_escapes,
+)
 from gatepost.redaction.redactor import Redactor, is_unquoted
-from gatepost.redaction.search import DEEPEST, LONGEST, layers, unescaped
+from gatepost.redaction.search import DEEPEST, LONGEST, layers
 
 HALF_ESCAPE = 5
 """The most bytes of an escape in JSON that is not whole."""
@@ -59,41 +65,48 @@ def _room(near: bytes, cut: int, strings: bytes) -> int:
     rest = near[cut:] if is_plain else bare(near)[len(before) :]
     is_begun = before.count(b'"') % 2 == 1
     if b'"' in rest or not is_begun:
-        rest = rest.translate(None, _BLANKS)
-        found = _decodings(_values(rest.partition(b'"')[2] if is_begun else rest, b'"'))
+        views = _views(rest.partition(b'"')[2] if is_begun else rest, b'"')
+        found = [one for view in views for one in _decodings(view)]
     elif before[: before.rfind(b'"')].rstrip()[-1:] not in _BEFORE_VALUES:
         return 0  # it may be a name
     elif is_plain:
         # Each backslash is counted as the longest escape of one byte.
         return len(rest.translate(None, _BLANKS)) - LONGEST_ESCAPE * rest.count(b"\\")
     else:
-        found = _decodings(rest)
-        for quote in (b'"', b"'"):
+        decoded = found = _decodings(rest)
+        # What cannot be decoded behind the cut keeps a string as it is written, without `"` at all.
+        written = layers(rest) if b"\\" in rest else []
+        for quote, others in ((b'"', written[1:]), (b"'", written)):
             if any(quote in one for one in layers(strings)):
-                found = [*found, *_quoted_values(found, quote)]
+                found = [*found, *_quoted_values({*decoded, *others}, quote)]
     return min(len(one.translate(None, _BLANKS)) for one in found) - BEGUN_BYTES
 
 
-def _quoted_values(texts: list[bytes], quote: bytes) -> list[bytes]:
+def _quoted_values(texts: set[bytes], quote: bytes) -> list[bytes]:
     """Return the values in quotation marks, joined, whether the first mark begins or ends one."""
-    # Escaped marks stand within strings. What differs only in blanks is looked at once.
-    masked = (one.replace(b"\\\\", b"").replace(b"\\" + quote, b"") for one in texts)
-    both = {one.translate(None, _BLANKS) for one in masked}
-    both |= {one.partition(quote)[2] for one in both}
-    return [layer for one in both for layer in layers(_values(one, quote))]
+    if any(SEPARATOR in one for one in texts):
+        return [b""]
+    # Blanks stay: without them, other marks would look escaped, and numbers would be others.
+    masked = [masked_escapes(one, quote) for one in texts]
+    views = [_views(each, quote) for one in masked for each in (one, one.partition(quote)[2])]
+    joined = {unmasked_escapes(view, quote) for each in views for view in each}
+    return [layer for one in joined for layer in layers(one)]
 
 
 def _decodings(string: bytes) -> list[bytes]:
-    """Return each decoding of a string of JSON."""
+    """Return each decoding of a string of JSON; nothing is left of one that cannot be decoded."""
     plain = plain_string(string)
-    return layers(unescaped(string) if plain is string else plain)
+    return [b""] if plain is string and b"\\" in string else layers(plain)
 
 
-def _values(text: bytes, quote: bytes) -> bytes:
-    """Return the strings of a text without blanks that are certainly no names, joined."""
-    pieces = text.split(quote)
-    both = zip(pieces[1::2], pieces[2::2], strict=False)
-    return b"".join([string for string, gap in both if gap and gap[:1] != b":"])
+def _views(text: bytes, quote: bytes) -> list[bytes]:
+    """
+    Return the strings of a text joined in each order, without one that is not whole.
+
+    Each order has its own decodings: a name or a number may begin an escape that a value ends. What
+    stands behind the last string is not known, which may be a name.
+    """
+    return joined_strings(text.rpartition(quote)[0] + quote + b":", quote)
 
 
 def cut_whole(encoded: bytes, size: int) -> bytes:

@@ -79,6 +79,18 @@ def joined_strings(text: bytes, quote: bytes, edge: int = 0) -> list[bytes]:
     return views
 
 
+def masked_escapes(text: bytes, quote: bytes) -> bytes:
+    """
+    Return a text without separators so that each of its quotation marks begins or ends a string.
+    """
+    return text.replace(b"\\\\", b"\0b").replace(b"\\" + quote, b"\0q")
+
+
+def unmasked_escapes(text: bytes, quote: bytes) -> bytes:
+    """Return what `masked_escapes` was made of."""
+    return text.replace(b"\0q", b"\\" + quote).replace(b"\0b", b"\\\\")
+
+
 def _portions(text: bytes, quote: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Yield strings and what stands before, between and behind them."""
     while True:

@@ -14,7 +14,12 @@ from weakref import WeakSet
 
 from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.matching import QuotedLeaf, SecretSpan, longest_of, shortest_of
-from gatepost.redaction.quoted_strings import SEPARATOR, joined_strings
+from gatepost.redaction.quoted_strings import (
+    SEPARATOR,
+    joined_strings,
+    masked_escapes,
+    unmasked_escapes,
+)
 from gatepost.redaction.search import (
     AND,
     BACKSLASH,
@@ -342,11 +347,8 @@ def _may_be_split(text: bytes, quote: bytes, redactor: Redactor) -> bool:
     elif SEPARATOR in text:
         return True
     else:
-        masked = text.replace(b"\\\\", b"\0b").replace(b"\\" + quote, b"\0q")
-        views = [
-            view.replace(b"\0q", b"\\" + quote).replace(b"\0b", b"\\\\")
-            for view in joined_strings(masked, quote)
-        ]
+        views = joined_strings(masked_escapes(text, quote), quote)
+        views = [unmasked_escapes(view, quote) for view in views]
     return bool(redactor.values(SEPARATOR.join(views)))
 
 
