@@ -197,6 +197,21 @@ def test_a_text_that_is_searched_as_it_is_needs_no_other_search(
 
 
 @pytest.mark.requirement("P13")
+@each("size", [0, 200_000])
+def test_a_private_key_in_a_list_of_its_lines_is_found_in_answers_of_any_length(size: int) -> None:
+    """As is what lists the lines of a file."""
+    begin, end = (f"-----{word} PRIVATE KEY-----" for word in ("BEGIN", "END"))
+    value = json.dumps([[begin, *["c2VjcmV0IGtleQ" * 4] * 20, end], "x" * size]).encode()
+    outcome = Outcome(content=({"type": "text", "text": value.decode()},), structured=Raw(value))
+    for promptly in (True, False):
+        assert not is_harmless(outcome, REDACTORS["few"], 2 * 200_000, promptly=promptly)
+
+    clean = answer_without(outcome, PACK.tools["repeat"], REDACTORS["few"])
+
+    assert "c2VjcmV0" not in str(clean.content) + bytes(clean.structured).decode()
+
+
+@pytest.mark.requirement("P13")
 @each("character", ["é", "€", "😀"], ids=str)
 def test_a_document_may_be_cut_within_a_character(character: str) -> None:
     """As arguments are for their audit record, which would otherwise say nothing of the call."""
