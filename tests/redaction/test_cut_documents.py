@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.redaction.cut_document import is_clear_before
+from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_before
 from gatepost.redaction.document import bare, cleaned
 from gatepost.redaction.redactor import Redactor
 from tests.redaction.test_automaton import PIECES, REDACTOR, SECRETS
@@ -66,6 +66,18 @@ def test_no_distance_hides_the_rest_of_a_secret_that_a_cut_shows_the_beginning_o
     encoded = BETWEEN[between].encode()
     for cut in range(10, encoded.index(FIRST.encode()) + len(FIRST)):
         assert not is_clear_before(encoded, cut, REDACTOR)
+
+
+def test_what_is_nested_deepest_is_found_before_a_cut_within_a_pair_of_escapes() -> None:
+    """Half a character at its end would keep the string from being decoded once."""
+    token = 16 * "\\" + "u0067hp_" + "a1B2" * 9
+    for size in (1_000, 4_096 + NEAR_BYTES):
+        begin = '{"q":"' + token
+        encoded = (
+            begin + "." * (size - 6 - len(begin)) + json.dumps("😀" + "." * 9_000)[1:]
+        ).encode()
+        assert not is_clear_before(encoded + b"}", 4_096, Redactor({}))
+        assert b"a1B2" not in (cleaned(cut_whole(encoded, size), Redactor({})) or encoded)
 
 
 def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:

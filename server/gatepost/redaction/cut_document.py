@@ -1,5 +1,7 @@
 """Decides whether the beginning of a JSON document, which alone is shown, is free of secrets."""
 
+import re
+
 from gatepost.redaction.document import JsonDocument, bare, plain_string
 from gatepost.redaction.quoted_strings import (
     SEPARATOR,
@@ -23,6 +25,7 @@ By how much two decodings of a text may differ in length if one begins within an
 row of backslashes: an escape before and one behind, for each level of nesting.
 """
 
+_FIRST_OF_PAIR = re.compile(rb"\\u[dD][89abAB]")
 _BLANKS = b" \t\r\n\x0b\f"
 _BEFORE_VALUES = (b":", b"[")
 """What stands before a string that is certainly no name."""
@@ -113,14 +116,21 @@ def cut_whole(encoded: bytes, size: int) -> bytes:
     """
     Return the first *size* bytes of a long document without half a character or half an escape.
 
-    With these at its end, its last string could not be decoded at once.
+    With these at its end, its last string could not be decoded at once, and what is nested deepest
+    in it would not be found. Half a character is also the first escape of a pair.
     """
     if len(encoded) <= size:
         return encoded
     cut = encoded[:size].decode(errors="ignore").encode()
     at = cut.rfind(b"\\", max(len(cut) - HALF_ESCAPE, 0))
     behind = cut[at + 1 :]
-    if at < 0 or (behind and not (behind[:1] == b"u" and len(behind) < HALF_ESCAPE)):
-        return cut
-    slashes = at + 1 - len(cut[: at + 1].rstrip(b"\\"))
-    return cut[:at] if slashes % 2 == 1 else cut
+    is_whole = behind and not (behind[:1] == b"u" and len(behind) < HALF_ESCAPE)
+    if at >= 0 and not is_whole and _begins_escape(cut, at):
+        cut = cut[:at]
+    at = len(cut) - HALF_ESCAPE - 1
+    return cut[:at] if _FIRST_OF_PAIR.match(cut, at) and _begins_escape(cut, at) else cut
+
+
+def _begins_escape(text: bytes, at: int) -> bool:
+    """Return whether the backslash at *at* is none that another one escapes."""
+    return (at + 1 - len(text[: at + 1].rstrip(b"\\"))) % 2 == 1
