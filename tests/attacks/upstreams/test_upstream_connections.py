@@ -146,6 +146,8 @@ def test_a_name_that_leads_inside_later_is_not_followed(idp: Idp, world: Interne
         assert refreshed(user).status == 200
         eventually(lambda: "mcp_crm__act" in user.names(), within=20)
         assert user.call("mcp_crm__act").status == 200
+        # Begun before, it may arrive later.
+        eventually(lambda: asked_for(world, "subscriptions/listen"), within=20)
         host = "mcp.web.test"
         for addresses in (["127.0.0.1"], [PUBLIC, "127.0.0.1"], ["::1"], ["169.254.169.254"]):
             before = len(world.site.seen)
