@@ -297,7 +297,7 @@ _RULES: Mapping[str, RefusalReason] = {
     "keys_too_many_waiters": RefusalReason(
         "The number of requests that wait for an issuer's keys is limited.", _BUSY
     ),
-    "cutoffs_unknown": RefusalReason(
+    "revocations_unknown": RefusalReason(
         "The server must have read the revocations.",
         "Check that the database answers.",
         setting="storage.database",
@@ -339,7 +339,7 @@ _RULES: Mapping[str, RefusalReason] = {
     "wrong_sender": RefusalReason(
         "The authorization response must come from the issuer of this sign-in.", _SIGN_IN
     ),
-    "cut_off": RefusalReason(
+    "revoked_or_suspended": RefusalReason(
         "Neither the person nor the tenant may be revoked or suspended.",
         "Check `gatepost revoke --list` and `gatepost tenant list`.",
         setting="tenancy.suspended",

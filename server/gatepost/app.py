@@ -191,7 +191,7 @@ def mcp(
         challenge=challenge,
         resource=resource,
         sessions=McpSessions(services.keyring),
-        suspended=services.cutoffs.suspended,
+        suspended=services.revocations.suspended,
         limits=BodyLimits(
             config.limits.max_body_bytes,
             config.limits.body_timeout_s,
@@ -218,7 +218,7 @@ def tool_routes(
         services.registry,
         challenge=challenge,
         place=beside,
-        suspended=services.cutoffs.suspended,
+        suspended=services.revocations.suspended,
         running_requests=services.running_requests,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
         differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
@@ -244,7 +244,7 @@ def management_routes(
         place=beside,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
         requests=services.runner.requests,
-        suspended=services.cutoffs.suspended,
+        suspended=services.revocations.suspended,
         running_requests=services.running_requests,
         differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
     )

@@ -13,7 +13,7 @@ PAUSE_S = 2.0
 """About how long it rests after an error that nobody foresaw."""
 DICE = random.SystemRandom()
 
-log = logging.getLogger("gatepost.chore")
+log = logging.getLogger("gatepost.background")
 
 
 async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -30,7 +30,7 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
-        log.error("chore_ended", extra={"chore": name, **reason_of(task)})
+        log.error("background_task_ended", extra={"background_task": name, **reason_of(task)})
         # Not all processes at the same moment: it may be the database's answer that did it.
         await asyncio.sleep(PAUSE_S * DICE.uniform(0.7, 1.3))
 

@@ -9,9 +9,11 @@ import pytest
 from tests.architecture.source import ROOT, contents, module_name, source_files
 
 SAY_INSTEAD = {
+    "chore": "background task",
     "clerk": "record builder",
     "courier": "outbox",
     "crowd": "subscribers",
+    "cutoff": "revocation",
     "desk": "approval service",
     "door": "client, or sign-in step",
     "errand": "task client",

@@ -84,9 +84,11 @@ async def test_a_revocation_that_named_no_issuer_is_about_the_person(url: str) -
     """`gatepost revoke --subject` leaves a name that an erasure by issuer must reach as well."""
     async with audit_log(url) as one:
         await one.writer.note(
-            "acme", "cutoff", outcome="revoked", about=RecordedPerson("", "carol")
+            "acme", "revocation", outcome="revoked", about=RecordedPerson("", "carol")
         )
-        await one.writer.note("acme", "cutoff", outcome="revoked", about=RecordedPerson("", "dave"))
+        await one.writer.note(
+            "acme", "revocation", outcome="revoked", about=RecordedPerson("", "dave")
+        )
         gone = await one.erasure.erase_subject("acme", ISSUER, "carol")
 
         assert gone == 1

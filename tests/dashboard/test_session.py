@@ -243,7 +243,7 @@ def cut(server: DashboardServer, subject: str) -> Iterator[None]:
         yield
     finally:
         server.run(server.services.records.revocations.delete("", "cut-1"))
-        server.run(server.services.cutoffs.look())
+        server.run(server.services.revocations.look())
 
 
 def test_a_cut_off_ends_sessions_and_their_live_pages(shared: DashboardServer) -> None:

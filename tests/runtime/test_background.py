@@ -62,7 +62,11 @@ async def test_what_ends_work_is_logged_and_the_work_begins_again() -> None:
         await asyncio.wait([task])
 
     [line] = logs
-    assert (line["event"], line["chore"], line["error"]) == ("chore_ended", "sums", "LookupError")
+    assert (line["event"], line["background_task"], line["error"]) == (
+        "background_task_ended",
+        "sums",
+        "LookupError",
+    )
     assert line["where"].startswith(f"{__name__}.__call__:")
     assert "4711" not in str(line)
     assert task.cancelled()
@@ -240,7 +244,11 @@ async def test_every_one_of_them_goes_on(
         async with setting(fault, monkeypatch), asyncio.timeout(WITHIN_S):
             await fault.again.wait()
 
-    told = [(one["chore"], one["error"]) for one in logs if one["event"] == "chore_ended"]
+    told = [
+        (one["background_task"], one["error"])
+        for one in logs
+        if one["event"] == "background_task_ended"
+    ]
     assert told == [(name, "LookupError")]
 
 
@@ -263,4 +271,4 @@ async def test_the_relay_is_read_again() -> None:
         await asyncio.wait([following])
         await channels.aclose()
 
-    assert {(one["chore"], one["error"]) for one in logs} == {("relay", "LookupError")}
+    assert {(one["background_task"], one["error"]) for one in logs} == {("relay", "LookupError")}

@@ -79,15 +79,15 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "all is well": ({}, []),
     "no shared store": ({"shared": "unavailable"}, []),
     "no database": ({"database": "unavailable"}, ["database"]),
-    "no cut-offs": ({"knows_cutoffs": False}, ["cutoffs"]),
+    "no cut-offs": ({"knows_revocations": False}, ["revocations"]),
     "no keys": ({"issuers": ["not_fetched", "status"]}, ["issuer_keys"]),
     "keys of one": ({"issuers": ["status", "ready"]}, []),
     "a template": ({"issuers": ["template"]}, []),
     "introspection": ({"issuers": ["asked"]}, []),
     "no issuer at all": ({"issuers": []}, []),
     "nothing": (
-        {"database": "unavailable", "knows_cutoffs": False, "issuers": ["status"]},
-        ["database", "cutoffs", "issuer_keys"],
+        {"database": "unavailable", "knows_revocations": False, "issuers": ["status"]},
+        ["database", "revocations", "issuer_keys"],
     ),
 }
 
@@ -99,7 +99,7 @@ def test_what_is_missing(case: tuple[dict[str, Any], list[str]]) -> None:
     stores = {"database": given.get("database", "ok"), "shared": given.get("shared", "ok")}
     found = missing(
         stores,
-        knows_cutoffs=given.get("knows_cutoffs", True),
+        knows_revocations=given.get("knows_revocations", True),
         issuers=given.get("issuers", ["ready"]),
     )
 

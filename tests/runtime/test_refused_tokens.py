@@ -288,4 +288,4 @@ async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
     for _ in range(refused_tokens.MOST_PER_PEER + 1):
         heard.by_gate(scope, InvalidToken("malformed_token"))
 
-    assert steps(lambda: heard.by_gate(scope, InvalidToken("cut_off"))) <= MOST_STEPS
+    assert steps(lambda: heard.by_gate(scope, InvalidToken("revoked_or_suspended"))) <= MOST_STEPS

@@ -157,4 +157,4 @@ async def test_an_outage_is_logged_once_and_ends(
             while len(logs) < 2:  # noqa: ASYNC110  # nothing else tells
                 await asyncio.sleep(0)
 
-    assert [one["event"] for one in logs] == ["cutoffs_not_looked_at", "cutoffs_looked_at_again"]
+    assert [one["event"] for one in logs] == ["changes_not_read", "changes_read_again"]

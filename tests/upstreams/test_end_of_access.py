@@ -114,7 +114,7 @@ def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> N
 
     order = suspension("globex", now=time.time(), by="test", reason="")
     run(server, records.revocations.put(order))
-    run(server, server.services.cutoffs.look())
+    run(server, server.services.revocations.look())
     eventually(lambda: not is_alive(theirs), within=WITHIN_S)
     run(server, upstreams.refresher.look())
 

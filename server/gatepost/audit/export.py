@@ -228,7 +228,7 @@ SERIOUS = {
     "refusal": WARN,
     "token": WARN,
     "tenant_mismatch": WARN,
-    "cutoff": WARN,
+    "revocation": WARN,
     "gap": ERROR,
     "break": ERROR,
 }
@@ -317,7 +317,7 @@ SEVERITIES = {
     "call": 3,
     "refusal": 5,
     "token": 5,
-    "cutoff": 6,
+    "revocation": 6,
     "tenant_mismatch": 8,
     "gap": 9,
     "break": 10,

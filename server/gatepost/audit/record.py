@@ -24,7 +24,7 @@ Kind = Literal[
     "refusal",
     "approval",
     "grant",
-    "cutoff",
+    "revocation",
     "secret",
     "signin",
     "tenant_mismatch",

@@ -293,11 +293,11 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
         redaction = Redaction(secrets)
         await redaction.ready(tenant)
         async with aclosing(AuditWriter(records, keyring, redaction, config.audit)) as writer:
-            cutoffs = Revocations(records, ended=lambda new: None)
-            cutoffs.configure(config.tenancy.suspended)
-            await cutoffs.look()
+            revocations = Revocations(records, ended=lambda new: None)
+            revocations.configure(config.tenancy.suspended)
+            await revocations.look()
             shared = records, relay, keyring
             # Requests of revoked callers cannot be approved here either.
-            reviews = ApprovalServices(*shared, redaction, writer, outbound, cutoffs.is_cut)
+            reviews = ApprovalServices(*shared, redaction, writer, outbound, revocations.is_cut)
             reviews.apply(config, toolbox.tools)
             yield reviews.service

@@ -152,7 +152,7 @@ async def on_record(stores: OpenStores, cut: RevocationRecord, outcome: str) -> 
         details["until"] = moment(cut.blocked_until)
     told = {name: value for name, value in details.items() if value}
     reason = cut.reason if outcome == "revoked" else ""
-    await stores.note(cut.tenant, "cutoff", outcome, about=about, reason=reason, details=told)
+    await stores.note(cut.tenant, "revocation", outcome, about=about, reason=reason, details=told)
 
 
 async def shown(stores: OpenStores) -> None:

@@ -54,7 +54,7 @@ class OpenStores(msgspec.Struct, frozen=True):
     async def note(
         self,
         tenant: str,
-        kind: Literal["tenant", "cutoff"],
+        kind: Literal["tenant", "revocation"],
         outcome: str,
         *,
         about: RecordedPerson | None = None,

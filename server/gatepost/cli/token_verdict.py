@@ -67,7 +67,7 @@ async def _verified(
 ) -> tuple[TenantContext, bool]:
     """Return the caller and whether its tenant is suspended; raises AuthError."""
     async with AsyncExitStack() as closing:
-        cutoffs = await closing.enter_async_context(_cutoffs(config, notes))
+        revocations = await closing.enter_async_context(_revocations(config, notes))
         fetcher = Fetcher(development=config.development, network=config.network)
         closing.push_async_callback(fetcher.aclose)
         keys = IssuerKeySets(fetcher)
@@ -80,7 +80,7 @@ async def _verified(
             return made
 
         admit: Callable[[TenantContext], None] = (
-            _no_revocations if cutoffs is None else cutoffs.admit
+            _no_revocations if revocations is None else revocations.admit
         )
         signed, opaque = verifiers_of(
             config,
@@ -102,11 +102,11 @@ async def _verified(
             refusal.about(issuer=caller.issuer, tenant=caller.tenant_id)
             raise
         suspended = caller.tenant_id in config.tenancy.suspended
-        return caller, suspended or (cutoffs is not None and cutoffs.is_suspended(caller))
+        return caller, suspended or (revocations is not None and revocations.is_suspended(caller))
 
 
 @asynccontextmanager
-async def _cutoffs(config: Config, notes: list[str]) -> AsyncIterator[Revocations | None]:
+async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revocations | None]:
     """Yield the revocations that running servers know; None if they cannot be read here."""
     database = plain(config.storage.database)
     if not _is_there(database):
@@ -114,17 +114,17 @@ async def _cutoffs(config: Config, notes: list[str]) -> AsyncIterator[Revocation
         yield None
         return
     async with AsyncExitStack() as closing:
-        cutoffs = None
+        revocations = None
         try:
             records = await open_records(database)
             closing.push_async_callback(records.aclose)
-            cutoffs = Revocations(records, ended=lambda new: None)
-            cutoffs.configure(config.tenancy.suspended)
-            await cutoffs.look()
+            revocations = Revocations(records, ended=lambda new: None)
+            revocations.configure(config.tenancy.suspended)
+            await revocations.look()
         except (StoreRefused, StoreUnavailable) as outage:
             notes.append(UNREAD.format(why=visible(str(outage))))
-            cutoffs = None
-        yield cutoffs
+            revocations = None
+        yield revocations
 
 
 def _is_there(database: str) -> bool:

@@ -52,7 +52,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         tools=lambda: services.registry.tools,
         several=plain(config.storage.database).startswith("postgresql:"),
         seen=services.callers.lately,
-        holds=services.cutoffs.holds,
+        holds=services.revocations.holds,
     )
     one = "/approvals/{id}"
     return (

@@ -218,7 +218,7 @@ def _meanings(config: Config, services: Services) -> Callable[[TenantContext], b
     change of these settings requires a new sign-in, and a revocation ends the session at once.
     """
     issuers: IssuerRegistry = services.issuers
-    is_out, is_cut = revoked_callers(config, issuers), services.cutoffs.is_cut
+    is_out, is_cut = revoked_callers(config, issuers), services.revocations.is_cut
     meanings = {
         trusted.settings.issuer: digest(
             trusted.settings, config.resource, config.mode, config.scopes.implied

@@ -328,10 +328,13 @@ async def _welcome(
         raise UNTRUSTED from error
     if not sessions.lives(session):
         # The token is valid, but its owner is revoked or its tenant is suspended.
-        cut_off = RevokedToken("cut_off").about(issuer=caller.issuer, tenant=caller.tenant_id)
-        gateway.failed(scope, cut_off)
+        refusal = RevokedToken("revoked_or_suspended").about(
+            issuer=caller.issuer, tenant=caller.tenant_id
+        )
+        gateway.failed(scope, refusal)
         log.warning(
-            "dashboard_sign_in_refused", extra={"issuer": caller.issuer, "reason": "cut_off"}
+            "dashboard_sign_in_refused",
+            extra={"issuer": caller.issuer, "reason": "revoked_or_suspended"},
         )
         raise UNTRUSTED
     # End the earlier session of this browser (session fixation).

@@ -100,7 +100,7 @@ class ReportedParts(Protocol):
 
     meter: Meter
     watch: Watch
-    cutoffs: Revocations
+    revocations: Revocations
     keys: IssuerKeySets
     issuers: IssuerRegistry
     leaving: bool
@@ -168,7 +168,7 @@ class ProcessReporter:
             missing=tuple(
                 missing(
                     stores,
-                    knows_cutoffs=parts.cutoffs.is_ready,
+                    knows_revocations=parts.revocations.is_ready,
                     issuers=[one.state for one in keys],
                 )
             ),

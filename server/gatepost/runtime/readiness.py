@@ -14,7 +14,7 @@ from gatepost_authz.jwks import USABLE, IssuerKeySets
 SERVING = "This process can answer a call with a token of a configured issuer."
 MEANINGS = {
     "database": "The database does not answer, or accepts no audit records.",
-    "cutoffs": "The revocations have not been read from the database yet.",
+    "revocations": "The revocations have not been read from the database yet.",
     "issuer_keys": "The keys of no configured issuer could be fetched; `issuers` says why.",
 }
 """What each word of `missing` means."""
@@ -30,7 +30,7 @@ class ReadinessChecks(Protocol):
     """The parts of the server that readiness depends on."""
 
     watch: Watch
-    cutoffs: Revocations
+    revocations: Revocations
     keys: IssuerKeySets
     issuers: IssuerRegistry
     tenants_apart: bool
@@ -41,7 +41,7 @@ class ReadinessChecks(Protocol):
 
 
 def missing(
-    stores: Mapping[str, State], *, knows_cutoffs: bool, issuers: Collection[str]
+    stores: Mapping[str, State], *, knows_revocations: bool, issuers: Collection[str]
 ) -> list[str]:
     """
     Return what prevents this process from serving any call; *issuers* are their states.
@@ -52,8 +52,8 @@ def missing(
     lacks = []
     if stores["database"] != "ok":
         lacks.append("database")
-    if not knows_cutoffs:
-        lacks.append("cutoffs")
+    if not knows_revocations:
+        lacks.append("revocations")
     if issuers and not USABLE.intersection(issuers):
         lacks.append("issuer_keys")
     return lacks
@@ -68,7 +68,7 @@ async def readiness(parts: ReadinessChecks, *, insecure_dev_auth: bool) -> tuple
     states = [(one.settings.issuer, parts.keys.state_of(one)) for one in issuers]
     lacks = missing(
         stores,
-        knows_cutoffs=parts.cutoffs.is_ready,
+        knows_revocations=parts.revocations.is_ready,
         issuers=[state for _, state in states],
     )
     if "issuer_keys" in lacks:

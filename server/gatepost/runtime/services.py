@@ -110,8 +110,8 @@ class Services:
         self.records, self.relay, self.keyring = records, relay, keyring
         self.runs, self.feed = RunningCalls(records, relay, clock=clock), ChangeFeed(relay)
         self.changes = ChangePoller(records, relay)
-        self.cutoffs = Revocations(records, ended=self._cut_off)
-        self.streams = streams_of(config, self.cutoffs, clock)
+        self.revocations = Revocations(records, ended=self._end_revoked)
+        self.streams = streams_of(config, self.revocations, clock)
         self.fetcher = fetcher or Fetcher(development=config.development, network=config.network)
         self.outbound = OutboundClient(
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
@@ -131,14 +131,14 @@ class Services:
         self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer)
         self.log = self._access_log_for(config)
         shared = records, relay, keyring, self.redaction, self.audit_writer, self.outbound
-        of_calls = self.cutoffs.is_cut, [DecisionMetrics(self.meter)], clock
+        of_calls = self.revocations.is_cut, [DecisionMetrics(self.meter)], clock
         self.reviews = ApprovalServices(*shared, *of_calls)
         self.approvals = self.reviews.service
         task_store = TaskStore(records, self.feed, quota=self.runs.quota, clock=clock)
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
-        self.upstreams = UpstreamLoader(self, self.feed, lambda: self.cutoffs.suspended)
+        self.upstreams = UpstreamLoader(self, self.feed, lambda: self.revocations.suspended)
         self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
 
@@ -163,9 +163,10 @@ class Services:
 
     def _follow_revocations(self) -> None:
         self.withdrawals = WithdrawnApprovals(self.records, self.approvals)
-        self.denials = DenialCounter(self.records, self.relay, self.audit_writer, self.cutoffs)
-        self.callers = RecentCallers(self.records, is_cut=self.cutoffs.is_cut, is_out=self._is_out)
-        self.running_requests = RunningRequests(self.cutoffs.is_revoked)
+        self.denials = DenialCounter(self.records, self.relay, self.audit_writer, self.revocations)
+        is_cut = self.revocations.is_cut
+        self.callers = RecentCallers(self.records, is_cut=is_cut, is_out=self._is_out)
+        self.running_requests = RunningRequests(self.revocations.is_revoked)
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
         """Build what depends on issuers, tenants, scopes and tools; change nothing on errors."""
@@ -194,14 +195,14 @@ class Services:
         self.task_runner.task_store.apply(
             TaskLimits(**msgspec.structs.asdict(config.tasks), peers=config.audit.peers)
         )
-        self.cutoffs.configure(config.tenancy.suspended)
+        self.revocations.configure(config.tenancy.suspended)
         self._cannot_sign_in = revoked_callers(config, issuers)
         self.task_runner.end(self._is_out)
         self.tenants_apart = TENANT in config.resource
 
     def _is_out(self, caller: TenantContext) -> bool:
         """Return whether a caller is revoked, or could no longer sign in."""
-        return self._cannot_sign_in(caller) or self.cutoffs.is_cut(caller)
+        return self._cannot_sign_in(caller) or self.revocations.is_cut(caller)
 
     def _verifier_for(self, config: Config, issuers: IssuerRegistry) -> TokenVerifier:
         """Return the token verifier."""
@@ -220,7 +221,7 @@ class Services:
 
     def _admit(self, caller: TenantContext) -> None:
         """Admit a caller or raise; the hook of `Policy`."""
-        self.cutoffs.admit(caller)
+        self.revocations.admit(caller)
         self.callers.note(caller)
 
     def _runner_for(self, config: Config, registry: Registry) -> Runner:
@@ -249,7 +250,7 @@ class Services:
                 limits=self.limits,
                 runs=self.runs,
                 reviews=self.reviews,
-                cutoffs=self.cutoffs,
+                revocations=self.revocations,
                 denials=self.denials,
                 redaction=self.redaction,
                 tracer=self.exporter.tracer,
@@ -293,19 +294,19 @@ class Services:
         self._introspectors.append(introspectors)
         return introspectors
 
-    def _cut_off(self, new: tuple[RevocationRecord, ...]) -> None:
+    def _end_revoked(self, new: tuple[RevocationRecord, ...]) -> None:
         """Apply new revocations: end everything of the revoked callers in this process."""
-        cutoffs = self.cutoffs
-        self.callers.forget(cutoffs.is_cut)
-        self.decisions.forget(cutoffs.is_revoked)
+        revocations = self.revocations
+        self.callers.forget(revocations.is_cut)
+        self.decisions.forget(revocations.is_revoked)
         if self._opaque is not None:
-            self._opaque.forget(cutoffs.is_revoked)
-        self.running_requests.end(cutoffs.is_suspended, "suspended")
-        self.running_requests.end(cutoffs.is_revoked, "revoked")
-        self.streams.end(cutoffs.is_cut)
-        self.task_runner.end(cutoffs.is_cut)
-        self.runs.end(cutoffs.is_cut)
-        self.upstreams.end(cutoffs.is_cut)
+            self._opaque.forget(revocations.is_revoked)
+        self.running_requests.end(revocations.is_suspended, "suspended")
+        self.running_requests.end(revocations.is_revoked, "revoked")
+        self.streams.end(revocations.is_cut)
+        self.task_runner.end(revocations.is_cut)
+        self.runs.end(revocations.is_cut)
+        self.upstreams.end(revocations.is_cut)
         self.withdrawals.begin(new)
 
     def drain(self, within_s: float) -> None:
@@ -387,7 +388,7 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
         sampler = sampler_of(services)
         closing.push_async_callback(sampler.sample, seldom=False)
         closing.push_async_callback(services.aclose)
-        followers = {REVOCATIONS: services.cutoffs.take_up, SECRETS: services.secrets.take_up}
+        followers = {REVOCATIONS: services.revocations.take_up, SECRETS: services.secrets.take_up}
         await closing.enter_async_context(services.changes.polling(followers))
         services.task_runner.start()
         await closing.enter_async_context(stores.sweeping(records))

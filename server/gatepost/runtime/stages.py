@@ -21,7 +21,7 @@ def stages_of(  # noqa: PLR0913  # the composition root hands over each part by 
     limits: LimitStage,
     runs: RunningCalls,
     reviews: ApprovalServices,
-    cutoffs: Revocations,
+    revocations: Revocations,
     denials: DenialCounter,
     redaction: Redaction,
     tracer: Tracer | None,
@@ -33,7 +33,7 @@ def stages_of(  # noqa: PLR0913  # the composition root hands over each part by 
     if config.log.level == "debug":
         stages.append(DebugStage())
     if config.approvals.denials:
-        stages.append(DenialHold(cutoffs))
+        stages.append(DenialHold(revocations))
     if rate := config.limits.requests_per_second:
         stages.append(RetryLimits(limits.counters.buckets, rate=rate, burst=config.limits.burst))
     quotas = config.limits.audit_bytes_per_day or config.limits.tenant.audit_bytes_per_day

@@ -9,13 +9,13 @@ from gatepost.policy.revocation.watch import Revocations
 from gatepost.workspace import Quota, Workspaces
 
 
-def streams_of(config: Config, cutoffs: Revocations, clock: Callable[[], float]) -> OpenStreams:
+def streams_of(config: Config, revocations: Revocations, clock: Callable[[], float]) -> OpenStreams:
     """Return the counter of open streams with its limits."""
     limits = config.limits
     return OpenStreams(
         most=limits.listen_streams,
         most_per_caller=limits.listen_streams_per_caller,
-        is_cut=cutoffs.is_cut,
+        is_cut=revocations.is_cut,
         clock=clock,
     )
 

@@ -22,7 +22,7 @@ DICE = random.SystemRandom()
 TakeUp = Callable[[int], Awaitable[None]]
 """Called with a subject's counter after each poll; may raise StoreUnavailable."""
 
-log = logging.getLogger("gatepost.cutoffs")
+log = logging.getLogger("gatepost.changes")
 
 
 class ChangePoller:
@@ -101,13 +101,13 @@ class ChangePoller:
             yield
         except StoreUnavailable as outage:
             if not self._failing:
-                log.warning("cutoffs_not_looked_at", extra={"reason": str(outage)})
+                log.warning("changes_not_read", extra={"reason": str(outage)})
             self._failing.add(what)
             return
         if what in self._failing:
             self._failing.discard(what)
             if not self._failing:
-                log.info("cutoffs_looked_at_again")
+                log.info("changes_read_again")
 
     async def _follow(self) -> None:
         """Subscribe to notifications of changes; without the relay only the poll remains."""

@@ -346,7 +346,7 @@ class Tree:
                     "denied", f"{self._show(parts)}: {REFUSED[error.errno]}"
                 ) from None
             if error.errno == errno.EAGAIN:
-                message = f"{self._show(parts)} is being changed by somebody else. Try again."
+                message = f"{self._show(parts)} is being changed at the moment. Try again."
                 raise ToolFailure("upstream_unavailable", message, retry_after=1.0) from None
             raise
 

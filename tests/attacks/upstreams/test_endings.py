@@ -96,7 +96,7 @@ def suspend(scene: Scene, tenants: Iterable[str]) -> None:
     """Suspend tenants as a reload of the configuration does."""
 
     async def order() -> None:
-        scene.gate.services.cutoffs.configure(tenants)
+        scene.gate.services.revocations.configure(tenants)
 
     run(scene, order())
 
@@ -130,7 +130,7 @@ def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: Scene) ->
     services = scene.gate.services
 
     run(scene, services.records.revocations.put(order))
-    run(scene, services.cutoffs.look())
+    run(scene, services.revocations.look())
 
     assert of_alice.closed.wait(WITHIN_S)
     assert parked_calls(scene) == 1

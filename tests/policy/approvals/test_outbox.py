@@ -327,8 +327,8 @@ async def test_an_error_that_nobody_foresaw_is_outlasted(monkeypatch: pytest.Mon
     cut.error = RuntimeError("secret-4711")
     logs, _ = await outlasted(cut, times=1)
 
-    assert {(one["event"], one["chore"], one["error"]) for one in logs} == {
-        ("chore_ended", "webhook", "RuntimeError")
+    assert {(one["event"], one["background_task"], one["error"]) for one in logs} == {
+        ("background_task_ended", "webhook", "RuntimeError")
     }
     assert "4711" not in str(logs)
 

@@ -178,7 +178,7 @@ def replicas(
     postgres_server: Postgres,
     postgres_template: str,
 ) -> Iterator[RevocationReplicas]:
-    folder = tmp_path_factory.mktemp("cutoff")
+    folder = tmp_path_factory.mktemp("revocation")
     with (
         Valkey.running() as relay,
         postgres_server.database(like=postgres_template) as database,

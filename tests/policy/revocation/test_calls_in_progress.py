@@ -46,12 +46,12 @@ def cut(replicas: Server, one: RevocationRecord) -> Iterator[None]:
     """Somebody is shut out for the time of a block, and the server knows."""
     services = replicas.services
     on_loop(replicas, services.records.revocations.put(one))
-    eventually(lambda: one in services.cutoffs._snapshot.cuts, within=WITHIN_S)
+    eventually(lambda: one in services.revocations._snapshot.cuts, within=WITHIN_S)
     try:
         yield
     finally:
         on_loop(replicas, services.records.revocations.delete(one.tenant, one.id))
-        on_loop(replicas, services.cutoffs.look())
+        on_loop(replicas, services.revocations.look())
 
 
 def half_sent(replicas: Server, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
@@ -171,13 +171,13 @@ def test_a_replica_that_knows_no_cut_offs_lets_nobody_in(idp: Idp) -> None:
         raise StoreUnavailable("it is out")
 
     def forget(services: Any) -> None:
-        services.cutoffs._changes = -1
+        services.revocations._changes = -1
         services.records.changes = changes
 
     with running_server(idp, [issuer_settings(idp, tenants=TABLE)], prepare=forget) as replicas:
         answer = replicas.client.ask(replicas.token(), "server/discover")
         ready = replicas.client.send("GET", "/readyz")
-        assert isinstance(replicas.services.cutoffs, Revocations)
+        assert isinstance(replicas.services.revocations, Revocations)
 
     assert (answer.status, ready.status) == (503, 503)
     assert answer.field("retry-after") is not None

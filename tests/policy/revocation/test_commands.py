@@ -266,7 +266,7 @@ def test_who_shuts_whom_out_is_on_record(shell: CommandFolder) -> None:
         ("tenant", "resumed"),
     ]
     assert "unpaid" in told["acme"]
-    assert '"kind":"cutoff"' in told["-"]
+    assert '"kind":"revocation"' in told["-"]
     assert all(word in told["-"] for word in ("bob", "left"))
     assert shell.run("audit", "verify").code == 0
 

@@ -59,7 +59,7 @@ class WatchingProcess:
         self.poller = ChangePoller(self.records, self.relay)
         self.now, self.told = NOW, 0
         self.new: tuple[RevocationRecord, ...] = ()
-        self.cutoffs = Revocations(
+        self.revocations = Revocations(
             self.records,
             ended=self._ended,
             clock=lambda: self.now,
@@ -68,7 +68,7 @@ class WatchingProcess:
 
     def watching(self) -> AbstractAsyncContextManager[None]:
         """Look during a block."""
-        return self.poller.polling({SUBJECT: self.cutoffs.take_up})
+        return self.poller.polling({SUBJECT: self.revocations.take_up})
 
     def _ended(self, new: tuple[RevocationRecord, ...]) -> None:
         self.told += 1
@@ -83,29 +83,29 @@ def process() -> WatchingProcess:
 async def test_before_the_first_reading_nobody_passes(process: WatchingProcess) -> None:
     """A start without a database lets nobody in, and says that this is no caller's doing."""
     with pytest.raises(IssuerUnavailable):
-        process.cutoffs.admit(BOB)
-    assert not process.cutoffs.is_ready
+        process.revocations.admit(BOB)
+    assert not process.revocations.is_ready
 
-    await process.cutoffs.look()
-    process.cutoffs.admit(BOB)
-    assert process.cutoffs.is_ready
+    await process.revocations.look()
+    process.revocations.admit(BOB)
+    assert process.revocations.is_ready
 
 
 async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
     """The cut-offs themselves are read when it changes, and now and then all the same."""
     for _ in range(5):
-        await process.cutoffs.look()
+        await process.revocations.look()
     assert process.records.asked == {"changes": 5, "all": 1}
 
     await process.records.revocations.put(CUT)
-    await process.cutoffs.look()
+    await process.revocations.look()
     assert process.records.asked == {"changes": 6, "all": 2}
     assert process.told == 1
     with pytest.raises(RevokedToken):
-        process.cutoffs.admit(BOB)
+        process.revocations.admit(BOB)
 
     process.now += FRESH_S
-    await process.cutoffs.look()
+    await process.revocations.look()
     assert process.records.asked == {"changes": 7, "all": 3}
     assert process.told == 1
 
@@ -115,15 +115,15 @@ async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
     old = msgspec.structs.replace(CUT, id="old", created_at=NOW - 7 * 86_400)
     for cut in (old, CUT):
         await process.records.revocations.put(cut)
-    await process.cutoffs.look()
-    await process.cutoffs.look()
+    await process.revocations.look()
+    await process.revocations.look()
     assert process.new == (CUT,)
 
     later = suspension("acme", now=NOW + 1, by="root")
     await process.records.revocations.put(later)
-    await process.cutoffs.look()
+    await process.revocations.look()
     await process.records.revocations.delete(CUT.tenant, CUT.id)
-    await process.cutoffs.look()
+    await process.revocations.look()
     assert process.new == (CUT, later)
     assert process.told == 3
 
@@ -132,49 +132,49 @@ async def test_a_hold_is_of_one_caller_and_ends(process: WatchingProcess) -> Non
     """A machine that goes by a person's id is not that person; no token is refused for it."""
     machine = msgspec.structs.replace(BOB, subject_kind="client")
     cut = hold(machine, now=NOW, for_s=600, by="approvals", reason="")
-    await process.cutoffs.look()
+    await process.revocations.look()
     told = process.told
     await process.records.revocations.put(cut)
-    await process.cutoffs.look()
+    await process.revocations.look()
 
-    assert (process.cutoffs.held_s(machine), process.cutoffs.held_s(BOB)) == (600, 0)
-    assert process.cutoffs.holds("acme") == [cut]
-    assert not process.cutoffs.is_revoked(machine)
+    assert (process.revocations.held_s(machine), process.revocations.held_s(BOB)) == (600, 0)
+    assert process.revocations.holds("acme") == [cut]
+    assert not process.revocations.is_revoked(machine)
     assert (process.new, process.told) == ((), told)
     process.now += 600
-    assert process.cutoffs.held_s(machine) == 0
-    assert process.cutoffs.holds("acme") == []
+    assert process.revocations.held_s(machine) == 0
+    assert process.revocations.holds("acme") == []
 
 
 async def test_an_outage_changes_nothing(process: WatchingProcess) -> None:
     """What was read last counts, however long it lasts."""
     await process.records.revocations.put(CUT)
-    await process.cutoffs.look()
+    await process.revocations.look()
     process.records.is_out = True
     process.now += 3600
     with pytest.raises(StoreUnavailable):
-        await process.cutoffs.look()
+        await process.revocations.look()
 
-    assert process.cutoffs.is_revoked(BOB)
-    assert process.cutoffs.is_ready
+    assert process.revocations.is_revoked(BOB)
+    assert process.revocations.is_ready
 
 
 async def test_the_suspended_are_one_set_for_good(process: WatchingProcess) -> None:
     """Whoever serves holds it; what the configuration and what commands shut are told apart."""
-    held = process.cutoffs.suspended
-    process.cutoffs.configure(["acme"])
+    held = process.revocations.suspended
+    process.revocations.configure(["acme"])
     for tenant in ("acme", "globex"):
         await process.records.revocations.put(suspension(tenant, now=NOW, by="root"))
-    await process.cutoffs.look()
+    await process.revocations.look()
     assert held == {"acme", "globex"}
 
     for tenant in ("acme", "globex"):
         await process.records.revocations.delete(tenant, SUSPENDED)
-    await process.cutoffs.look()
+    await process.revocations.look()
     assert held == {"acme"}
-    process.cutoffs.configure([])
+    process.revocations.configure([])
     assert held == set()
-    assert held is process.cutoffs.suspended
+    assert held is process.revocations.suspended
 
 
 async def told(process: WatchingProcess, times: int) -> None:
@@ -200,7 +200,7 @@ async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
     await notify(watching.relay)
     await told(watching, 1)
 
-    assert watching.cutoffs.is_revoked(BOB)
+    assert watching.revocations.is_revoked(BOB)
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -224,7 +224,7 @@ async def test_without_a_wake_up_it_looks_by_itself(
         await process.records.revocations.put(CUT)
         await told(process, 1)
 
-    assert process.cutoffs.is_revoked(BOB)
+    assert process.revocations.is_revoked(BOB)
 
 
 class Opened:
@@ -248,9 +248,9 @@ class Opened:
 async def test_a_stream_that_opens_too_late_ends_at_once(process: WatchingProcess) -> None:
     """It was not there when all the others ended."""
     await process.records.revocations.put(CUT)
-    await process.cutoffs.look()
+    await process.revocations.look()
     streams = OpenStreams()
-    streams.is_cut = process.cutoffs.is_cut
+    streams.is_cut = process.revocations.is_cut
     late, other = Opened(BOB), Opened(msgspec.structs.replace(BOB, subject="carol"))
     for stream in (late, other):
         streams.enter(stream)

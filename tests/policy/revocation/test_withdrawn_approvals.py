@@ -374,15 +374,15 @@ async def test_an_outage_only_delays_it(
 async def test_who_is_suspended_by_configuration_loses_the_same(deployment: Revocable) -> None:
     """At a start and at a reload, as by command; a tenant that is suspended already, nothing."""
     told: list[RevocationRecord] = []
-    cutoffs = Revocations(deployment.records, ended=told.extend, clock=lambda: NOW)
-    cutoffs.configure(["acme"])
+    revocations = Revocations(deployment.records, ended=told.extend, clock=lambda: NOW)
+    revocations.configure(["acme"])
     assert told == []
-    await cutoffs.look()
+    await revocations.look()
     assert [(one.tenant, one.suspends) for one in told] == [("acme", True)]
 
-    cutoffs.configure(["acme", "globex"])
-    cutoffs.configure(["globex"])
-    await cutoffs.look()
+    revocations.configure(["acme", "globex"])
+    revocations.configure(["globex"])
+    await revocations.look()
     assert [one.tenant for one in told] == ["acme", "globex"]
-    cutoffs.configure(["globex", "acme"])
+    revocations.configure(["globex", "acme"])
     assert [one.tenant for one in told] == ["acme", "globex", "acme"]

@@ -235,15 +235,15 @@ class DenialHold(Stage):
 
     before_check = True
 
-    def __init__(self, cutoffs: Revocations) -> None:
-        self._cutoffs = cutoffs
+    def __init__(self, revocations: Revocations) -> None:
+        self._revocations = revocations
 
     def __call__(
         self, call: Call, offer: Offer, arguments: Any, proceed: Next
     ) -> Awaitable[Outcome]:
         """Handle the call; implements `Stage`."""
-        cutoffs = self._cutoffs
-        if cutoffs.are_holding and (held_s := cutoffs.held_s(call.caller)):
+        revocations = self._revocations
+        if revocations.are_holding and (held_s := revocations.held_s(call.caller)):
             return _held(held_s)
         return proceed(call, offer, arguments)
 

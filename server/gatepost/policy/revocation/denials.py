@@ -34,12 +34,12 @@ class DenialCounter:
         records: Records,
         relay: Relay,
         audit_writer: AuditWriter,
-        cutoffs: Revocations,
+        revocations: Revocations,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._records, self._relay, self._audit_writer = records, relay, audit_writer
-        self._cutoffs, self._clock = cutoffs, clock
+        self._revocations, self._clock = revocations, clock
         self.apply(ApprovalsSettings())
 
     def apply(self, settings: ApprovalsSettings) -> None:
@@ -70,7 +70,7 @@ class DenialCounter:
         about = person_of(caller)
         # Recorded first: an outage between the two steps must not leave a hold without a record.
         await self._audit_writer.note(
-            caller.tenant_id, "cutoff", outcome="held", about=about, details=details
+            caller.tenant_id, "revocation", outcome="held", about=about, details=details
         )
         # An expired hold of the caller may still be stored under this id.
         await self._records.revocations.delete(cut.tenant, cut.id)
@@ -78,5 +78,5 @@ class DenialCounter:
         log.warning(
             "caller_held", extra={"tenant": caller.tenant_id, "hold": cut.id, "for_s": for_s}
         )
-        await self._cutoffs.look()
+        await self._revocations.look()
         await notify(self._relay)

@@ -158,7 +158,7 @@ class Revocations:
     def admit(self, caller: TenantContext) -> None:
         """Raise RevokedToken if it is revoked, IssuerUnavailable before the first reading."""
         if not self.is_ready:
-            raise IssuerUnavailable("cutoffs_unknown")
+            raise IssuerUnavailable("revocations_unknown")
         if self.is_revoked(caller):
             raise RevokedToken
 

@@ -1,4 +1,4 @@
-"""Cut-offs in this process's memory."""
+"""Revocations in this process's memory."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Cut-offs in SQL."""
+"""Revocations in SQL."""
 
 import time
 from functools import cache
