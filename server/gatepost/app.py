@@ -99,8 +99,10 @@ def dashboard_of(
     if not is_on(config):
         return (), lambda path, refusal, request_id: None
     # By name: a server without one does not wait for its pages.
-    rooms = importlib.import_module("gatepost.dashboard.routes").rooms(config, services, resource)
-    return rooms.routes, rooms.paint
+    dashboard = importlib.import_module("gatepost.dashboard.routes").dashboard(
+        config, services, resource
+    )
+    return dashboard.routes, dashboard.paint
 
 
 def head_rules(config: Config, resource: Resource, own_origin_rules: Paths) -> HeadRules:

@@ -84,7 +84,7 @@ async def test_many_pages_are_one_look(store: ApprovalStore) -> None:
     assert store.service.looks == 1
     for one in pages:
         await one.aclose()  # type: ignore[attr-defined]
-    assert live._rooms == {}
+    assert live._tenants == {}
 
 
 async def test_tenants_hear_of_their_own_only(store: ApprovalStore) -> None:
@@ -94,7 +94,7 @@ async def test_tenants_hear_of_their_own_only(store: ApprovalStore) -> None:
         assert (await told(ours), await told(theirs)) == ([], [])
         await store.submit("report")
         assert await told(ours) == ["report.star"]
-        assert live._rooms["globex"].version == 1
+        assert live._tenants["globex"].version == 1
 
 
 async def test_an_outage_is_told_and_its_end_too(store: ApprovalStore) -> None:

@@ -26,52 +26,52 @@ class LiveInbox:
 
     def __init__(self, approvals: ApprovalService, relay: Relay, *, poll_s: float = POLL_S) -> None:
         self._approvals, self._relay, self._poll_s = approvals, relay, poll_s
-        self._rooms: dict[str, _TenantVisitors] = {}
+        self._tenants: dict[str, _OpenPages] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     async def watch(self, tenant: str) -> AsyncIterator[Waiting]:
         """Yield the waiting requests now, and again whenever they change."""
-        room = self._rooms.get(tenant)
-        if room is None:
-            room = self._rooms[tenant] = _TenantVisitors()
-            room.task = started("live", lambda: self._look(tenant, room))
-        room.visitors += 1
+        pages = self._tenants.get(tenant)
+        if pages is None:
+            pages = self._tenants[tenant] = _OpenPages()
+            pages.task = started("live", lambda: self._look(tenant, pages))
+        pages.number += 1
         seen = 0
         try:
             while True:
-                while room.version == seen:
-                    await room.news.wait()
-                seen = room.version
-                yield room.waiting
+                while pages.version == seen:
+                    await pages.news.wait()
+                seen = pages.version
+                yield pages.waiting
         finally:
-            room.visitors -= 1
-            if not room.visitors:
-                self._close(tenant, room)
+            pages.number -= 1
+            if not pages.number:
+                self._close(tenant, pages)
 
-    def _close(self, tenant: str, room: "_TenantVisitors") -> None:
-        if self._rooms.get(tenant) is room:
-            del self._rooms[tenant]
-        if room.task is not None:
-            room.task.cancel()
-            self._closing.add(room.task)
-            room.task.add_done_callback(self._closing.discard)
+    def _close(self, tenant: str, pages: "_OpenPages") -> None:
+        if self._tenants.get(tenant) is pages:
+            del self._tenants[tenant]
+        if pages.task is not None:
+            pages.task.cancel()
+            self._closing.add(pages.task)
+            pages.task.add_done_callback(self._closing.discard)
 
-    async def _look(self, tenant: str, room: "_TenantVisitors") -> None:
+    async def _look(self, tenant: str, pages: "_OpenPages") -> None:
         async with WakeUps(self._relay.of(tenant), TOPIC) as wake_ups:
             while True:
                 try:
-                    room.tell(await self._approvals.waiting_page(tenant))
+                    pages.tell(await self._approvals.waiting_page(tenant))
                 except StoreUnavailable:
-                    room.tell(None)
+                    pages.tell(None)
                 await wake_ups.wait(self._poll_s)
                 await wake_ups.follow()
 
 
-class _TenantVisitors:
+class _OpenPages:
     """The open pages of one tenant."""
 
     def __init__(self) -> None:
-        self.visitors, self.version = 0, 0
+        self.number, self.version = 0, 0
         self.waiting: Waiting = None
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None

@@ -52,7 +52,7 @@ class DashboardRoutes(msgspec.Struct, frozen=True):
     """Renders refusals and errors of the edge for visitors of the dashboard."""
 
 
-def rooms(config: Config, services: Services, resource: Resource) -> DashboardRoutes:
+def dashboard(config: Config, services: Services, resource: Resource) -> DashboardRoutes:
     """Return the dashboard for *config*."""
     assets = Assets()
     parties = _parties(config, services)
