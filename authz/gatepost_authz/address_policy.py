@@ -60,8 +60,8 @@ class ToolAddressPolicy:
     The rule for tools: public addresses, and the hosts of *allow_hosts*.
 
     A name that is allowed leads to an organisation's own addresses, never to link-local ones or to
-    a cloud's metadata service, unless that very address is allowed too: whoever can change what
-    the name means cannot reach the machine's credentials.
+    a cloud's metadata service, unless that very address is allowed too: an attacker who can
+    change what the name means cannot reach the machine's credentials.
     """
 
     proxy_resolves = False

@@ -261,7 +261,7 @@ def _role_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
             nearest = get_close_matches(role, ROLES, 1)
             yield _found("authz.E023", f"{where}.roles", f"there is no role {role!r}", nearest)
         elif role == OPERATOR and "{" in issuer.issuer:
-            # Whoever runs one of these issuers could sign a token that reads all tenants.
+            # The operator of each of these issuers could sign a token that reads all tenants.
             message = "the issuers of a template cannot give the role operator"
             yield _found("authz.E023", f"{where}.roles.{role}", message)
         if not (role_rule.claim and role_rule.value):

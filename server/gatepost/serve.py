@@ -275,7 +275,7 @@ def renew(tls: Certificate | None, config: Config) -> None:
     try:
         tls.renew(listen.tls_certificate, listen.tls_key)
     except (OSError, ssl.SSLError) as error:
-        # Good a moment ago, when the configuration was judged: somebody is writing it.
+        # Good a moment ago, when the configuration was judged: it is being written.
         _log.error("the certificate in use stays: %s", type(error).__name__)
 
 

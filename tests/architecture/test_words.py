@@ -95,3 +95,15 @@ def test_a_page_names_who_does_what(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
 
     assert [line for line in lines if RIDDLES.search(line)] == []
+
+
+def test_docstrings_and_comments_name_who_does_what() -> None:
+    """For the same reason."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in source_files()
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if RIDDLES.search(line)
+    ]
+
+    assert found == []

@@ -21,8 +21,8 @@ class SourceWatch(threading.Thread):
     """
     Calls *changed* from a thread of its own after files have changed, once they stay as they are.
 
-    It watches *files*, and every module that was imported from a folder of theirs, but no installed
-    package.
+    It watches *files*, and every module that was imported from one of their folders, but no
+    installed package.
     """
 
     def __init__(self, files: Iterable[Path], changed: Callable[[], object]) -> None:

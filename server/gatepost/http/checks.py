@@ -172,7 +172,7 @@ class HeadChecks:
     def _check_host(self, request: EdgeRequest) -> None:
         """Refuse a Host that is not ours: a page must not reach this server by renaming it."""
         host = request.headers.get(b"host")
-        # Two Host fields: whoever stands in front may have routed by the other one.
+        # Two Host fields: a proxy may have routed by the other one.
         if host is None or len(request.values(b"host")) > 1:
             raise EdgeRefusal(400, "bad_host", "A request needs exactly one Host header")
         if host.lower() not in self._hosts:

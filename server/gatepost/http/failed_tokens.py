@@ -1,4 +1,4 @@
-"""Slows down whoever presents one bad credential after another."""
+"""Slows down clients that present one bad credential after another."""
 
 import math
 import time
@@ -29,8 +29,8 @@ class FailedTokenLimit:
     A token bucket: *rate* failures a second, and a second's worth at once. Beyond that the gate
     refuses a token that it has not seen good before any signature work; the key is never the token
     itself, which an attacker changes at will. Tokens that were good before pass: an address may be
-    shared with whoever fails. 0 turns it off. What it remembers is bounded: the peer that was quiet
-    longest is forgotten first.
+    shared with clients that fail. 0 turns it off. What it remembers is bounded: the peer that was
+    quiet longest is forgotten first.
     """
 
     def __init__(self, rate: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:

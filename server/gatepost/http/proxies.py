@@ -6,7 +6,7 @@ from gatepost.http.request import EdgeRequest
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
-# A chain of forwarders longer than this is an attack on whoever walks it.
+# A chain of forwarders longer than this is an attack on its reader.
 MOST_FORWARDERS = 32
 MOST_REMEMBERED = 4096
 

@@ -154,7 +154,7 @@ class Endpoint:
         if exchange.caller.tenant_id in self._suspended:
             refusal = SUSPENDED
         if exchange.is_doubled:
-            # Whoever reads the first and whoever reads the last would see different requests.
+            # A reader of the first and a reader of the last would see different requests.
             refusal = DOUBLED
         usual = read_whole(body) if refusal is None and exchange.version == MODERN else None
         if usual is None:

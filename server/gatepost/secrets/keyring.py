@@ -279,7 +279,7 @@ def _of_environment(name: str) -> _StoredRing:
 
 def _read(path: Path, *, group_read: bool = False) -> _StoredRing:
     try:
-        # Whoever else may read the file can sign sessions for anybody.
+        # Any other reader of the file can sign sessions for anybody.
         status = path.stat()
         data = path.read_bytes()
     except FileNotFoundError:

@@ -146,8 +146,8 @@ class Buckets:
         self._forgetting()
         # More than is asked for now, as looking through all of them costs what it costs.
         excess = len(self._kept) + max(places, self._most // 10) - self._most
-        # All in use at once: fresh ones are for those that would be full first anyway. Whoever is
-        # out of calls is among the last, and gains nothing by many new names.
+        # All in use at once: fresh ones are for those that would be full first anyway. A caller
+        # without calls left is among the last, and gains nothing by many new names.
         until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
         names = [name for name, one in self._kept.items() if one.full_at <= max(until, now)]
         for name in names if until <= now else names[:excess]:

@@ -56,7 +56,7 @@ WORDS: Mapping[Kind, str] = {
 }
 """Each kind as the protocol and its users call it."""
 OFF_RECORD: frozenset[Kind] = frozenset({"completion", "listing"})
-"""What only looks, and is asked for with each key that somebody presses."""
+"""What only looks, and is asked for with each key that a user presses."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -380,7 +380,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     client: Client = NOBODY
     idempotency_key: IdempotencyKey | None = None
     lasting: bool = False
-    """It may go on when its caller's token has expired: whoever waits for it sees to that."""
+    """It may go on when its caller's token has expired: the waiting code sees to that."""
     correlation: str | None = None
     """The caller's own id for what this call is part of: for logs and calls further on."""
     depth: int = 0

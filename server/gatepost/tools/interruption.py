@@ -179,7 +179,7 @@ def failed_with(raised: GeneratorExit) -> RuntimeError:
     Return the failure of work that raises GeneratorExit by itself.
 
     In a coroutine it means that Python throws the coroutine away, which never comes from the work:
-    `close` keeps it. Whoever awaits this would take it for that, and the answer would be lost.
+    `close` keeps it. The awaiting code would take this for that, and the answer would be lost.
     """
     return RuntimeError(f"the work raised {type(raised).__name__}")
 

@@ -140,7 +140,7 @@ class Registry:
 
     def known(self, caller: TenantContext, name: str) -> Tool | None:
         """
-        Return the tool of that name if the caller's tenant has it, whoever can reach it.
+        Return the tool of that name if the caller's tenant has it; this caller may not see it.
 
         None also if the tenant's offers are not at hand.
         """
@@ -151,7 +151,7 @@ class Registry:
         return tool
 
     def known_tools(self, caller: TenantContext) -> list[Tool]:
-        """Return the tools that the caller's tenant has, whoever can reach them."""
+        """Return the tools that the caller's tenant has; this caller may not see all."""
         if self.source is None:
             return [*self.tools.values()]
         return [*self.tools.values(), *self._reach(self._at_hand(caller)).tools()]

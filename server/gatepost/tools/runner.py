@@ -256,7 +256,7 @@ class Runner:
         except asyncio.CancelledError as cancelled:
             if _is_ours():
                 raise
-            # The tool awaited something that somebody else cancelled: its fault, not the client's.
+            # The tool awaited something that other code cancelled: its fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
         except OURS:
             raise
@@ -320,8 +320,8 @@ class Runner:
         """
         Seconds that a call of this caller may hold its connection.
 
-        Whoever lost the right to call must not keep what is said on an open stream; a token within
-        its leeway counts as good until now.
+        A caller that lost the right to call must not keep what is said on an open stream; a token
+        within its leeway counts as good until now.
         """
         return max(caller.expires_at - self.clock(), 0.0) + self.grace_s
 

@@ -180,10 +180,10 @@ class TenantReach:
         return visible
 
     def tool(self, name: str) -> Tool | None:
-        """Return the tenant's own tool of that name, whoever can reach it."""
+        """Return the tenant's own tool of that name, for all of its callers alike."""
         entry = self._own.by_key["tool"].get(name)
         return entry.offer if entry is not None and isinstance(entry.offer, Tool) else None
 
     def tools(self) -> list[Tool]:
-        """Return the tenant's own tools, whoever can reach them."""
+        """Return the tenant's own tools, for all of its callers alike."""
         return [one.offer for one in self._own.entries if isinstance(one.offer, Tool)]

@@ -1,4 +1,4 @@
-"""Runs the migrations with Alembic, on a connection and in a transaction of somebody else's."""
+"""Runs the migrations with Alembic, on the connection and in the transaction of its caller."""
 
 from pathlib import Path
 from typing import cast

@@ -30,7 +30,7 @@ UNKNOWN_STATEMENT = "26000"
 
 LATE = "the database does not answer in time"
 
-# Whoever writes in SQLite takes the lock at once: one who has read first is refused it.
+# A writer of SQLite takes the lock at once: one that has read first is refused it.
 _BEGIN = {"sqlite": ("BEGIN IMMEDIATE",), "postgresql": ("BEGIN",)}
 
 log = logging.getLogger("gatepost.storage")
@@ -138,7 +138,7 @@ class Database:
         if self._running:
             await asyncio.wait(self._running, timeout=OVER_S)
         if self._running:
-            # Somebody is in there whom nothing stops. The process ends without it.
+            # A thread is in there that nothing stops. The process ends without it.
             log.warning("database_not_closed", extra={"reason": LATE})
             return
         patience = CLOSE_S

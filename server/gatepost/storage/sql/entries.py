@@ -61,7 +61,7 @@ _GET = select(*_FIELDS).where(*_THIS)
 _REPLACE = update(ENTRIES).where(
     *_THIS, ENTRIES.c.revision == bindparam("its_revision", type_=Integer)
 )
-# The row stays a while: an entry made anew must not get a revision that somebody has read before.
+# The row stays a while: an entry made anew must not get a revision that was read before.
 _DELETE = update(ENTRIES).where(*_THIS).values(value=null())
 
 

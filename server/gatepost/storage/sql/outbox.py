@@ -43,7 +43,7 @@ _WAITS = exists().where(
 )
 _DUE = and_(OUTBOX_MESSAGES.c.due_at <= _NOW, OUTBOX_MESSAGES.c.expires_at > _NOW, ~_WAITS)
 _ANY = select(OUTBOX_MESSAGES.c.id).where(_DUE).limit(1)
-# Whoever takes the same rows elsewhere is left alone (PostgreSQL; SQLite has one writer), and what
+# A process that takes the same rows is left alone (PostgreSQL; SQLite has one writer), and what
 # is locked like this is looked for once: PostgreSQL may run a plain subquery again for each row.
 _first = (
     select(*_KEY)

@@ -56,7 +56,7 @@ _PING = text("SELECT 1")
 def _sweep(table: Table) -> Delete:
     keys = list(table.primary_key)
     over = table.c.expires_at <= bindparam("now")
-    # Whoever sweeps the same rows elsewhere is left alone (PostgreSQL; SQLite has one writer).
+    # A process that sweeps the same rows is left alone (PostgreSQL; SQLite has one writer).
     batch = select(*keys).where(over).limit(BATCH).with_for_update(skip_locked=True)
     return delete(table).where(tuple_(*keys).in_(batch), over)
 

@@ -105,7 +105,7 @@ async def make(database: Database) -> Move:
     if await revision(database) is not None:
         return await migrate(database)
     made = await database.apart(_make(database), within_s=MIGRATION_S)
-    # Else somebody was faster, and maybe with fewer steps.
+    # Else another process was faster, and maybe with fewer steps.
     return Move(None, REVISION) if made else await migrate(database)
 
 

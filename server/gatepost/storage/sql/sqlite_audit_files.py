@@ -48,7 +48,7 @@ def synchronise_folder(path: str) -> None:
 
 
 def keep_copy(file: int, name: str) -> None:
-    """Copy a journal that somebody has changed to a file beside it, for the operator; OSError."""
+    """Copy a journal that was changed to a file beside it, for the operator; OSError."""
     content = os.pread(file, os.fstat(file).st_size, 0)
     for number in count(1):
         copy = Path(f"{name}.damaged-{number}")

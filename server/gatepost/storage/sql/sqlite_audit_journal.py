@@ -181,7 +181,7 @@ class Journal:
         with suppress(OSError):
             if self._file >= 0 and os.path.samestat(os.stat(self._name), os.fstat(self._file)):
                 return self._locked
-        if self._file >= 0:  # somebody has removed it
+        if self._file >= 0:  # it was removed
             os.close(self._file)
             self._file = -1
         for number in count(1):
@@ -201,7 +201,7 @@ class Journal:
         """
         Return the frames of the locked journal that are not merged; OSError.
 
-        *merged* says which are. Return also whether somebody has changed the journal.
+        *merged* says which are. Return also whether the journal was changed.
         """
         frames = [*frames_behind(self._file, merged, self._linker)]
         return frames, has_more(self._file, _end(merged, frames), self._linker)
@@ -264,7 +264,7 @@ def frames_behind(file: int, merged: ChainHead, linker: Linker) -> Iterator[Fram
     Yield the frames of a journal that are not merged.
 
     They end with one that is incomplete, because its process is writing it or was killed, or that
-    somebody has changed or added. Nobody can tell a shorter journal from one whose end was removed.
+    was changed or added. A shorter journal looks like one whose end was removed.
     """
     end = merged
     while (frame := _next(file, end)) is not None:
@@ -276,7 +276,7 @@ def frames_behind(file: int, merged: ChainHead, linker: Linker) -> Iterator[Fram
 
 
 def _next(file: int, end: ChainHead) -> Frame | None:
-    """Return the whole frame that continues a journal there, whoever has written it."""
+    """Return the whole frame that continues a journal there, which anybody may have written."""
     header = os.pread(file, _HEADER.size, end.pruned)
     if len(header) < _HEADER.size:
         return None
@@ -298,8 +298,8 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     Return whether the journal of a process that has ended has frames after the last one.
 
     Such a process was writing at most one frame, so a whole one that is not proven, or another one
-    behind it that is, shows that somebody has changed the journal, or the row that says how far it
-    is merged.
+    behind it that is, shows that the journal was changed, or the row that says how far it is
+    merged.
     """
     if _next(file, last) is not None:
         return True
@@ -320,7 +320,7 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
 
 def is_behind(file: int, merged: ChainHead) -> bool:
     """Return whether a journal seems to have a frame that is not merged."""
-    # Somebody may have changed the row to anything.
+    # The row may have been changed to anything.
     header = os.pread(file, _HEADER.size, merged.pruned) if merged.pruned >= 0 else b""
     if len(header) < _HEADER.size:
         return False

@@ -254,7 +254,7 @@ class SqliteMerger(SqliteConnection):
         """
         Return whether a journal seems to have a frame that is not merged.
 
-        Or anything, if its process has ended: half a frame may be of somebody who is erased.
+        Or anything, if its process has ended: half a frame may be of an erased person.
         """
         if journal is not None and journal.frames:
             return True
@@ -337,7 +337,7 @@ class SqliteMerger(SqliteConnection):
         """
         Take the frames of another process.
 
-        Return the file if that has ended, its path, and whether somebody has changed it.
+        Return the file if that has ended, its path, and whether it was changed.
         """
         if file < 0 or merged.is_full or merged.linker.doubt(found):
             return []  # a head that was changed is for the next process with this journal
@@ -359,7 +359,7 @@ def _doubt_repeated(execute: Execute, merged: Merged) -> None:
     """
     Have it recorded if the first frame of a journal is in the tables already.
 
-    Then somebody has put back an earlier row, which is proven, so that frames are merged again.
+    Then an earlier row, which is proven, was put back, so that frames are merged again.
     """
     for frame in merged.first:
         for chain, drafts in frame.batch.items():

@@ -37,7 +37,7 @@ class ValkeyRateLimits:
 
     A question of its own would cost a call more than everything else it does. *ask* is bounded in
     time; when it fails, it fails for everybody who waits, so that nobody waits twice. *taken* hears
-    of each wish that came true and still has somebody who waits for it.
+    of each wish that came true and still has a waiting call.
     """
 
     def __init__(self, ask: Ask, taken: Callable[[RateLimitRequest], None]) -> None:
@@ -76,7 +76,7 @@ class ValkeyRateLimits:
             self._told = True
             answers = await self._ask(self._asked)
             for wish, answer in zip(self._asked, answers, strict=True):
-                if not wish.answer.done():  # whoever hung up has spent all the same
+                if not wish.answer.done():  # a caller that hung up has spent it all the same
                     if answer is None:
                         self._taken(wish)
                     wish.answer.set_result(answer)

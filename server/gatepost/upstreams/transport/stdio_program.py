@@ -89,7 +89,7 @@ def located(command: str) -> Path | None:
 
 
 def installations(command: Path) -> Iterator[str]:
-    """Yield the folders of Python or Node that a command of theirs reads."""
+    """Yield the folders that a command of Python or Node reads."""
     for one in dict.fromkeys((command, command.resolve())):
         above = one.parent.parent
         versioned = any(above.glob("lib/python3.*")) if one.parent.name == "bin" else False
