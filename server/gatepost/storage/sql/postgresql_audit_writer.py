@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]  # it has no types
@@ -212,18 +213,10 @@ class PostgresWriter:
         self._used = time.monotonic()
         # To cancel a statement may take as long as the statement; to close a connection does not.
         deadline = asyncio.get_running_loop().call_later(ANSWER_S, self._give_up)
-        is_usable = False
-        async with self._turn:
-            try:
-                await self._statement.fetch(*parameters)
-                is_usable = True
-            except asyncpg.IntegrityConstraintViolationError:
-                is_usable = True
-                raise
-            finally:
-                deadline.cancel()
-                if not is_usable:
-                    self.close()
+        try:
+            await self._in_turn(partial(self._statement.fetch, *parameters))
+        finally:
+            deadline.cancel()
 
     def _give_up(self) -> None:
         self._database.doubted = max(self._database.doubted, self._used)
@@ -231,10 +224,14 @@ class PostgresWriter:
 
     async def add(self, parameters: Sequence[Any]) -> None:
         """Write a batch; raises the errors of the driver, and StoreUnavailable."""
+        await self._in_turn(partial(self._add, parameters))
+
+    async def _in_turn(self, write: Callable[[], Awaitable[object]]) -> None:
+        """Write, and close the connection unless it can be used again."""
         is_usable = False
         async with self._turn:
             try:
-                await self._add(parameters)
+                await write()
                 is_usable = True
             except asyncpg.IntegrityConstraintViolationError:
                 is_usable = True
