@@ -1,7 +1,7 @@
 """The redactors of tenants, and redacting what a call answers with them."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -197,19 +197,17 @@ def is_harmless(
     if text is None or len(text) > most:
         return False
     if value is UNSET:
-        return _is_clear(text, redactor, promptly=promptly)
+        return _is_clear(text, redactor, redactor.clear, promptly=promptly)
     if not isinstance(value, Raw):
         return False
     encoded = bytes(value)
     if BACKSLASH in encoded or len(encoded) > most:
         return False
-    if promptly and not is_prompt(encoded, of_caller=redactor.of_caller):
-        clear = (redactor.plain or is_unquoted(encoded)) and redactor.surely_clear(encoded)
-    else:
-        # A private key in a list of its lines is known only by its beginning, as long as the text
-        # is not taken apart.
-        clear = redactor.has_no_beginning(encoded) and not quoted(encoded, redactor)
-    return clear and (encoded == text or _is_clear(text, redactor, promptly=promptly))
+    # A private key in a list of its lines is known only by its beginning, as long as the text is
+    # not taken apart.
+    return _is_clear(encoded, redactor, redactor.has_no_beginning, promptly=promptly) and (
+        encoded == text or _is_clear(text, redactor, redactor.clear, promptly=promptly)
+    )
 
 
 def _only_text(outcome: Outcome) -> bytes | None:
@@ -227,10 +225,16 @@ def _only_text(outcome: Outcome) -> bytes | None:
         return None  # a lone surrogate, as in invalid file names
 
 
-def _is_clear(text: bytes, redactor: Redactor, *, promptly: bool) -> bool:
-    """Return whether there are no secrets; False also means that it would take long to know."""
+def _is_clear(
+    text: bytes, redactor: Redactor, search: Callable[[bytes], bool], *, promptly: bool
+) -> bool:
+    """
+    Return whether there are no secrets; False also means that it would take long to know.
+
+    *search* returns whether a text that may take its time has none outside of quoted strings.
+    """
     if not promptly or is_prompt(text, of_caller=redactor.of_caller):
-        return redactor.clear(text) and not quoted(text, redactor)
+        return search(text) and not quoted(text, redactor)
     return (redactor.plain or is_unquoted(text)) and redactor.surely_clear(text)
 
 
