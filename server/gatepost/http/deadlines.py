@@ -136,7 +136,7 @@ class IdleWatch:
         """Start the timer of a new connection."""
         self._timer = self._loop.call_later(self._limit_s, self._look)
 
-    def disarm(self) -> None:
+    def leave(self) -> None:
         """Stop the timer of a closed connection, and forget the connection."""
         if self._timer is not None:
             self._timer.cancel()

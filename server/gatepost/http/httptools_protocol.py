@@ -92,7 +92,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch.leave()
-        self._idle.disarm()
+        self._idle.leave()
         self.flow.forget()
         super().connection_lost(exc)
         for cycle in (self._answering, self.cycle):

@@ -37,8 +37,8 @@ for i = 1, slots do
     if fields[f] == me then
       was[i] = fields[f + 1]
     else
-      local taken, till = string.match(fields[f + 1], '(%d+) (%S+)')
-      if tonumber(till) > now then
+      local taken, until_s = string.match(fields[f + 1], '(%d+) (%S+)')
+      if tonumber(until_s) > now then
         used[i] = used[i] + tonumber(taken)
       else
         redis.call('HDEL', KEYS[buckets + i], fields[f])
@@ -75,15 +75,15 @@ end
 for i in pairs(changed) do
   redis.call('SET', KEYS[i], full[i], 'PX', math.ceil((full[i] - now) * 1000))
 end
-local till = string.format(' %d', math.ceil(now + {LEASE_S}))
+local expiry = string.format(' %d', math.ceil(now + {LEASE_S}))
 for i = 1, slots do
   local key = KEYS[buckets + i]
-  local value = mine[i] .. till
+  local value = mine[i] .. expiry
   if mine[i] <= 0 then
     if was[i] then redis.call('HDEL', key, me) end
   elseif value ~= was[i] then
     redis.call('HSET', key, me, value)
-    if string.sub(was[i] or '', -#till) ~= till then
+    if string.sub(was[i] or '', -#expiry) ~= expiry then
       redis.call('PEXPIRE', key, {LEASE_S * 1000 + 1000:.0f})
     end
   end
@@ -115,8 +115,8 @@ for i, key in ipairs(KEYS) do
   else
     local used = 0
     for _, value in ipairs(redis.call('HVALS', key)) do
-      local taken, till = string.match(value, '(%d+) (%S+)')
-      if tonumber(till) > now then used = used + tonumber(taken) end
+      local taken, until_s = string.match(value, '(%d+) (%S+)')
+      if tonumber(until_s) > now then used = used + tonumber(taken) end
     end
     levels[i] = tostring(used)
   end
@@ -143,12 +143,12 @@ class ValkeyConcurrency:
         self._unsure: frozenset[bytes] = frozenset()
         self._renewal: asyncio.TimerHandle | None = None
         self._release: asyncio.TimerHandle | None = None
-        self._till = ValkeyRateLimits(self._ask, self._taken)
+        self._rate_limits = ValkeyRateLimits(self._ask, self._taken)
 
     async def take(self, buckets: Sequence[Bucket], slots: Sequence[Place]) -> Denial | None:
         """Take slots, as `TenantRelay.spend_all` does; the names are keys of Valkey."""
         wish = RateLimitRequest(buckets, slots, asyncio.get_running_loop().create_future())
-        self._till.put(wish)
+        self._rate_limits.put(wish)
         try:
             return await wish.answer
         except asyncio.CancelledError:
@@ -170,7 +170,7 @@ class ValkeyConcurrency:
                 del self._held[key]
             self._untold.add(key)
             if most < MANY:
-                self._till.tell()
+                self._rate_limits.tell()
         if slots and self._release is None:
             self._release = asyncio.get_running_loop().call_later(LEAVE_S, self._told_late)
 
@@ -179,7 +179,7 @@ class ValkeyConcurrency:
         for timer in (self._renewal, self._release):
             if timer is not None:
                 timer.cancel()
-        await self._till.aclose()
+        await self._rate_limits.aclose()
 
     def _taken(self, wish: RateLimitRequest) -> None:
         if wish.slots:
@@ -199,12 +199,12 @@ class ValkeyConcurrency:
     def _told_late(self) -> None:
         self._release = None
         if self._untold:  # else a request of other calls has told it
-            self._till.tell()
+            self._rate_limits.tell()
 
     def _tell(self, slots: Iterable[bytes]) -> None:
         if slots:
             self._untold.update(slots)
-            self._till.tell()
+            self._rate_limits.tell()
 
     async def _ask(self, wishes: list[RateLimitRequest]) -> list[Denial | None]:
         named = (key for wish in wishes for key, _ in wish.slots)
