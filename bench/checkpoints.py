@@ -19,7 +19,7 @@ from bench.tokens import Mint
 from bench.workload import PATH, WORKLOADS, Place
 from gatepost.audit.chain import WriteAttempt
 from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import draft
+from gatepost.audit.record_builder import new_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 
@@ -70,7 +70,9 @@ async def grow(folder: Path, tenants: int) -> None:
     now = int(time.time() * 1000)
     for first in range(0, tenants, BATCH):
         batch = {
-            (name, 1): [draft(RecordBody(at=now, kind="call", tenant=name, outcome="success"), {})]
+            (name, 1): [
+                new_record(RecordBody(at=now, kind="call", tenant=name, outcome="success"), {})
+            ]
             for name in names[first : first + BATCH]
         }
         await records.audit.write(batch, WriteAttempt(keyring).link)

@@ -9,11 +9,11 @@ from pathlib import Path
 from gatepost.audit.chain import WriteAttempt
 from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import draft
+from gatepost.audit.record_builder import new_record
 from gatepost.audit.search import AuditSearch
 from gatepost.audit.verify import verify
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditDraft, AuditQuery, ChainHead, ChainKey, Segment
+from gatepost.storage.audit import AuditQuery, ChainHead, ChainKey, NewAuditRecord, Segment
 from gatepost.storage.audit_segments import kept, rows_of
 from gatepost.storage.backends import open_records
 
@@ -54,16 +54,16 @@ async def fill(folder: Path, tenant: str, count: int) -> None:
     begin, step = (time.time() - SPAN_S) * 1000, SPAN_S * 1000 / count
 
     def link(
-        chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
+        chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
-        made, head = WriteAttempt(keyring).link(chain, found, drafts)
+        made, head = WriteAttempt(keyring).link(chain, found, new_records)
         rows = [row for one in made for row in rows_of(one)]
         parts = [rows[at : at + TOGETHER] for at in range(0, len(rows), TOGETHER)]
         return [one for part in parts for one in kept(1, part[0].number, part)], head
 
     for first in range(0, count, BATCH):
-        drafts = [
-            draft(
+        new_records = [
+            new_record(
                 RecordBody(
                     at=int(begin + number * step),
                     kind="call",
@@ -75,7 +75,7 @@ async def fill(folder: Path, tenant: str, count: int) -> None:
             )
             for number in range(first, min(first + BATCH, count))
         ]
-        await records.audit.write({(tenant, 1): drafts}, link)
+        await records.audit.write({(tenant, 1): new_records}, link)
     await records.aclose()
 
 

@@ -31,7 +31,7 @@ SIZES = (10, 10, 10, 1_000, 1_000, 20_000, LARGE)
 OPERATION_S = 60.0
 SETTLE_S = 30.0
 KEPT_S = 120.0
-"""How long the server keeps what its promises need: journals of ended streams, the longest."""
+"""How long the server keeps what its promises need: event logs of ended streams, the longest."""
 KEPT = frozenset(
     {
         "gatepost.mcp.sessions.resumable.EventLog",
@@ -39,8 +39,8 @@ KEPT = frozenset(
         "gatepost.mcp.sessions.channel.RegisteredSession",
         "gatepost.mcp.sessions.channel.MessageChannel",
         "gatepost.mcp.sessions.channel.StreamEvents",
-        "gatepost.storage.relay.MemoryFollowing",
-        "gatepost.storage.relay._Log",
+        "gatepost.storage.shared_store.MemorySubscription",
+        "gatepost.storage.shared_store._Log",
         "gatepost.storage.sql.sessions.SqlSessions",
     }
 )
@@ -48,7 +48,7 @@ KEPT = frozenset(
 BOUNDED = frozenset(
     {
         "gatepost.audit.record_builder.CallerFields",
-        "gatepost.storage.sql.sqlite_audit_journal.Frame",
+        "gatepost.storage.sql.sqlite_audit_wal.Frame",
     }
 )
 """Types of what a cache of a fixed size holds, or waits a second to be merged."""

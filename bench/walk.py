@@ -29,7 +29,7 @@ from bench.workload import PATH, Place, named
 from gatepost import serve
 from gatepost.cli.configuration import examine
 from gatepost.policy.approvals.request import Operator
-from gatepost.runtime import services
+from gatepost.runtime import startup
 from gatepost.runtime.server import bind
 from gatepost.runtime.services import Services
 from gatepost.runtime.stores import keyring_of
@@ -188,10 +188,12 @@ class Caller:
             connection = await traffic.begin("tools/call", params, progressToken="p")
             await (await connection.head()).event()
             self._settle()
-        desk = self.services.approvals
-        (request,) = self._there(desk.waiting(TENANT))
+        approvals = self.services.approvals
+        (request,) = self._there(approvals.waiting(TENANT))
         with self._recorder.recording(codes):
-            self._there(desk.approve(TENANT, request.id, Operator("bench"), seen=request.digest))
+            self._there(
+                approvals.approve(TENANT, request.id, Operator("bench"), seen=request.digest)
+            )
             answer = await connection.answer()
             self._settle()
         connection.close()
@@ -262,11 +264,11 @@ def _serve(path: Path, port: int, caller: Caller) -> None:
 @contextmanager
 def replaced(kind: type[Services]) -> Iterator[None]:
     """Let the server make services of this class."""
-    services.Services = kind  # type: ignore[misc]
+    startup.Services = kind  # type: ignore[misc,attr-defined]
     try:
         yield
     finally:
-        services.Services = Services  # type: ignore[misc]
+        startup.Services = Services  # type: ignore[misc,attr-defined]
 
 
 def render(walks: Walks, *, listed: bool = False) -> str:

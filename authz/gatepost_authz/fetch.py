@@ -161,7 +161,7 @@ class Fetcher:
         except OSError as error:
             raise FetchError("tls") from error
         return GuardedTransport(
-            reach=IssuerAddressPolicy(allow_private, development=self._development),
+            address_policy=IssuerAddressPolicy(allow_private, development=self._development),
             tls=tls,
             # The way out of a company seldom knows the way back in.
             proxy="" if allow_private else self._proxy,

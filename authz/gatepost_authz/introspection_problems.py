@@ -64,18 +64,18 @@ def neighbour_problems(issuers: Sequence[Issuer], *, by_path: bool) -> Iterator[
 
     *by_path*: the resource's path names the tenant, which decides between its issuers.
     """
-    asking = [
+    introspecting = [
         (f"issuers[{index}].introspection", issuer.introspection)
         for index, issuer in enumerate(issuers)
         if issuer.introspection is not None and issuer.enabled
     ]
-    prefixes = [(setting, one.token_prefix) for setting, one in asking if one.token_prefix]
+    prefixes = [(setting, one.token_prefix) for setting, one in introspecting if one.token_prefix]
     for at, (setting, prefix) in enumerate(prefixes):
         for _, other in prefixes[:at]:
             if prefix.startswith(other) or other.startswith(prefix):
                 message = f"tokens with {prefix!r} could be those of another issuer ({other!r})"
                 yield finding(HINTS, "authz.E041", f"{setting}.token_prefix", message)
-    open_ones = [(setting, one) for setting, one in asking if not one.token_prefix]
+    open_ones = [(setting, one) for setting, one in introspecting if not one.token_prefix]
     if len(open_ones) < 2 or by_path:
         return
     setting = open_ones[-1][0]

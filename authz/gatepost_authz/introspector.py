@@ -23,7 +23,7 @@ QUESTIONS = 256
 PAUSE_S = 5.0
 """The pause in seconds after a search that found no endpoint."""
 
-Question = tuple[bytes, str]
+RunningKey = tuple[bytes, str]
 """The digest of a token, and the issuer that is asked about it."""
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Introspectors:
         self._known: dict[str, Introspector] = {}
         # What a reload has replaced may still be answering.
         self._retired: list[Introspector] = []
-        self._running: dict[Question, asyncio.Task[dict[str, object]]] = {}
+        self._running: dict[RunningKey, asyncio.Task[dict[str, object]]] = {}
 
     async def ask(self, token: str, trusted: TrustedIssuer) -> dict[str, object]:
         """
@@ -145,19 +145,19 @@ class Introspectors:
         InvalidToken: it is not active. IssuerUnavailable: no answer, or too many questions.
         """
         issuer = trusted.settings.issuer
-        question = (digest_of(token), issuer)
-        task = self._running.get(question)
+        key = (digest_of(token), issuer)
+        task = self._running.get(key)
         if task is None:
             if sum(running[1] == issuer for running in self._running) >= QUESTIONS:
-                raise IssuerUnavailable("introspection_too_many_questions").about(issuer=issuer)
+                raise IssuerUnavailable("introspection_too_many_requests").about(issuer=issuer)
             task = asyncio.create_task(self.of(trusted).ask(token))
-            self._running[question] = task
-            task.add_done_callback(lambda done: self._settle(question, done))
+            self._running[key] = task
+            task.add_done_callback(lambda done: self._settle(key, done))
         # A request that goes away must not take the answer from the others.
         return await asyncio.shield(task)
 
-    def _settle(self, question: Question, task: "asyncio.Task[dict[str, object]]") -> None:
-        self._running.pop(question, None)
+    def _settle(self, key: RunningKey, task: "asyncio.Task[dict[str, object]]") -> None:
+        self._running.pop(key, None)
         if not task.cancelled():
             task.exception()  # retrieved, also when all requests for it have gone
 

@@ -96,7 +96,7 @@ class KeySet:
         self._used = self._closed = False
         self._fetch: asyncio.Task[None] | None = None
         self._begun = False
-        self._keeper: asyncio.Task[None] | None = None
+        self._refresher: asyncio.Task[None] | None = None
         self._allowed_at = self._refresh_at = -inf
         self._fresh_until = self._usable_until = -inf
         self._failures = self._waiters = 0
@@ -177,7 +177,7 @@ class KeySet:
         """Forget the keys and cancel all work; the tasks that are ending."""
         self._closed = True
         self._drop()
-        tasks = [task for task in (self._fetch, self._keeper) if task is not None]
+        tasks = [task for task in (self._fetch, self._refresher) if task is not None]
         for task in tasks:
             task.cancel()
         return tasks
@@ -239,8 +239,8 @@ class KeySet:
             self._fail(error)
         finally:
             self._fetch, self._begun = None, False
-        if self._keeper is None and not self._closed and (self._permanent or self._table):
-            self._keeper = asyncio.create_task(self._keep(), name=f"refresh of {self.name}")
+        if self._refresher is None and not self._closed and (self._permanent or self._table):
+            self._refresher = asyncio.create_task(self._keep(), name=f"refresh of {self.name}")
 
     def _adopt(self, loaded: FetchedKeys) -> None:
         now = self.fetched_at = self._clock.monotonic()
@@ -282,7 +282,7 @@ class KeySet:
             else:
                 self._used = False
                 await asyncio.wait({self._next_fetch()})
-        self._keeper = None
+        self._refresher = None
 
     def _drop(self) -> None:
         self._keys, self._table, self._ids = (), {}, frozenset()

@@ -99,9 +99,9 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
     """
 
     def __init__(
-        self, reach: AddressPolicy, *, resolver: Resolver, tunnel: Tunnel | None = None
+        self, address_policy: AddressPolicy, *, resolver: Resolver, tunnel: Tunnel | None = None
     ) -> None:
-        self._reach = reach
+        self._address_policy = address_policy
         self._resolver = resolver
         self._tunnel = tunnel
 
@@ -152,7 +152,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         if not found:
             raise httpcore2.ConnectError("no address")
         for text in found:
-            if not self._reach.reachable(host, port, ip_address(text)):
+            if not self._address_policy.reachable(host, port, ip_address(text)):
                 raise AddressRefused("address not allowed")
         return found
 
@@ -182,14 +182,14 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     def __init__(
         self,
         *,
-        reach: AddressPolicy | None = None,
+        address_policy: AddressPolicy | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: str = "",
         resolver: Resolver | None = None,
         limits: httpx2.Limits | None = None,
     ) -> None:
-        self._reach = reach or IssuerAddressPolicy()
-        named = self._reach.proxy_resolves
+        self._address_policy = address_policy or IssuerAddressPolicy()
+        named = self._address_policy.proxy_resolves
         limits = limits or httpx2.Limits(max_connections=20, max_keepalive_connections=5)
         self._direct = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
@@ -197,7 +197,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
             network_backend=PinnedBackend(
-                self._reach,
+                self._address_policy,
                 resolver=resolver or SystemResolver(),
                 tunnel=Tunnel(proxy, tls) if proxy and not named else None,
             ),
@@ -220,11 +220,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         url = request.url
         host = url.host
         text = str(url.copy_with(fragment=None) if url.fragment else url)
-        if self._reach.problem(text):
+        if self._address_policy.problem(text):
             raise httpx2.UnsupportedProtocol("URL not allowed", request=request)
         spelt = literal(host)
         port = url.port or USUAL_PORTS[url.scheme]
-        if spelt is not None and not self._reach.reachable(host, port, spelt):
+        if spelt is not None and not self._address_policy.reachable(host, port, spelt):
             raise AddressRefused("address not allowed", request=request)
         pool = self._direct if self._proxied is None or is_loopback_host(host) else self._proxied
         sent = httpcore2.Request(

@@ -284,7 +284,7 @@ _RULES: Mapping[str, RefusalReason] = {
         "Check that `introspection` names the endpoint of the same issuer.",
         setting="issuers.introspection.when",
     ),
-    "introspection_too_many_questions": RefusalReason(
+    "introspection_too_many_requests": RefusalReason(
         "The number of concurrent introspection requests is limited.",
         _BUSY,
         setting="issuers.introspection",

@@ -28,7 +28,8 @@ from gatepost.http.flow_control import UnreadLimits
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting
 from gatepost.runtime.server import Certificate, GatepostServer, listen_config
-from gatepost.runtime.services import Services, opened
+from gatepost.runtime.services import Services
+from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import prepare
 from gatepost.runtime.version import version
 from gatepost.secrets.keyring import KeyRing
@@ -115,8 +116,8 @@ def load_late_modules() -> None:
 
 
 def work(setup: ServerSetup, on_ready: Callable[[], object], *, place: int = 0) -> None:
-    """Serve in this process, which counts in this slot of the shared metrics."""
-    meter = Meter(setup.shared_metrics.slot(place))
+    """Serve in this process, which counts in its part of the shared metrics."""
+    meter = Meter(setup.shared_metrics.of_process(place))
     meter.start(now=time.time())
     with (
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -292,7 +293,7 @@ class WorkerProcesses:
         self._announce = announce
         self._waiting_for: dict[int, int] = {}
         self._members: dict[int, int] = {}
-        """Each process and its slot of the shared metrics."""
+        """Each process and its part of the shared metrics."""
         self._stopping = False
 
     def run(self) -> int:

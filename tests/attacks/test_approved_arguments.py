@@ -54,7 +54,7 @@ def test_a_number_that_is_typed_is_the_one_that_runs(kind: Any) -> None:
     """`1e999` became null, which an argument that may be null takes."""
     found = typed(b'{"amount": 5}', {"properties": {"amount": {"type": kind}}}, "1e999")
 
-    assert not found.mistakes
+    assert not found.errors
     assert found.encoded(b'{"amount": 5}') == b'{"amount":1e999}'
 
 
@@ -66,7 +66,7 @@ def test_a_number_without_a_schema_stays_a_number() -> None:
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '"\\ud800"', "[" * 2_000], ids=str)
 def test_json_that_readers_take_differently_is_a_mistake(text: str) -> None:
     """A name given twice, half a character, and nesting without end: told, not guessed or 500."""
-    assert typed(b'{"more": {}}', {}, text).mistakes
+    assert typed(b'{"more": {}}', {}, text).errors
 
 
 def test_an_edit_is_bounded_like_a_call() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import MemoryTenantRelay
+from gatepost.storage.shared_store import MemoryTenantSharedStore
 from tests.support.endpoint import EndpointClient, message
 
 pytestmark = pytest.mark.requirement("DE-09", "J-09")
@@ -80,7 +80,7 @@ async def test_what_has_run_is_answered_when_a_store_fails_afterwards(
     async def gone(*_: Any, **__: Any) -> None:
         raise StoreUnavailable("the store is gone")
 
-    monkeypatch.setattr(MemoryTenantRelay, "put", gone)
+    monkeypatch.setattr(MemoryTenantSharedStore, "put", gone)
     cancel = message("notifications/cancelled", {"requestId": "z"}, identity=None)
     answer = await client.within(session, b"[%b,%b,%b]" % (_write("b"), cancel, _write("c")))
 

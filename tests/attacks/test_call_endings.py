@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.storage.relay import Subscription
+from gatepost.storage.shared_store import Subscription
 from tests.support.endpoint import EndpointClient
 from tests.support.endpoint_streams import EndpointPair
 
@@ -62,12 +62,12 @@ async def test_whatever_a_tool_ends_in_is_answered(how: str, waits: bool, key: s
 
 async def test_a_stream_that_could_not_begin_gives_its_place_back() -> None:
     """
-    It took a place, waited for the relay, and its call was over before: while the relay was slow
-    every caller lost one place after the other, until the server was started anew.
+    It took a place, waited for the shared store, and its call was over before: while the shared
+    store was slow every caller lost one place after the other, until the server was started anew.
     """
     replicas = await EndpointPair(pack.tools.values()).open()
     assert await replicas.ping(replicas.one) == 200
-    relay: Any = replicas.one.relay.of("acme")
+    shared_store: Any = replicas.one.shared_store.of("acme")
     waited = asyncio.Event()
 
     async def follow(topic: str, deliver: Any) -> Subscription:
@@ -75,7 +75,7 @@ async def test_a_stream_that_could_not_begin_gives_its_place_back() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    relay.follow = follow
+    shared_store.follow = follow
     for _ in range(3):
         live = replicas.call(replicas.one, "report")
         await live.over()

@@ -9,7 +9,7 @@ from gatepost import CallContext, Pack
 from gatepost.http import body as intake
 from gatepost.mcp.sessions import request_messages
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.middleware import CALLER
 from tests.policy.conftest import run_ready, run_until
 from tests.support.endpoint import JSON, META, VERSION, Header, TaskClient, message
@@ -72,14 +72,14 @@ class SlowServer:
     """A server on slow stores, and one exchange with it."""
 
     def __init__(self) -> None:
-        records, relay = MemoryRecords(), MemoryRelay()
+        records, shared_store = MemoryRecords(), MemorySharedStore()
         self.kept: Any = records.of("acme")
         for name in ("tasks", "idempotency", "sessions"):
             setattr(self.kept, name, Slow(getattr(self.kept, name)))
-        self.wire: Any = relay.of("acme")
-        relay._tenants["acme"] = Slow(self.wire)  # type: ignore[assignment]
+        self.wire: Any = shared_store.of("acme")
+        shared_store._tenants["acme"] = Slow(self.wire)  # type: ignore[assignment]
         tools = [*pack.tools.values(), *pack.documents.values()]
-        self.client = TaskClient(tools, records=records, relay=relay)
+        self.client = TaskClient(tools, records=records, shared_store=shared_store)
         self.sent: list[Any] = []
         self.before = asyncio.all_tasks()
 
@@ -126,7 +126,7 @@ class SlowServer:
         tasks = self.kept.tasks.inner.held.values()
         found: dict[str, object] = {
             "streams": [*client.streams, *client.streams._of_caller],
-            "followed": [*client.feed.tenants, *self.wire._followers],
+            "followed": [*client.pubsub.tenants, *self.wire._followers],
             "tasks": [*client.task_runner._running_tasks, *client.task_runner._opening],
             "requests": [*handshake._running, *handshake._client_requests._open],
             "unfinished": [t for t in tasks if t.status in ("working", "input_required")],

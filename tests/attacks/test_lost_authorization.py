@@ -12,7 +12,7 @@ from gatepost import CallContext, Pack
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.batch import BATCH_S
-from gatepost.runtime.services import opened
+from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import JSON, EndpointClient, a_caller, message

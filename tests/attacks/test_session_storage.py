@@ -11,9 +11,9 @@ from gatepost.mcp.sessions.channel import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_A
 from gatepost.mcp.sessions.resumable import OVER_S, EventLog, EventLogs
 from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from tests.policy.conftest import run_until
-from tests.support.asking_tools import ACCEPTED, opened, question, said_in_session
+from tests.support.client_requests import ACCEPTED, next_request, opened, said_in_session
 from tests.support.endpoint import JSON, Clock, EndpointClient, a_caller, message
 from tests.support.endpoint_streams import EndpointPair
 
@@ -21,15 +21,15 @@ WITHIN_S = 10
 
 
 def notes(replicas: EndpointPair, kind: str) -> list[str]:
-    """The notes of one kind at the relay."""
-    held = replicas.one.relay.of("acme")._notes  # type: ignore[attr-defined]
+    """The notes of one kind at the shared store."""
+    held = replicas.one.shared_store.of("acme")._notes  # type: ignore[attr-defined]
     return [name for name in held if f"/{kind}/" in name]
 
 
 async def asked(replicas: EndpointPair, identity: Any = 7) -> Any:
     """A call that asks, and the id of its question."""
     live = replicas.call(replicas.one, "ask_name", identity=identity)
-    return live, (await question(live))["id"]
+    return live, (await next_request(live))["id"]
 
 
 async def test_answers_are_taken_to_questions_that_wait() -> None:
@@ -90,7 +90,7 @@ async def kept(replicas: EndpointPair, events: list[str]) -> list[int]:
 async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
     """
     Each was kept for two minutes, up to a megabyte: ten calls a second were more than a gigabyte
-    at the relay. The newest stay; another caller's are not touched.
+    at the shared store. The newest stay; another caller's are not touched.
     """
     replicas = await EndpointPair(pack.tools.values()).open()
     replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=50_000)
@@ -136,7 +136,9 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
 
 
 async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
-    """Many callers of one tenant do not fill the relay either; another tenant is not touched."""
+    """
+    Many callers of one tenant do not fill the shared store either; another tenant is not touched.
+    """
     replicas = await EndpointPair(pack.tools.values()).open()
     archive = replicas.one.endpoint._handshake._event_logs = EventLogs(most_of_tenant=50_000)
     for number in range(6):
@@ -168,22 +170,22 @@ async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
 NEW, CHANGES = (NEW_PER_S, NEW_AT_ONCE), (CHANGES_PER_S, CHANGES_IN_A_ROW)
 
 
-class Slow(MemoryRelay):
-    """A relay whose buckets are as the test says."""
+class Slow(MemorySharedStore):
+    """A shared store whose buckets are as the test says."""
 
     wait: float | None = 0.0
     empty = NEW
 
     def of(self, tenant: str) -> Any:
-        relay = super().of(tenant)
+        shared_store = super().of(tenant)
 
         async def spend(bucket: str, *, rate: float, burst: float) -> float:
             if self.wait is None:
                 raise StoreUnavailable("away")
             return self.wait if (rate, burst) == self.empty else 0.0
 
-        relay.spend = spend  # type: ignore[method-assign]
-        return relay
+        shared_store.spend = spend  # type: ignore[method-assign]
+        return shared_store
 
 
 WRITES = [
@@ -210,28 +212,28 @@ async def test_sessions_are_begun_to_be_kept_at_a_pace(
 ) -> None:
     """
     An id costs its caller nothing, and what its session remembers is kept for a week: a loop could
-    fill the database, or keep others from writing to it. Counted by the relay; while that is out
-    nobody is refused for it.
+    fill the database, or keep others from writing to it. Counted by the shared store; while that is
+    out nobody is refused for it.
     """
-    relay = Slow()
-    relay.empty = empty
-    client = EndpointClient(relay=relay)
+    shared_store = Slow()
+    shared_store.empty = empty
+    client = EndpointClient(shared_store=shared_store)
     good = await write(client, verb, body)
     assert good in (200, 204)
-    relay.wait = 3.0
+    shared_store.wait = 3.0
     assert await write(client, verb, body) == 429
-    relay.wait = None
+    shared_store.wait = None
     assert await write(client, verb, body) == good
 
 
 async def test_a_session_that_is_kept_goes_on() -> None:
     """Beginning counts apart."""
-    relay = Slow()
-    client = EndpointClient(relay=relay)
+    shared_store = Slow()
+    client = EndpointClient(shared_store=shared_store)
     session = await client.open()
     level = message("logging/setLevel", {"level": "error"})
     assert (await client.within(session, level)).status == 200
-    relay.wait = 3.0
+    shared_store.wait = 3.0
     assert (await client.within(session, level)).status == 200
     assert (await client.send(b"", [("mcp-session-id", session)], verb="DELETE")).status == 204
 

@@ -12,7 +12,7 @@ from gatepost.policy.approvals.conditions import Condition, ConditionVariables
 from gatepost_packs.gitlab.request import shown
 from gatepost_packs.openapi.description.response import shown_body
 from gatepost_packs.openapi.errors import refusal_of
-from tests.support.asking_tools import opened, question
+from tests.support.client_requests import next_request, opened
 from tests.support.endpoint import EndpointClient, message
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 
@@ -53,7 +53,7 @@ async def test_the_answer_to_a_question() -> None:
 
     async def converse() -> None:
         live = replicas.call(replicas.one, "ask_name")
-        asked = await question(live)
+        asked = await next_request(live)
         answer = message("x", identity=asked["id"]).replace(
             b'"method": "x"', b'"result":{"action":"decline","content":{"x":%b}}' % MANY
         )

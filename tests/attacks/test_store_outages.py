@@ -33,7 +33,7 @@ RECORDS = {
     "idempotency": ("begin", "get"),
     "sessions": ("get", "replace"),
 }
-RELAY = ("publish", "follow", "put", "take", "spend", "append", "read")
+SHARED_STORE = ("publish", "follow", "put", "take", "spend", "append", "read")
 
 
 class ServerWithOutages(TaskClient):
@@ -52,8 +52,8 @@ class ServerWithOutages(TaskClient):
         for name, operations in RECORDS.items():
             for operation in operations:
                 self._break(getattr(kept, name), operation)
-        for operation in RELAY:
-            self._break(self.relay.of("acme"), operation)
+        for operation in SHARED_STORE:
+            self._break(self.shared_store.of("acme"), operation)
 
     def _break(self, store: Any, operation: str) -> None:
         inner = getattr(store, operation)
@@ -71,8 +71,8 @@ class ServerWithOutages(TaskClient):
         await self.server.register.aclose()
 
         async def is_over() -> bool:
-            followed = self.relay.of("acme")._followers  # type: ignore[attr-defined]
-            held = len(self.streams) + len(self.feed.tenants) + len(followed)
+            followed = self.shared_store.of("acme")._followers  # type: ignore[attr-defined]
+            held = len(self.streams) + len(self.pubsub.tenants) + len(followed)
             return held + len(self.task_runner._running_tasks) == 0
 
         await run_until(is_over)

@@ -13,7 +13,7 @@ from msgspec import Raw
 from pydantic import BaseModel, Field, Json
 
 from gatepost import CallContext, Outcome, Pack
-from gatepost.tools.forms import mistake_in
+from gatepost.tools.forms import validation_error_in
 from gatepost.tools.json_shape import (
     COUNTED_BYTES,
     MOST_DIGITS,
@@ -314,7 +314,7 @@ def test_a_form_filled_in_wrong_all_over_costs_little() -> None:
     json.loads(b"[" + b"1," * 2_000_000 + b"1]")
     allowed = 2 * (time.thread_time() - began)
     began = time.thread_time()
-    said = [mistake_in(schema, answer) for answer in answers]
+    said = [validation_error_in(schema, answer) for answer in answers]
 
     assert said == ["`days.0` does not fit the form", "a required field is missing"]
     assert time.thread_time() - began < allowed

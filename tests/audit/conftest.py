@@ -74,7 +74,7 @@ class AuditLog:
         await self.records.audit.settle()
 
     async def unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
-        """A record that is durable, and maybe only in a journal."""
+        """A record that is durable, and maybe only in a write-ahead log."""
         self.now += 1
         await self.writer.note(
             tenant,

@@ -1,4 +1,4 @@
-"""A backup of a database whose servers have records in journals."""
+"""A backup of a database whose servers have records in write-ahead logs."""
 
 import asyncio
 from pathlib import Path

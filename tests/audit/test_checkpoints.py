@@ -10,10 +10,10 @@ import pytest
 from gatepost.audit import retention as module
 from gatepost.audit.chain import WriteAttempt
 from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import draft
+from gatepost.audit.record_builder import new_record
 from gatepost.audit.retention import Retention
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost.storage.audit import AuditDraft
+from gatepost.storage.audit import NewAuditRecord
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from tests.audit.conftest import NOW, AuditLog
@@ -22,8 +22,8 @@ from tests.support.measuring import capture_logs
 SOON_S = 60
 
 
-def drafted(tenant: str) -> list[AuditDraft]:
-    return [draft(RecordBody(at=int(NOW), kind="call", tenant=tenant, outcome="success"), {})]
+def drafted(tenant: str) -> list[NewAuditRecord]:
+    return [new_record(RecordBody(at=int(NOW), kind="call", tenant=tenant, outcome="success"), {})]
 
 
 async def grow(records: Records, keyring: KeyRing, tenants: int) -> None:

@@ -9,15 +9,15 @@ import msgspec
 
 from gatepost.audit.chain import RingLinker
 from gatepost.audit.record import RecordBody, decode_side
-from gatepost.audit.record_builder import RecordBuilder, draft
+from gatepost.audit.record_builder import RecordBuilder, new_record
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditDraft
+from gatepost.storage.audit import NewAuditRecord
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.sql.records import opened
-from gatepost.storage.sql.sqlite_audit_journal import Journal
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
+from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import Redaction
@@ -58,9 +58,9 @@ def test_a_record_costs_the_builder_a_bounded_number_of_steps() -> None:
         guard = RedactedCall(redaction, call, pack.tools["write"], checked=True)
         entries.append((call, 1.0, 2.0, [guard], None))
     builder, now = RecordBuilder(), (3.0, 3.0)
-    made: list[AuditDraft] = []
-    taken = steps(lambda: made.extend(*builder.drafts(entries, now, AuditSettings()).values()))
-    sides = [decode_side(draft.side or "") for draft in made]
+    made: list[NewAuditRecord] = []
+    taken = steps(lambda: made.extend(*builder.new_records(entries, now, AuditSettings()).values()))
+    sides = [decode_side(new_record.side or "") for new_record in made]
     salts = {salt for side in sides for salt, _ in side.values()}
 
     assert taken <= RECORDS * MOST_BUILDER_STEPS
@@ -88,20 +88,20 @@ def test_what_a_record_and_a_tenant_cost_from_drafts_to_the_tables(tmp_path: Pat
     path = str(tmp_path / "records.db")
     asyncio.run(made(tmp_path / "records.db"))
     linker = RingLinker(KeyRing.ephemeral())
-    journal, merger = Journal(path, linker), SqliteMerger(path)
-    merger.open_journal(journal, linker)
+    wal, merger = WriteAheadLog(path, linker), SqliteMerger(path)
+    merger.open_wal(wal, linker)
     body = RecordBody(at=int(NOW), kind="call", tenant="acme", tool="write", outcome="success")
-    one = draft(body, {"caller": "{}", "arguments": "{}"})
+    one = new_record(body, {"caller": "{}", "arguments": "{}"})
 
     def measured(tenants: int, records: int) -> Measured:
         batch = {(f"t{number}", 1): [one] * records for number in range(tenants)}
-        appended = steps(lambda: journal.append(batch))
-        return Measured(appended, steps(lambda: merger.merge(journal, linker)))
+        appended = steps(lambda: wal.append(batch))
+        return Measured(appended, steps(lambda: merger.merge(wal, linker)))
 
     measured(100, 1)
     single, records, tenants = measured(1, 1), measured(1, 101), measured(100, 1)
     merger.close()
-    journal.close()
+    wal.close()
 
     assert single.appended <= MOST_APPENDED_STEPS
     assert (records.appended - single.appended) / 100 <= 1

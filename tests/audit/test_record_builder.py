@@ -1,4 +1,4 @@
-"""What drafts say, however they are put together."""
+"""What new records say, however they are put together."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from gatepost.audit.record import (
 )
 from gatepost.audit.record_builder import Entry, RecordBuilder
 from gatepost.config.audit import AuditSettings
-from gatepost.storage.audit import AuditDraft
+from gatepost.storage.audit import NewAuditRecord
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.idempotency_key import IdempotencyKey
 from gatepost.tools.redacted_call import RedactedCall
@@ -66,9 +66,9 @@ def entry_of(
     return call, BEGAN, ENDED, [] if guard is None else [guard], ending
 
 
-def drafted(entries: Sequence[Entry], **settings: Any) -> list[AuditDraft]:
-    made = RecordBuilder().drafts(entries, NOW, AuditSettings(**settings))
-    return [one for drafts in made.values() for one in drafts]
+def drafted(entries: Sequence[Entry], **settings: Any) -> list[NewAuditRecord]:
+    made = RecordBuilder().new_records(entries, NOW, AuditSettings(**settings))
+    return [one for new_records in made.values() for one in new_records]
 
 
 def a_record(
@@ -184,7 +184,7 @@ def test_a_draft_is_what_its_body_encodes_to(name: str) -> None:
     assert (made.at, made.sort) == (AT, (*sort, body.limit, 1) if body.limit else sort)
 
 
-def peer_of(made: AuditDraft) -> str:
+def peer_of(made: NewAuditRecord) -> str:
     return decode_person(decode_side(made.side or "")["caller"][1]).peer
 
 
@@ -287,7 +287,7 @@ def test_nobody_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     told = []
     for at in range(40):
         call = a_call(caller=person(f"p{at % 10}", f"t{at % 7}"))
-        (made,) = one.drafts([entry_of(call, a_guard(call))], NOW, AuditSettings()).values()
+        (made,) = one.new_records([entry_of(call, a_guard(call))], NOW, AuditSettings()).values()
         told.append(
             (decode_side(made[0].side or "")["caller"][1], b"t%d" % (at % 7) in made[0].body)
         )
@@ -304,11 +304,11 @@ def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> Non
         a_call(peer=peer, caller=person("bob") if at % 3 else ALICE)
         for at, peer in enumerate(asked)
     ]
-    (made,) = one.drafts(
+    (made,) = one.new_records(
         [entry_of(call, a_guard(call)) for call in calls], NOW, AuditSettings()
     ).values()
 
-    assert [peer_of(draft) for draft in made] == asked
+    assert [peer_of(new_record) for new_record in made] == asked
     assert len(one._callers) <= 3
 
 
@@ -318,7 +318,7 @@ def test_what_is_said_of_addresses_may_change_while_calls_come() -> None:
     told = []
     for peers in (True, False, True):
         settings = AuditSettings(peers=peers)
-        (made,) = one.drafts([entry_of(call, a_guard(call))], NOW, settings).values()
+        (made,) = one.new_records([entry_of(call, a_guard(call))], NOW, settings).values()
         told.append(peer_of(made[0]))
 
     assert told == [FAR, "", FAR]

@@ -164,7 +164,7 @@ async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> No
 
     reason = await opaque_gate.refused(IssuerUnavailable, token="one-more")
 
-    assert reason == "introspection_too_many_questions"
+    assert reason == "introspection_too_many_requests"
     assert len(opaque_gate.endpoint.asked) == 10  # connections to one issuer
     opaque_gate.endpoint.open.set()
     await asyncio.wait_for(asyncio.gather(*asked), 20)

@@ -285,7 +285,7 @@ async def test_the_transport_guards_any_httpx2_client(
             await client.get("http://id.example.com/")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        local = GuardedTransport(reach=IssuerAddressPolicy(development=True))
+        local = GuardedTransport(address_policy=IssuerAddressPolicy(development=True))
         async with httpx2.AsyncClient(transport=local, trust_env=False) as client:
             with pytest.raises(httpx2.ConnectError):
                 await client.get(f"http://127.0.0.1:{silent.getsockname()[1]}/")

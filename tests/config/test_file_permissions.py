@@ -8,11 +8,11 @@ import pytest
 from gatepost.dev.composition import make_state_folder
 from gatepost.runtime.erasure import TenantErasure
 from gatepost.secrets.keyring import KeyRing, KeyRingError, create
-from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreRefused
 from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
-from gatepost.workspace.ownership import LEDGER, PRIVATE
+from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from gatepost.workspace.resolver import Choice, resolver_of
 from tests.config.test_reading import GOOD, folder, found
 from tests.support.commands import tenant_folder
@@ -109,17 +109,17 @@ async def test_an_erasure_leaves_what_gatepost_did_not_make(tmp_path: Path) -> N
     kept = tmp_path / PRIVATE / "alice" / "memory"
     kept.mkdir(parents=True)
     (kept / "note").write_text("x")
-    records, relay = await open_records("memory:"), await open_relay("")
+    records, shared_store = await open_records("memory:"), await open_shared_store("")
     told: list[str] = []
 
     async def pause(_: float) -> None: ...
 
-    await TenantErasure("alice", records, relay, tmp_path).run(told.append, pause)
+    await TenantErasure("alice", records, shared_store, tmp_path).run(told.append, pause)
 
     assert (home / "diary.txt").read_text() == "of alice"
     assert not (tmp_path / PRIVATE / "alice").exists()
     assert any("left the folder" in line for line in told)
-    await relay.aclose()
+    await shared_store.aclose()
     await records.aclose()
 
 
@@ -133,7 +133,7 @@ def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
 
     assert (id_, setting) == ("config.W121", "workspace.root")
     assert "workspaces/alice was not created by Gatepost" in said
-    assert f"touch workspaces/{PRIVATE}/alice/{LEDGER}" in said
+    assert f"touch workspaces/{PRIVATE}/alice/{USAGE_FILE}" in said
 
 
 async def test_a_database_that_was_open_to_others_is_closed(tmp_path: Path) -> None:

@@ -362,9 +362,9 @@ def visiting(
     """A browser of its own, with that person signed in; it ends without complaints."""
     opened = browser.new_context(**context)
     opened.set_default_timeout(WITHIN_MS)
-    visitor = Visitor(server, opened, name)
+    user = Visitor(server, opened, name)
     try:
-        yield visitor
+        yield user
     finally:
         opened.close()
-    assert not visitor.complaints, visitor.complaints
+    assert not user.complaints, user.complaints

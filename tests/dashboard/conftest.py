@@ -59,7 +59,7 @@ async def echo(visit: PageRequest) -> PageResponse:
     """What a handler sees, as JSON in a page."""
     seen = (
         visit.tenant,
-        visit.visitor.subject,
+        visit.user.subject,
         visit.path,
         visit.query,
         visit.form,

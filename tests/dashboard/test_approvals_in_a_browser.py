@@ -115,8 +115,8 @@ def erins(billing: BillingServer) -> Iterator[Agent]:
 
 @pytest.fixture(scope="module")
 def dave(billing: BillingServer, browser: Browser) -> Iterator[Visitor]:
-    with visiting(billing, browser, "dave", timezone_id="Asia/Kathmandu") as visitor:
-        yield visitor
+    with visiting(billing, browser, "dave", timezone_id="Asia/Kathmandu") as user:
+        yield user
 
 
 def arrived(page: Page, title: str) -> None:

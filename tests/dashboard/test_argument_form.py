@@ -35,7 +35,7 @@ def fields(arguments: bytes = ARGUMENTS) -> dict[str, Field]:
 def edited(form: dict[str, str], arguments: bytes = ARGUMENTS) -> dict[str, Any]:
     """What the form makes of the arguments."""
     found = filled(list(fields(arguments).values()), form)
-    assert not found.mistakes, found
+    assert not found.errors, found
     value: dict[str, Any] = json.loads(found.encoded(arguments))
     return value
 
@@ -107,9 +107,9 @@ def test_a_mistake_is_told_and_loses_nothing(name: str, text: str, sentence: str
     form = unchanged() | {f"argument.{name}": text, "argument.name": "Eve"}
     found = {one.name: one for one in filled(list(fields().values()), form).fields}
 
-    assert sentence in found[name].mistake
+    assert sentence in found[name].error
     assert found[name].text == text
-    assert (found["name"].text, found["name"].mistake) == ("Eve", "")
+    assert (found["name"].text, found["name"].error) == ("Eve", "")
 
 
 def test_what_may_be_missing_can_be_left_out_or_added() -> None:

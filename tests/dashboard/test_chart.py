@@ -8,8 +8,8 @@ from gatepost.dashboard.grant_form import GrantFormPart, grant_form_of
 
 def test_columns_are_stacked_to_scale() -> None:
     """A column is as high as its calls, from the bottom; the axis ends at a round number."""
-    slots = [chart.TimeSlot(0, (30, 10)), chart.TimeSlot(3_600, (0, 0))]
-    drawn = chart.columns(slots, ("answered", "failed"), step_s=3_600)
+    intervals = [chart.ChartInterval(0, (30, 10)), chart.ChartInterval(3_600, (0, 0))]
+    drawn = chart.columns(intervals, ("answered", "failed"), step_s=3_600)
     first, second = drawn.columns
 
     assert [level.label for level in drawn.levels] == ["0", "10", "20", "30", "40"]
@@ -77,7 +77,7 @@ def test_a_grant_says_until_when_how_often_and_for_what(
     terms = grant_form_of(form)
     found = terms.granted(1_000)
 
-    assert not terms.has_mistakes
+    assert not terms.has_errors
     assert (None if found is None else (found.until, found.uses, found.when)) == granted
 
 
@@ -97,5 +97,5 @@ def test_a_grant_says_until_when_how_often_and_for_what(
 )
 def test_a_grant_that_says_too_little_or_nonsense_is_asked_again(form: dict[str, str]) -> None:
     """Nobody grants by mistake more than they wrote."""
-    assert grant_form_of(form).has_mistakes
+    assert grant_form_of(form).has_errors
     assert grant_form_of(form) != GrantFormPart()

@@ -15,7 +15,7 @@ from gatepost.policy.approvals.service import ApprovalService
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.redaction import Redaction
 
 WITHIN_S = 10
@@ -32,11 +32,11 @@ class Counted(ApprovalService):
 
 
 class ApprovalStore:
-    """One store, and a process that looks at it; other processes have no relay in common."""
+    """One store, and a process that looks at it; other processes have no shared store in common."""
 
     def __init__(self) -> None:
-        self.records, self.relay = MemoryRecords(), MemoryRelay()
-        herald = ApprovalNotifier(self.relay)
+        self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
+        herald = ApprovalNotifier(self.shared_store)
         self.service = Counted(self.records, KeyRing.ephemeral(), Redaction(), herald)
         self.scripts = ScriptApprovals(self.records.of("acme").entries(SUBJECT))
 
@@ -58,27 +58,27 @@ async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
 
 
 async def test_a_change_at_another_replica_arrives(store: ApprovalStore) -> None:
-    """The relay may lose its message, or not reach us: we look anyway."""
-    live = LiveInbox(store.service, store.relay, poll_s=0.01)
+    """The shared store may lose its message, or not reach us: we look anyway."""
+    live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
         await store.submit("report")
         assert await told(pages) == ["report.star"]
 
 
-async def test_a_word_of_the_relay_wakes_at_once(store: ApprovalStore) -> None:
+async def test_a_message_wakes_the_page_at_once(store: ApprovalStore) -> None:
     """Without waiting for the next look."""
-    live = LiveInbox(store.service, store.relay, poll_s=3_600)
+    live = LiveInbox(store.service, store.shared_store, poll_s=3_600)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
         await store.submit("report")
-        await store.relay.of("acme").publish("approvals", b"1")
+        await store.shared_store.of("acme").publish("approvals", b"1")
         assert await told(pages) == ["report.star"]
 
 
 async def test_many_pages_are_one_look(store: ApprovalStore) -> None:
     """However many people have the page open, the store is asked once."""
-    live = LiveInbox(store.service, store.relay, poll_s=3_600)
+    live = LiveInbox(store.service, store.shared_store, poll_s=3_600)
     pages = [live.watch("acme") for _ in range(50)]
     assert [await told(one) for one in pages] == [[]] * 50
     assert store.service.looks == 1
@@ -89,7 +89,7 @@ async def test_many_pages_are_one_look(store: ApprovalStore) -> None:
 
 async def test_tenants_hear_of_their_own_only(store: ApprovalStore) -> None:
     """What waits for one tenant wakes nobody of another."""
-    live = LiveInbox(store.service, store.relay, poll_s=0.01)
+    live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as ours, aclosing(live.watch("globex")) as theirs:
         assert (await told(ours), await told(theirs)) == ([], [])
         await store.submit("report")
@@ -99,7 +99,7 @@ async def test_tenants_hear_of_their_own_only(store: ApprovalStore) -> None:
 
 async def test_an_outage_is_told_and_its_end_too(store: ApprovalStore) -> None:
     """A page does not go on showing what may be long over."""
-    live = LiveInbox(store.service, store.relay, poll_s=0.01)
+    live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
         entries = store.records.of

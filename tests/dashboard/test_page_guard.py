@@ -300,7 +300,7 @@ def test_roles_open_pages(shared: DashboardServer, who: str, statuses: list[int]
 
 
 def test_the_tenant_is_the_sessions(shared: DashboardServer) -> None:
-    """Nothing that a visitor sends chooses another one."""
+    """Nothing that a user sends chooses another one."""
     with shared.guest("bob") as guest:
         seen = guest.get("/test/echo?tenant=acme", x_octopus_tenant_id="acme", x_tenant="acme").text
 

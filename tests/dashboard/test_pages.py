@@ -84,7 +84,7 @@ HOSTILE = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
 def test_nothing_that_a_stranger_wrote_becomes_markup(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
-    """Names and values of arguments, reasons, and what a visitor searches for."""
+    """Names and values of arguments, reasons, and what a user searches for."""
     request = billing.asks("refund", {"customer": HOSTILE, "amount": 5, "reason": HOSTILE})
     assert decide(dave, request, "reject", reason=HOSTILE) == 303
     pages = [

@@ -18,7 +18,7 @@ from gatepost.audit import refusals
 from gatepost.cli import erasure
 from gatepost.cli.serve import listening
 from gatepost.cli.stores import OpenStores
-from gatepost.config.limits import NamedToolAllowance
+from gatepost.config.limits import NamedToolLimitSettings
 from gatepost.config.settings import Config, LimitsSettings, StorageSettings
 from gatepost.policy.revocation.orders import revocation
 from gatepost.runtime.process_reports import ProcessReporter
@@ -34,7 +34,7 @@ WITHIN_S = 30
 LIMITS = LimitsSettings(
     requests_per_second=1_000,
     burst=1_000,
-    tools={"whoami": NamedToolAllowance(requests_per_second=0.001, burst=2)},
+    tools={"whoami": NamedToolLimitSettings(requests_per_second=0.001, burst=2)},
 )
 PROCESSES = "Each process counts its own limits"
 
@@ -182,8 +182,10 @@ def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: HttpBrowser) -> None:
     billing.call("find_customer", {"name": "x"}, "alice")
     pair.shows(dave, "/tools", "Alice Archer")
     now = time.time()
-    reach = RevocationRecord(id="", subject="alice", created_at=now, created_by="test")
-    cut = revocation(reach, now=now, leeway_s=0.0, longest_s=3_600.0, kept_s=3_600.0, block_s=0.0)
+    address_policy = RevocationRecord(id="", subject="alice", created_at=now, created_by="test")
+    cut = revocation(
+        address_policy, now=now, leeway_s=0.0, longest_s=3_600.0, kept_s=3_600.0, block_s=0.0
+    )
     pair.run(billing.server.services.records.revocations.put(cut))
     pair.hides(dave, "/tools", "Alice Archer")
 
@@ -201,7 +203,7 @@ def test_who_is_erased_was_never_seen(pair: Pair, dave: HttpBrowser) -> None:
     billing.call("find_customer", {"name": "x"}, "carol")
     pair.shows(dave, "/tools", "Carol Chen")
     services, keyring = billing.server.services, billing.server.gatepost.keyring
-    stores = OpenStores(services.records, services.relay, keyring, services.audit_writer)
+    stores = OpenStores(services.records, services.shared_store, keyring, services.audit_writer)
     whom = erasure.ErasedPerson("acme", billing.server.gatepost.config.issuers[0].issuer, "carol")
     assert pair.run(erasure.forgotten(whom, yes=True, reason="", stores=stores))
 

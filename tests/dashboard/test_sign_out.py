@@ -1,4 +1,4 @@
-"""Signing out at the issuer too, and what a visitor is told when the issuer refuses this server."""
+"""Signing out at the issuer too, and what a user is told when the issuer refuses this server."""
 
 import json
 import re

@@ -269,7 +269,7 @@ def test_made_up_codes_are_not_asked_about_without_end(tmp_path: Path) -> None:
 
 
 def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
-    """The visitor is told that it is not their doing, and it is not asked again and again."""
+    """The user is told that it is not their doing, and it is not asked again and again."""
     client = DashboardClient(client_id="x", client_secret=f"file:{__file__}")
     away = Issuer(
         issuer=f"http://127.0.0.1:{free_port()}/dev-as",

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.dashboard.tools import standing
+from gatepost.dashboard.tools import access
 from gatepost.policy.approvals.rules import plan_of
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.pack import Pack
@@ -87,7 +87,7 @@ def test_a_caller_is_judged_as_a_call_would_be(name: str) -> None:
     registry = Registry(pack.offers, obtainable=frozenset({"vault:open"}))
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
     caller = a_caller(**{"scopes": frozenset({"base"}), **known})
-    found = standing(registry.tools[tool], caller, runner, {}, baseline=frozenset({"base"}))
+    found = access(registry.tools[tool], caller, runner, {}, baseline=frozenset({"base"}))
 
     assert (found.level, found.sentence) == (level, sentence)
 
@@ -119,7 +119,7 @@ def test_a_machine_whose_calls_nobody_approves_is_told_so(
     plan = plan_of(asked, registry.tools.values())
     caller = a_caller(scopes=frozenset({"vault:read", "vault:open"}), **known)
 
-    assert standing(registry.tools["peek"], caller, runner, plan).level == level
+    assert access(registry.tools["peek"], caller, runner, plan).level == level
 
 
 async def test_an_agent_without_the_capability_is_told_so() -> None:
@@ -131,7 +131,7 @@ async def test_an_agent_without_the_capability_is_told_so() -> None:
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
     caller = a_caller(client_id="agent")
     await registry.ready(caller)
-    found = standing(tool, caller, runner, {})
+    found = access(tool, caller, runner, {})
 
     assert found.level == "may_not"
     assert found.sentence == f"The agent of this client lacks the capability {crm.capability}."

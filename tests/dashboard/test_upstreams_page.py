@@ -113,7 +113,7 @@ def test_only_the_changes_that_the_visitor_saw_are_accepted(dashboard: Dashboard
 def test_what_a_refresh_brings_meanwhile_is_not_accepted(
     dashboard: DashboardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by the button for one change, nor by the one for all that the visitor saw."""
+    """Neither by the button for one change, nor by the one for all that the user saw."""
     server = added(dashboard, "racing")
     upstreams = dashboard.services.upstreams.services
     store, catalogues = upstreams.store.catalogues, upstreams.administration._catalogues

@@ -10,7 +10,7 @@ from gatepost.config.settings import Config, StorageSettings
 from gatepost.dashboard.page_guard import GuardedPage
 from gatepost.dashboard.security_headers import SecurityHeaders
 from gatepost.http.checks import HeadChecks
-from gatepost.runtime.services import opened
+from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.config import DashboardClient, Issuer
 from gatepost_authz.middleware import BearerMiddleware

@@ -19,7 +19,7 @@ from gatepost.policy.approvals.rules import plan_of
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.workspace import Workspaces
 from tests.architecture.source import ROOT
-from tests.support.asking_tools import accept, ask_again, go_on, questions, said
+from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient, a_caller
 
 PAGE = (ROOT / "examples/README.md").read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ async def test_a_pack_asks_before_it_deletes(client: EndpointClient) -> None:
     declined = await go_on(client, "clear_expenses", asked, {"question-1": {"action": "decline"}})
     done = await go_on(client, "clear_expenses", asked, {"question-1": accept(sure=True)})
 
-    assert questions(asked)["question-1"]["params"]["message"] == "Delete 1 receipts?"
+    assert input_requests_of(asked)["question-1"]["params"]["message"] == "Delete 1 receipts?"
     assert said(declined) == "Nothing was deleted."
     assert said(done) == "Deleted 1 receipts."
 

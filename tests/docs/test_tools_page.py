@@ -16,8 +16,8 @@ from gatepost.tools.pack import Pack, ToolOptions
 from gatepost.tools.resource import ResourceOptions
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
-from tests.support.asking_tools import accept, ask_again, go_on, questions, said
 from tests.support.cases import each
+from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient, TaskClient, a_caller
 from tests.support.endpoint_streams import listening
 
@@ -194,7 +194,7 @@ async def test_the_example_that_asks_works() -> None:
 
     assert said(declined) == "Nothing was deleted."
     assert said(done) == "Deleted 2 drafts."
-    assert questions(again)["question-1"]["params"]["message"] == "Delete 0 drafts?"
+    assert input_requests_of(again)["question-1"]["params"]["message"] == "Delete 0 drafts?"
 
 
 async def test_the_examples_that_take_long_work() -> None:

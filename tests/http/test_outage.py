@@ -8,10 +8,10 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.request import IDEMPOTENCY_KEY
-from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.valkey import channels
 from tests.http.wire import Front, ask
 from tests.support.endpoint import EndpointClient, Response, message
@@ -48,10 +48,10 @@ async def records(migrated_postgres: str, postgres_server: Postgres) -> AsyncIte
 
 
 @pytest.fixture
-async def relay(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Relay]:
-    """A relay that nobody answers at, which is not waited for as long as in production."""
+async def shared_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SharedStore]:
+    """A shared store that nobody answers at, which is not waited for as long as in production."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
-    opened = await open_relay(f"redis://:{POSTGRES_PASSWORD}@127.0.0.1:1/0")
+    opened = await open_shared_store(f"redis://:{POSTGRES_PASSWORD}@127.0.0.1:1/0")
     yield opened
     await opened.aclose()
 
@@ -78,9 +78,11 @@ async def test_a_modern_request_is_503_with_its_id(records: Records) -> None:
     assert told(response) == {"jsonrpc": "2.0", "id": 7, "error": ERROR}
 
 
-async def test_what_needs_no_store_is_served_all_the_same(records: Records, relay: Relay) -> None:
+async def test_what_needs_no_store_is_served_all_the_same(
+    records: Records, shared_store: SharedStore
+) -> None:
     """An outage is no more than it has to be."""
-    client = EndpointClient(TOOLS, records=records, relay=relay)
+    client = EndpointClient(TOOLS, records=records, shared_store=shared_store)
 
     assert (await client.call("count")).status == 200
 
@@ -113,9 +115,11 @@ async def test_a_session_is_not_lost_by_an_outage(
 
 
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
-async def test_a_started_stream_ends_with_the_error(relay: Relay, modern: bool) -> None:
+async def test_a_started_stream_ends_with_the_error(
+    shared_store: SharedStore, modern: bool
+) -> None:
     """Its status is sent; the last message says what happened."""
-    client = EndpointClient(TOOLS, relay=relay)
+    client = EndpointClient(TOOLS, shared_store=shared_store)
     asked = {"name": "announce", "_meta": {"progressToken": 1}}
     if modern:
         response = await client.ask("tools/call", asked, meta={"progressToken": 1})

@@ -110,7 +110,7 @@ def read(connection: socket.socket) -> bytes:
     return piece
 
 
-def is_cut(connection: socket.socket) -> bool:
+def is_refused(connection: socket.socket) -> bool:
     """Whether the rest of an answer never comes."""
     try:
         return len(body(connection)) < len(LARGE)
@@ -136,7 +136,7 @@ def test_what_one_caller_leaves_unread_is_bounded(
         eventually(lambda: len(server.server.server_state.connections) <= 2, within=WITHIN_S)
 
         assert unread.total <= 10 * MEGABYTE
-        assert is_cut(connections[0])
+        assert is_refused(connections[0])
         if path != b"/stream":
             assert body(connections[-1]) == LARGE
     told = [record for record in caplog.records if record.msg == "unread_answer_dropped"]
@@ -177,7 +177,7 @@ def test_a_client_that_hardly_reads_is_cut_off(
         eventually(lambda: len(app.asked) == 6, within=WITHIN_S)
         eventually(are_lost, within=WITHIN_S)
         assert server.server.config.unread.total == 0
-        assert all(is_cut(connection) for connection in silent)
+        assert all(is_refused(connection) for connection in silent)
 
 
 def test_a_client_that_reads_slowly_and_steadily_gets_all(

@@ -124,7 +124,7 @@ async def test_cx_04_what_is_over_leaves_nobody_listening(replicas: EndpointPair
     """However a request ended, its process hears no more for it."""
     live = await begun(replicas)
     assert await runs(live)
-    followers = vars(replicas.one.relay.of("acme"))["_followers"]
+    followers = vars(replicas.one.shared_store.of("acme"))["_followers"]
     assert followers != {}
 
     await replicas.cancel(replicas.two, 7)
@@ -160,7 +160,7 @@ async def test_s_08_a_dropped_connection_is_no_cancellation(version: str, report
     assert Signal.ended.is_set()
 
 
-async def test_a_request_goes_on_where_the_relay_is_gone(
+async def test_a_request_continues_without_the_shared_store(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot hear of other processes then; its own still reaches it."""
@@ -168,9 +168,9 @@ async def test_a_request_goes_on_where_the_relay_is_gone(
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable
 
-    relay = replicas.one.relay.of("acme")
+    shared_store = replicas.one.shared_store.of("acme")
     for name in ("follow", "publish", "append", "take", "put", "read"):
-        monkeypatch.setattr(relay, name, fails)
+        monkeypatch.setattr(shared_store, name, fails)
     live = await begun(replicas, report=True)
     assert await runs(live)
 

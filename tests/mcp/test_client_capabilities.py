@@ -8,7 +8,16 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.tools.client import NOBODY, ProtocolError
 from tests.mcp import fixture_questions as fixture
-from tests.support.asking_tools import ROUNDS, YES, Ok, accept, ask_again, go_on, questions, said
+from tests.support.client_requests import (
+    ROUNDS,
+    YES,
+    Ok,
+    accept,
+    ask_again,
+    go_on,
+    input_requests_of,
+    said,
+)
 from tests.support.endpoint import EndpointClient
 
 odd = Pack("odd")
@@ -109,7 +118,7 @@ async def test_m_04_a_tool_can_look_before_it_asks(
 ) -> None:
     """And ask what the client of this very request can answer."""
     tool = "test_input_required_result_capabilities"
-    asked = questions(await ask_again(client, tool, capabilities=declared))
+    asked = input_requests_of(await ask_again(client, tool, capabilities=declared))
 
     assert {name: request["method"] for name, request in asked.items()} == {key: method}
 
@@ -122,7 +131,9 @@ async def test_x_02_an_extension_that_only_the_client_has_changes_nothing(
     only = {"extensions": {"com.example/odd": {"x": 1}}}
     both = {**only, "elicitation": {}}
 
-    assert list(questions(await ask_again(client, "purge", capabilities=both))) == ["confirm"]
+    assert list(input_requests_of(await ask_again(client, "purge", capabilities=both))) == [
+        "confirm"
+    ]
     assert (await ask_again(client, "purge", capabilities=only)).error == (400, -32021)
 
 
@@ -144,7 +155,7 @@ async def test_x_03_an_extensions_result_goes_to_nobody_who_did_not_declare_it(
     for extensions in ({"com.example/odd": {}}, {"io.modelcontextprotocol/tasks": None}, None):
         declared = {"elicitation": {}, "extensions": extensions}
         response = await ask_again(client, "purge", capabilities=declared)
-        assert list(questions(response)) == ["confirm"]
+        assert list(input_requests_of(response)) == ["confirm"]
 
 
 @pytest.mark.requirement("J-18", "J-19")

@@ -8,8 +8,8 @@ from gatepost import CallContext, Pack, UrlElicitation
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import InputRequest, MissingCapability
 from tests.mcp import fixture_questions as fixture
-from tests.support.asking_tools import Trip, accept, ask_again, go_on, questions, said
 from tests.support.cases import each
+from tests.support.client_requests import Trip, accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient, a_caller
 
 pack = Pack("people")
@@ -70,7 +70,7 @@ async def test_e_01_only_a_declared_mode_is_asked(
 @pytest.mark.requirement("E-02")
 async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) -> None:
     """What the author's type says, in the words that every client can show."""
-    asked = questions(await ask_again(client, "plan"))["trip"]
+    asked = input_requests_of(await ask_again(client, "plan"))["trip"]
 
     assert asked["method"] == "elicitation/create"
     assert asked["params"] == {
@@ -111,7 +111,7 @@ async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) 
 @pytest.mark.requirement("E-05")
 async def test_e_05_a_page_is_a_message_and_an_address(client: EndpointClient) -> None:
     """Without the id that 2025-11-25 had."""
-    asked = questions(await ask_again(client, "connect"))["link"]["params"]
+    asked = input_requests_of(await ask_again(client, "connect"))["link"]["params"]
 
     assert asked == {"mode": "url", "message": "Link your account", "url": PAGE}
 
@@ -162,7 +162,7 @@ async def test_e_08_e_14_what_was_done_on_a_page_counts_for_its_own_caller(
     first = await ask_again(client, "connect")
     LINKED.add(a_caller(subject="bob").principal_key)
     second = await go_on(client, "connect", first, {"link": {"action": "accept"}})
-    assert list(questions(second)) == ["again"]
+    assert list(input_requests_of(second)) == ["again"]
 
     LINKED.add(client.caller.principal_key)
     third = await go_on(client, "connect", second, {"again": {"action": "accept"}})
@@ -244,7 +244,7 @@ async def test_e_13_what_does_not_fit_is_asked_again(client: EndpointClient, con
     first = await ask_again(client, "plan")
     second = await go_on(client, "plan", first, {"trip": accept(**content)})
 
-    assert list(questions(second)) == ["trip"]
+    assert list(input_requests_of(second)) == ["trip"]
 
 
 @pytest.mark.requirement("E-13")

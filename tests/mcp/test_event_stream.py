@@ -84,20 +84,20 @@ async def test_a_client_that_reads_nothing_costs_one_message_and_is_cut_off(prot
             deaf.sendall(listen())
             await until(lambda: len(client.streams) == 1)
             (stream,) = client.streams
-            feed = client.feed.of("acme")
+            pubsub = client.pubsub.of("acme")
             changes = 0
             while stream._idle and changes < MOST_CHANGES:  # type: ignore[attr-defined]
-                await feed.listed("tools")
+                await pubsub.listed("tools")
                 await asyncio.sleep(0)
                 changes += 1
             assert changes < MOST_CHANGES
             for _ in range(1000):
-                await feed.listed("tools")
+                await pubsub.listed("tools")
             await asyncio.sleep(0)
 
             assert len(stream._new) == 1  # type: ignore[attr-defined]
             await until(lambda: len(client.streams) == 0)
-            assert client.feed.tenants == ()
+            assert client.pubsub.tenants == ()
 
 
 @pytest.mark.requirement("SU-09", "T-11")

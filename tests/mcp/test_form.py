@@ -11,8 +11,8 @@ from gatepost import Elicitation
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
 from tests.mcp import fixture_questions as fixture
-from tests.support.asking_tools import Trip
 from tests.support.cases import each
+from tests.support.client_requests import Trip
 
 
 @dataclass

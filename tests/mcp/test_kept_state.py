@@ -4,7 +4,7 @@ import pytest
 
 from gatepost import CallContext, Elicitation, Pack
 from gatepost.tools.client import MOST_KEPT_BYTES, InputNeeded, all_needed
-from tests.support.asking_tools import accept, ask_again, go_on, questions, said
+from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient
 
 PACK = Pack("kept")
@@ -28,8 +28,8 @@ async def test_each_run_gets_what_the_one_before_kept() -> None:
     second = await go_on(client, "keep", first, {"first": accept(ok=True)})
     third = await go_on(client, "keep", second, {"second": accept(ok=True)})
 
-    assert [*questions(first)] == ["first"]
-    assert [*questions(second)] == ["second"]
+    assert [*input_requests_of(first)] == ["first"]
+    assert [*input_requests_of(second)] == ["second"]
     assert SECRET not in first.body.decode() + second.body.decode()
     assert said(third) == "after 2 runs"
 
@@ -41,7 +41,7 @@ async def test_a_call_without_a_state_begins_with_nothing() -> None:
         last = await go_on(
             client, "keep", first, {"first": accept(ok=True), "second": accept(ok=True)}
         )
-        assert [*questions(last)] == ["second"]
+        assert [*input_requests_of(last)] == ["second"]
 
 
 async def test_a_state_is_bounded() -> None:
@@ -50,7 +50,7 @@ async def test_a_state_is_bounded() -> None:
     fits = await ask_again(client, "keep", {"size": MOST_KEPT_BYTES // 2})
     large = await ask_again(client, "keep", {"size": MOST_KEPT_BYTES})
 
-    assert questions(fits)
+    assert input_requests_of(fits)
     assert large.json["result"]["isError"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.secrets.keyring import KeyRing, create, rotate
-from tests.support.asking_tools import ROUNDS, YES, ask_again, go_on, said
+from tests.support.client_requests import ROUNDS, YES, ask_again, go_on, said
 from tests.support.endpoint import EndpointClient
 
 listed = Pack("listed")

@@ -33,7 +33,7 @@ def client() -> EndpointClient:
 
 async def changed(client: EndpointClient, tenant: str = "acme") -> None:
     """Announce that the list of tools changed."""
-    await client.feed.of(tenant).listed("tools")
+    await client.pubsub.of(tenant).listed("tools")
 
 
 @pytest.mark.requirement("SU-01", "T-09", "X-04")
@@ -136,11 +136,11 @@ async def test_su_05_nothing_outside_the_filter_is_told(client: EndpointClient) 
     """Other lists, documents and tasks change, and the next message is the one asked for."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
-        feed = client.feed.of("acme")
-        await feed.listed("prompts")
-        await feed.listed("resources")
-        await feed.updated("test://document")
-        await feed.moved("task")
+        pubsub = client.pubsub.of("acme")
+        await pubsub.listed("prompts")
+        await pubsub.listed("resources")
+        await pubsub.updated("test://document")
+        await pubsub.moved("task")
         await changed(client)
 
         assert (await stream.next())["method"] == "notifications/tools/list_changed"

@@ -33,12 +33,12 @@ async def test_su_09_who_hangs_up_leaves_nothing_behind(client: EndpointClient) 
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
         held = [weakref.ref(one) for one in client.streams]
-        assert client.feed.tenants == ("acme",)
+        assert client.pubsub.tenants == ("acme",)
     gc.collect()
 
     assert [one() for one in held] == [None]
-    assert (len(client.streams), client.feed.tenants) == (0, ())
-    assert client.relay.of("acme")._followers == {}  # type: ignore[attr-defined]
+    assert (len(client.streams), client.pubsub.tenants) == (0, ())
+    assert client.shared_store.of("acme")._followers == {}  # type: ignore[attr-defined]
 
 
 @pytest.mark.requirement("SU-10")
@@ -71,7 +71,7 @@ async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, told: 
         await stream.acknowledged()
         client.clock.now = client.caller.expires_at + 1.0
         if told:
-            await client.feed.of("acme").listed("tools")
+            await client.pubsub.of("acme").listed("tools")
         else:
             for _ in range(client.streams.steps):
                 client.streams.look()
@@ -95,7 +95,7 @@ async def test_su_10_a_stream_ends_when_its_caller_loses_what_the_token_gave(
         client.streams.end(lambda caller: caller.tenant_id == "globex")
 
         assert "result" in await theirs.next()
-        await client.feed.of("acme").listed("tools")
+        await client.pubsub.of("acme").listed("tools")
         assert "method" in await ours.next()
 
 
@@ -106,7 +106,7 @@ async def test_su_10_a_client_that_does_not_read_is_told_once(client: EndpointCl
         await stream.acknowledged()
         stream.reading.clear()
         for _ in range(1000):
-            await client.feed.of("acme").listed("tools")
+            await client.pubsub.of("acme").listed("tools")
             await asyncio.sleep(0)
         stream.reading.set()
         for _ in range(2):
@@ -125,12 +125,12 @@ async def test_su_10_a_client_that_does_not_read_is_not_waited_for_at_the_end(
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
         stream.reading.clear()
-        await client.feed.of("acme").listed("tools")
+        await client.pubsub.of("acme").listed("tools")
         await until(lambda: not stream.is_waiting)
         client.streams.close()
         await until(lambda: len(client.streams) == 0)
 
-        assert client.feed.tenants == ()
+        assert client.pubsub.tenants == ()
 
 
 async def until(condition: Any) -> None:
@@ -207,6 +207,6 @@ async def test_a_sign_of_life_is_no_message(client: EndpointClient) -> None:
         for held in client.streams:
             held.beat()
         assert await stream.frame() == COMMENT
-        await client.feed.of("acme").listed("tools")
+        await client.pubsub.of("acme").listed("tools")
 
         assert "method" in await stream.next()

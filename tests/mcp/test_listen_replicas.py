@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.mcp.change_notifications import ChangeFeed, ChangeNotification, ChangeSubscription
+from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub, ChangeSubscription
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import MemoryRelay, Subscription
+from gatepost.storage.shared_store import MemorySharedStore, Subscription
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_streams import listening
 
@@ -20,8 +20,8 @@ TENANTS = ["acme", "globex", "initech"]
 LISTS = ["tools", "prompts", "resources"]
 
 
-class CountedRelay(MemoryRelay):
-    """A relay that counts who follows, and refuses when told to."""
+class CountedRelay(MemorySharedStore):
+    """A shared store that counts who follows, and refuses when told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,30 +35,30 @@ class CountedRelay(MemoryRelay):
 class CountedTenant:
     """One tenant's part of it."""
 
-    def __init__(self, counted: CountedRelay, relay: Any) -> None:
-        self._counted, self._relay = counted, relay
+    def __init__(self, counted: CountedRelay, shared_store: Any) -> None:
+        self._counted, self._shared_store = counted, shared_store
 
     async def follow(self, topic: str, deliver: Any) -> Subscription:
         await asyncio.sleep(0)
         if self._counted.down:
             raise StoreUnavailable
         self._counted.follows += 1
-        following: Subscription = await self._relay.follow(topic, deliver)
+        following: Subscription = await self._shared_store.follow(topic, deliver)
         return following
 
     async def publish(self, topic: str, message: bytes) -> None:
-        await self._relay.publish(topic, message)
+        await self._shared_store.publish(topic, message)
 
 
 @pytest.mark.requirement("SU-10", "TL-16")
 async def test_su_10_a_change_reaches_the_streams_of_every_process() -> None:
     """Announced at one, told at both, once."""
-    relay = MemoryRelay()
-    one, two = EndpointClient(relay=relay), EndpointClient(relay=relay)
+    shared_store = MemorySharedStore()
+    one, two = EndpointClient(shared_store=shared_store), EndpointClient(shared_store=shared_store)
     async with listening(one, TOOLS) as here, listening(two, TOOLS) as there:
         await here.acknowledged()
         await there.acknowledged()
-        await two.feed.of("acme").listed("tools")
+        await two.pubsub.of("acme").listed("tools")
 
         for stream in (here, there):
             assert (await stream.next())["method"] == "notifications/tools/list_changed"
@@ -68,60 +68,63 @@ async def test_su_10_a_change_reaches_the_streams_of_every_process() -> None:
 
 @pytest.mark.requirement("SU-10")
 async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> None:
-    """Opened at the same moment or later, a hundred streams are one subscription at the relay."""
-    relay = CountedRelay()
-    feed = ChangeFeed(relay)
+    """
+    Opened at the same moment or later, a hundred streams are one subscription at the shared store.
+    """
+    shared_store = CountedRelay()
+    pubsub = ChangePubSub(shared_store)
     heard: list[ChangeNotification] = []
-    first = await asyncio.gather(*(feed.follow("acme", heard.append) for _ in range(50)))
-    later = [await feed.follow("acme", heard.append) for _ in range(50)]
-    await feed.of("acme").listed("tools")
+    first = await asyncio.gather(*(pubsub.follow("acme", heard.append) for _ in range(50)))
+    later = [await pubsub.follow("acme", heard.append) for _ in range(50)]
+    await pubsub.of("acme").listed("tools")
 
-    assert (relay.follows, len(heard)) == (1, 100)
+    assert (shared_store.follows, len(heard)) == (1, 100)
     for interest in (*first, *later):
         interest.end()
         interest.end()
-    await feed.aclose()
-    assert MemoryRelay.of(relay, "acme")._followers == {}
-    assert feed.tenants == ()
+    await pubsub.aclose()
+    assert MemorySharedStore.of(shared_store, "acme")._followers == {}
+    assert pubsub.tenants == ()
 
 
 @pytest.mark.requirement("SU-10")
-async def test_su_10_a_relay_that_fails_leaves_nothing_behind() -> None:
+async def test_su_10_a_shared_store_that_fails_leaves_nothing_behind() -> None:
     """Nobody is counted as following, and the next one begins anew."""
-    relay = CountedRelay()
-    feed = ChangeFeed(relay)
-    relay.down = True
+    shared_store = CountedRelay()
+    pubsub = ChangePubSub(shared_store)
+    shared_store.down = True
     failed = await asyncio.gather(
-        *(feed.follow("acme", lambda change: None) for _ in range(3)), return_exceptions=True
+        *(pubsub.follow("acme", lambda change: None) for _ in range(3)),
+        return_exceptions=True,
     )
     assert [type(one) for one in failed] == [StoreUnavailable] * 3
-    assert feed.tenants == ()
+    assert pubsub.tenants == ()
 
-    relay.down = False
-    follow = asyncio.ensure_future(feed.follow("acme", lambda change: None))
+    shared_store.down = False
+    follow = asyncio.ensure_future(pubsub.follow("acme", lambda change: None))
     await asyncio.sleep(0)
     follow.cancel()
     with pytest.raises(asyncio.CancelledError):
         await follow
-    assert feed.tenants == ()
-    (await feed.follow("acme", lambda change: None)).end()
-    await feed.aclose()
-    assert relay.follows == 1
+    assert pubsub.tenants == ()
+    (await pubsub.follow("acme", lambda change: None)).end()
+    await pubsub.aclose()
+    assert shared_store.follows == 1
 
 
 async def test_a_message_of_a_newer_release_is_passed_over() -> None:
     """A kind of change that this release does not know is no change to it."""
-    relay = MemoryRelay()
-    feed = ChangeFeed(relay)
+    shared_store = MemorySharedStore()
+    pubsub = ChangePubSub(shared_store)
     heard: list[ChangeNotification] = []
-    interest = await feed.follow("acme", heard.append)
+    interest = await pubsub.follow("acme", heard.append)
     for message in (b"", b"\xc1", b"\x92\xa5later\xa0"):
-        await relay.of("acme").publish("changes", message)
-    await feed.of("acme").moved("t1")
+        await shared_store.of("acme").publish("changes", message)
+    await pubsub.of("acme").moved("t1")
 
     assert heard == [ChangeNotification("task", "t1")]
     interest.end()
-    await feed.aclose()
+    await pubsub.aclose()
 
 
 @pytest.mark.requirement("SU-10", "SU-05", "SEC-03")
@@ -136,22 +139,22 @@ def test_su_10_tenants_never_hear_of_each_other(streams: Any, told: Any) -> None
     """Whatever is announced where, each stream is told of what its own tenant changed."""
 
     async def run() -> None:
-        relay = MemoryRelay()
-        feeds = [ChangeFeed(relay), ChangeFeed(relay)]
+        shared_store = MemorySharedStore()
+        pubsubs = [ChangePubSub(shared_store), ChangePubSub(shared_store)]
         heard: list[tuple[str, set[str], list[ChangeNotification]]] = []
         interests: list[ChangeSubscription] = []
         for at, (tenant, wanted) in enumerate(streams):
             ears: list[ChangeNotification] = []
-            interests.append(await feeds[at % 2].follow(tenant, ears.append))
+            interests.append(await pubsubs[at % 2].follow(tenant, ears.append))
             heard.append((tenant, wanted, ears))
         for tenant, what, at in told:
-            await feeds[at].of(tenant).listed(what)
+            await pubsubs[at].of(tenant).listed(what)
         for tenant, _, ears in heard:
             assert ears == [ChangeNotification(what) for whose, what, _ in told if whose == tenant]
         for interest in interests:
             interest.end()
-        for feed in feeds:
-            await feed.aclose()
+        for pubsub in pubsubs:
+            await pubsub.aclose()
 
     asyncio.run(run())
 
@@ -166,7 +169,7 @@ async def test_su_10_streams_of_two_tenants_stay_apart(
     async with listening(one, TOOLS) as ours, listening(one, TOOLS, caller=theirs) as other:
         await ours.acknowledged()
         await other.acknowledged()
-        await two.feed.of("globex").listed("tools")
+        await two.pubsub.of("globex").listed("tools")
         assert "method" in await other.next()
         one.streams.close()
 
@@ -175,5 +178,5 @@ async def test_su_10_streams_of_two_tenants_stay_apart(
 
 @pytest.fixture
 def client_pair() -> tuple[EndpointClient, EndpointClient]:
-    relay = MemoryRelay()
-    return EndpointClient(relay=relay), EndpointClient(relay=relay)
+    shared_store = MemorySharedStore()
+    return EndpointClient(shared_store=shared_store), EndpointClient(shared_store=shared_store)

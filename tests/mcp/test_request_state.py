@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import STATE_LASTS_S
-from tests.support.asking_tools import (
+from tests.support.client_requests import (
     FILES,
     INVALID,
     ROUNDS,
@@ -19,7 +19,7 @@ from tests.support.asking_tools import (
     accept,
     ask_again,
     go_on,
-    questions,
+    input_requests_of,
     said,
 )
 from tests.support.endpoint import META, EndpointClient, Response, a_caller
@@ -170,7 +170,7 @@ async def test_m_07_a_yes_counts_for_the_question_that_was_asked(client: Endpoin
 
     second = await go_on(client, "purge", first, YES)
 
-    assert questions(second)["confirm"]["params"]["message"] == "Delete 300 rows of t?"
+    assert input_requests_of(second)["confirm"]["params"]["message"] == "Delete 300 rows of t?"
     assert RUNS == ["started"]
 
 
@@ -183,7 +183,7 @@ async def test_m_08_a_state_that_comes_back_twice_gives_nothing_more(
     answers = {"question-1": accept(ok=True)}
     again = [await go_on(client, "ask_twice", first, answers) for _ in range(2)]
 
-    assert [list(questions(response)) for response in again] == [["question-2"]] * 2
+    assert [list(input_requests_of(response)) for response in again] == [["question-2"]] * 2
 
 
 @pytest.mark.requirement("M-09")

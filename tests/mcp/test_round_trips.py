@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import MOST_RESPONSES, MOST_ROUNDS
 from tests.mcp import fixture_questions as fixture
-from tests.support.asking_tools import (
+from tests.support.client_requests import (
     FILES,
     INVALID,
     ROOTS,
@@ -22,7 +22,7 @@ from tests.support.asking_tools import (
     accept,
     ask_again,
     go_on,
-    questions,
+    input_requests_of,
     said,
 )
 from tests.support.endpoint import META, EndpointClient, Response
@@ -68,7 +68,7 @@ async def test_m_01_prompts_and_resources_ask_too(client: EndpointClient) -> Non
     read = {"uri": "note://today"}
     first = await client.ask("prompts/get", prompt, meta=declared)
     second = await client.ask("resources/read", read, meta=declared, mcp_name="note://today")
-    assert [*questions(first), *questions(second)] == ["user_context", "please"]
+    assert [*input_requests_of(first), *input_requests_of(second)] == ["user_context", "please"]
 
     answers = {"user_context": accept(context="Latin"), "please": accept(ok=True)}
     prompt |= {"inputResponses": answers, "requestState": first.json["result"]["requestState"]}
@@ -86,7 +86,7 @@ async def test_m_02_a_question_is_the_answer_and_its_answer_goes_on(client: Endp
     """The tool ends at its question; called again with the answer, it gets past it."""
     first = await ask_again(client, "purge")
 
-    assert questions(first) == {
+    assert input_requests_of(first) == {
         "confirm": {
             "method": "elicitation/create",
             "params": {
@@ -109,7 +109,7 @@ async def test_m_02_a_question_is_the_answer_and_its_answer_goes_on(client: Endp
 @pytest.mark.requirement("M-03")
 async def test_m_03_only_three_kinds_of_questions_go_out(client: EndpointClient) -> None:
     """By keys, and without what makes a message a request."""
-    asked = questions(await ask_again(client, "test_input_required_result_multiple_inputs"))
+    asked = input_requests_of(await ask_again(client, "test_input_required_result_multiple_inputs"))
 
     assert {request["method"] for request in asked.values()} == {
         "elicitation/create",
@@ -142,8 +142,8 @@ async def test_m_10_a_tool_may_ask_again_and_again(client: EndpointClient) -> No
     second = await go_on(client, "ask_twice", first, {"question-1": accept(ok=True)})
     third = await go_on(client, "ask_twice", second, {"question-2": accept(ok=False)})
 
-    assert list(questions(first)) == ["question-1"]
-    assert list(questions(second)) == ["question-2"]
+    assert list(input_requests_of(first)) == ["question-1"]
+    assert list(input_requests_of(second)) == ["question-2"]
     states = {response.json["result"]["requestState"] for response in (first, second)}
     assert len(states) == 2
     assert said(third) == "ok=True ok=False"
@@ -171,7 +171,7 @@ async def test_m_11_missing_and_unknown_answers_are_no_error(client: EndpointCli
     second = await go_on(client, "purge", first, unknown)
     alone = await ask_again(client, "purge", inputResponses={**unknown, **YES})
 
-    assert list(questions(first)) == list(questions(second)) == ["confirm"]
+    assert list(input_requests_of(first)) == list(input_requests_of(second)) == ["confirm"]
     assert said(await go_on(client, "purge", second, {**unknown, **YES})) == "accept ok=True"
     assert said(alone) == "accept ok=True"
 
@@ -210,7 +210,7 @@ async def test_m_11_an_answer_that_does_not_fit_is_asked_for_again(client: Endpo
     first = await ask_again(client, "purge")
     second = await go_on(client, "purge", first, {"confirm": accept(ok="perhaps")})
 
-    assert list(questions(second)) == ["confirm"]
+    assert list(input_requests_of(second)) == ["confirm"]
     assert said(await go_on(client, "purge", second, YES)) == "accept ok=True"
 
 
@@ -218,7 +218,7 @@ async def test_questions_of_several_tasks_are_asked_at_once(client: EndpointClie
     """A tool may ask from tasks of its own."""
     first = await ask_again(client, "ask_in_tasks")
 
-    assert set(questions(first)) == {"one", "two"}
+    assert set(input_requests_of(first)) == {"one", "two"}
     answers = {"one": accept(ok=True), "two": {"action": "decline"}}
     assert said(await go_on(client, "ask_in_tasks", first, answers)) == "accept decline"
 
@@ -240,7 +240,7 @@ async def test_several_kinds_of_questions_go_out_at_once(client: EndpointClient)
     """And their answers come back at once."""
     tool = "test_input_required_result_multiple_inputs"
     first = await ask_again(client, tool)
-    asked = {key: request["method"] for key, request in questions(first).items()}
+    asked = {key: request["method"] for key, request in input_requests_of(first).items()}
     answers = {"user_name": accept(name="Ada"), "greeting": SAMPLED, "client_roots": ROOTS}
 
     assert asked == {
@@ -278,4 +278,4 @@ async def test_m_11_nothing_that_is_sent_breaks_it(
     elif "deleted" in RUNS:
         assert responses["confirm"]["action"] in ("accept", "decline", "cancel")
     else:
-        assert list(questions(response)) == ["confirm"]
+        assert list(input_requests_of(response)) == ["confirm"]

@@ -7,8 +7,8 @@ import pytest
 from gatepost import CallContext, Pack, Sampling
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
-from tests.support.asking_tools import ROOTS, SAMPLED, ask_again, go_on, questions, said
 from tests.support.cases import each
+from tests.support.client_requests import ROOTS, SAMPLED, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient
 
 pack = Pack("models")
@@ -55,7 +55,7 @@ async def test_sa_01_a_model_is_asked_where_it_was_offered(
     for tools, lacks in ((False, plain), (True, with_tools)):
         response = await ask_again(client, "think", {"tools": tools}, capabilities=declared)
         if lacks is None:
-            assert list(questions(response)) == ["k"]
+            assert list(input_requests_of(response)) == ["k"]
         else:
             assert response.json["error"]["data"] == {"requiredCapabilities": lacks}
 
@@ -63,7 +63,7 @@ async def test_sa_01_a_model_is_asked_where_it_was_offered(
 @pytest.mark.requirement("SA-02")
 async def test_sa_02_what_goes_out_has_messages_and_a_limit(client: EndpointClient) -> None:
     """In the schema's words."""
-    asked = questions(await ask_again(client, "think", {"tools": True}))["k"]
+    asked = input_requests_of(await ask_again(client, "think", {"tools": True}))["k"]
 
     assert asked == {
         "method": "sampling/createMessage",
@@ -175,7 +175,7 @@ async def test_ro_01_roots_are_asked_of_who_has_them_and_are_files(client: Endpo
     first = await ask_again(client, "look")
     elsewhere = {"roots": [{"uri": "https://example.com/"}]}
 
-    assert questions(first) == {"k": {"method": "roots/list", "params": {}}}
+    assert input_requests_of(first) == {"k": {"method": "roots/list", "params": {}}}
     assert said(await go_on(client, "look", first, {"k": ROOTS})) == "file:///work=Work"
     assert (await go_on(client, "look", first, {"k": elsewhere})).error == (400, -32602)
     lacking = await ask_again(client, "look", capabilities={"sampling": {}})

@@ -101,7 +101,7 @@ async def test_p_08_each_list_is_announced_to_who_asked_for_it(
     async with listening(client, {f"{what}ListChanged": True}) as stream:
         assert await stream.acknowledged() == {f"{what}ListChanged": True}
         for each in ("tools", "prompts", "resources", what):
-            await client.feed.of("acme").listed(each)
+            await client.pubsub.of("acme").listed(each)
 
         told = (await stream.next())["method"]
         client.streams.close()
@@ -123,7 +123,7 @@ async def test_p_08_sessions_hear_of_lists_too(version: str) -> None:
     replicas = await a_house(version=version).open()
     live = await replicas.get(replicas.one).opened()
 
-    await replicas.two.feed.of("acme").listed("prompts")
+    await replicas.two.pubsub.of("acme").listed("prompts")
 
     assert (await watched(live))["method"] == "notifications/prompts/list_changed"
     live.hang_up()
@@ -138,7 +138,7 @@ async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointC
         honoured = await stream.acknowledged()
         assert honoured == {"resourceSubscriptions": ["notes://mine", "notes://2026/report"]}
         for uri in ("notes://secret", "notes://2025/report", "notes://none", "notes://2026/report"):
-            await client.feed.of("acme").updated(uri)
+            await client.pubsub.of("acme").updated(uri)
 
         told = await stream.next()
         assert told["method"] == "notifications/resources/updated"
@@ -215,8 +215,8 @@ async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
 
     await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
     await asyncio.wait_for(slow.asked.wait(), WITHIN_S)
-    await replicas.two.feed.of("acme").updated("notes://never")
-    await replicas.two.feed.of("acme").updated("notes://mine")
+    await replicas.two.pubsub.of("acme").updated("notes://never")
+    await replicas.two.pubsub.of("acme").updated("notes://mine")
     slow.go.set()
 
     assert (await watched(live))["params"] == {"uri": "notes://mine"}
@@ -236,8 +236,8 @@ async def test_r_10_what_is_unsubscribed_is_not_told(version: str) -> None:
     for uri in ("notes://mine", "notes://never"):
         answered = await ask(replicas, replicas.one, "resources/unsubscribe", uri=uri)
         assert answered.json["result"] == {}
-    await replicas.two.feed.of("acme").updated("notes://mine")
-    await replicas.two.feed.of("acme").updated("notes://2026/report")
+    await replicas.two.pubsub.of("acme").updated("notes://mine")
+    await replicas.two.pubsub.of("acme").updated("notes://2026/report")
 
     assert (await watched(live))["params"] == {"uri": "notes://2026/report"}
     live.hang_up()

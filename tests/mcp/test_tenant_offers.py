@@ -275,15 +275,15 @@ async def test_clients_may_listen_for_lists_that_are_still_empty() -> None:
     wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
     async with listening(client, wanted) as stream:
         assert await stream.acknowledged() == wanted
-        await client.feed.of("globex").listed("tools")
-        await client.feed.of("acme").listed("prompts")
+        await client.pubsub.of("globex").listed("tools")
+        await client.pubsub.of("acme").listed("prompts")
         heard = await stream.next()
 
     assert heard["method"] == "notifications/prompts/list_changed"
 
 
 async def test_word_of_a_changed_list_reaches_the_clients_of_its_tenant_alone() -> None:
-    """`ChangeFeed.of(tenant).listed(...)` is the call that tells them, on every replica."""
+    """`ChangePubSub.of(tenant).listed(...)` is the call that tells them, on every replica."""
     client, _ = two_tenants()
     heard: dict[str, list[str]] = {"acme": [], "globex": []}
     told = asyncio.Event()
@@ -294,11 +294,11 @@ async def test_word_of_a_changed_list_reaches_the_clients_of_its_tenant_alone() 
             if len(heard["acme"]) == 3:
                 told.set()
 
-        await client.feed.follow(tenant, hear)
+        await client.pubsub.follow(tenant, hear)
 
     await follow("acme")
     await follow("globex")
-    changes = client.feed.of("acme")
+    changes = client.pubsub.of("acme")
     for what in ("tools", "prompts", "resources"):
         await changes.listed(what)  # type: ignore[arg-type]
     async with asyncio.timeout(10):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatepost.outbound.request import drafted
+from gatepost.outbound.request import outbound_request
 from gatepost_authz import address_policy
 from gatepost_authz.address_policy import ToolAddressPolicy
 
@@ -11,7 +11,7 @@ URL = "https://mcp.example.com/mcp"
 
 def test_a_checked_url_is_parsed_once() -> None:
     """A call of an upstream goes to the same URL each time."""
-    first, second = (drafted("POST", URL, {"content": b"{}"}) for _ in range(2))
+    first, second = (outbound_request("POST", URL, {"content": b"{}"}) for _ in range(2))
     assert first.parsed is second.parsed
     assert str(first.where) == URL
 
@@ -19,7 +19,7 @@ def test_a_checked_url_is_parsed_once() -> None:
 def test_a_url_with_a_query_is_not_remembered() -> None:
     """A key in a query does not stay in memory."""
     url = f"{URL}?key=secret"
-    first, second = (drafted("GET", url, {}) for _ in range(2))
+    first, second = (outbound_request("GET", url, {}) for _ in range(2))
     assert first.parsed is not second.parsed
 
 

@@ -14,7 +14,7 @@ from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.outbound.conftest import Internet
 
-PATIENCE_S = 20
+ANSWER_S = 20
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -50,9 +50,9 @@ async def says(
 
 
 async def asked(client: OutboundClient) -> OutboundReply:
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(ANSWER_S):
         url: str = client.url  # type: ignore[attr-defined]
-        return await client.of("acme").send("GET", url, timeout_s=PATIENCE_S * 2)
+        return await client.of("acme").send("GET", url, timeout_s=ANSWER_S * 2)
 
 
 INTERIM = {

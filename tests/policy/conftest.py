@@ -26,7 +26,7 @@ from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
-from gatepost.storage.relay import MemoryRelay, Relay
+from gatepost.storage.shared_store import MemorySharedStore, SharedStore
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import (
     NOBODY,
@@ -64,14 +64,14 @@ class IdempotencyDeployment:
         self,
         *,
         records: Records | None = None,
-        relay: Relay | None = None,
+        shared_store: SharedStore | None = None,
         stages: Sequence[Stage] = (),
         limit_s: float = LIMIT_S,
         max_result_bytes: int = 4_000_000,
     ) -> None:
         self.clock = Clock()
         self.records = records or MemoryRecords()
-        self.relay = relay or MemoryRelay()
+        self.shared_store = shared_store or MemorySharedStore()
         self.effects: Counter[str] = Counter()
         self.gate = asyncio.Event()
         self.entered = asyncio.Event()
@@ -118,7 +118,9 @@ class IdempotencyReplica:
     """One process, as far as its runner and what it knows of idempotency keys go."""
 
     def __init__(self, deployment: IdempotencyDeployment, kept_s: float = DAY_S) -> None:
-        self.runs = RunningCalls(deployment.records, deployment.relay, clock=deployment.clock)
+        self.runs = RunningCalls(
+            deployment.records, deployment.shared_store, clock=deployment.clock
+        )
         limit_s, most = deployment.limit_s, deployment.max_result_bytes
         once = IdempotencyStage(self.runs, timeout_s=limit_s, max_result_bytes=most, kept_s=kept_s)
         self.runner = Runner(
@@ -219,12 +221,15 @@ class ApprovalDeployment:
         self,
         *,
         records: Records | None = None,
-        relay: Relay | None = None,
+        shared_store: SharedStore | None = None,
         revokes: IsRevoked = none_revoked,
         **settings: Any,
     ) -> None:
         self.clock = Clock()
-        self.records, self.relay = records or MemoryRecords(), relay or MemoryRelay()
+        self.records, self.shared_store = (
+            records or MemoryRecords(),
+            shared_store or MemorySharedStore(),
+        )
         self.keyring = KeyRing.ephemeral()
         self.revokes = revokes
         self.settings = msgspec.convert(settings, ApprovalsSettings)
@@ -269,7 +274,7 @@ class ApprovalDeployment:
         is_revoked: IsRevoked | None = None,
     ) -> "ApprovalReplica":
         notifier = ApprovalNotifier(
-            self.relay, self.listen, *listeners, audit=audit, message_of=self.message_of
+            self.shared_store, self.listen, *listeners, audit=audit, message_of=self.message_of
         )
         return ApprovalReplica(self, notifier, is_revoked or self.is_revoked)
 
@@ -291,7 +296,9 @@ class ApprovalReplica:
         tools = self.tools = deployment.pack.tools
         redaction = Redaction()
         self.deployment = deployment
-        self.runs = RunningCalls(deployment.records, deployment.relay, clock=deployment.clock)
+        self.runs = RunningCalls(
+            deployment.records, deployment.shared_store, clock=deployment.clock
+        )
         self.service = ApprovalService(
             deployment.records,
             deployment.keyring,
@@ -308,7 +315,7 @@ class ApprovalReplica:
         approval = ApprovalStage(
             self.service,
             self.runs,
-            deployment.relay,
+            deployment.shared_store,
             redaction=redaction,
             page=lambda tenant, request_id: f"https://x.example/{tenant}/{request_id}",
             **limits,

@@ -177,7 +177,7 @@ def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(
 ) -> None:
     """What its caller wrote into it stays out of what it logs then."""
     with overheard("json") as log:
-        answer = server.call("relay", token="only-of-this-call", text="inner text")
+        answer = server.call("shared_store", token="only-of-this-call", text="inner text")
 
     assert "inner text" in answer
     assert "only-of-this-call" not in log.getvalue() + answer

@@ -10,7 +10,7 @@ import pytest
 from gatepost.app import build_app
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config
-from gatepost.runtime.services import opened
+from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry

@@ -18,7 +18,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage import changes
 from gatepost.storage.changes import ChangePoller
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.valkey.channels import Channels
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.redaction import Redaction
@@ -146,7 +146,7 @@ async def notes(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(recent_callers, "WRITE_S", 0.01)
     patch.setattr(recent_callers, "CLOSING_S", 0.01)
     noting = RecentCallers(
-        MemoryRecords(), is_cut=lambda caller: False, is_out=lambda caller: False
+        MemoryRecords(), is_refused=lambda caller: False, is_out=lambda caller: False
     )
     patch.setattr(noting, "_put", fault)
     async with noting.writing():
@@ -171,7 +171,7 @@ async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 async def polls(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(changes, "POLL_S", 0.01)
     records = MemoryRecords()
-    async with ChangePoller(records, MemoryRelay()).polling({}):
+    async with ChangePoller(records, MemorySharedStore()).polling({}):
         patch.setattr(records, "changes", lambda subjects: fault())
         yield
 
@@ -179,16 +179,16 @@ async def polls(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 @asynccontextmanager
 async def reads_again(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     patch.setattr(changes, "POLL_S", 0.01)
-    poller = ChangePoller(MemoryRecords(), MemoryRelay())
+    poller = ChangePoller(MemoryRecords(), MemorySharedStore())
     async with poller.polling({}), poller.following("secrets", lambda counter: fault()):
         yield
 
 
 @asynccontextmanager
 async def hears(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    relay = MemoryRelay()
-    patch.setattr(type(relay.of("")), "follow", lambda *arguments: fault())
-    async with ChangePoller(MemoryRecords(), relay).polling({}):
+    shared_store = MemorySharedStore()
+    patch.setattr(type(shared_store.of("")), "follow", lambda *arguments: fault())
+    async with ChangePoller(MemoryRecords(), shared_store).polling({}):
         yield
 
 
@@ -213,7 +213,7 @@ async def takes_up(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[Non
 async def shows(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     service = ApprovalDeployment().replica().service
     patch.setattr(service, "waiting", fault)
-    page = LiveInbox(service, MemoryRelay()).watch(ACME)
+    page = LiveInbox(service, MemorySharedStore()).watch(ACME)
     looking = asyncio.create_task(anext(page))  # type: ignore[arg-type]
     yield
     looking.cancel()
@@ -252,7 +252,7 @@ async def test_every_one_of_them_goes_on(
     assert told == [(name, "LookupError")]
 
 
-async def test_the_relay_is_read_again() -> None:
+async def test_the_shared_store_is_read_again() -> None:
     """Its reader begins with the first who follows, and nobody begins a second one."""
     fault = Fault()
 
@@ -271,4 +271,6 @@ async def test_the_relay_is_read_again() -> None:
         await asyncio.wait([following])
         await channels.aclose()
 
-    assert {(one["background_task"], one["error"]) for one in logs} == {("relay", "LookupError")}
+    assert {(one["background_task"], one["error"]) for one in logs} == {
+        ("shared_store", "LookupError")
+    }

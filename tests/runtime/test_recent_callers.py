@@ -35,7 +35,7 @@ class TwoProcesses:
         self.one, self.other = (
             RecentCallers(
                 self.records,
-                is_cut=lambda caller: caller.subject in self.cut,
+                is_refused=lambda caller: caller.subject in self.cut,
                 is_out=lambda caller: caller.subject in self.cut | self.out,
                 clock=lambda: self.now,
             )

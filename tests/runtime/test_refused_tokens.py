@@ -125,7 +125,7 @@ def counted(server: Server, reason: str) -> int:
     """How often the metric has counted the reason."""
     [label] = TOKENS_REFUSED.labels
     place = cast("FixedLabel", label).values.index(reason)
-    return server.services.meter._slot[OFFSETS[TOKENS_REFUSED.name] + place]
+    return server.services.meter._metrics[OFFSETS[TOKENS_REFUSED.name] + place]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])

@@ -13,12 +13,12 @@ from gatepost.check.pack_loading import load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config, Listen, StorageSettings
 from gatepost.runtime import stores
-from gatepost.runtime.services import opened
+from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import Watch
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.sql.tables import REVISION
 from tests.http.wire import ask
 from tests.support.commands import run
@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "nothing": ({"database": ""}, "E032", "database", "memory:"),
     "a secret in the wrong place": ({"database": "hidden"}, "E032", "database", "this"),
     "http": ({"shared": "http://hidden@b/"}, "E032", "shared", "redis://"),
-    "memory is no relay": ({"shared": "memory:"}, "E032", "shared", "redis://"),
+    "memory is no shared store": ({"shared": "memory:"}, "E032", "shared", "redis://"),
     "an unset variable": ({"database": "env:NO_SUCH"}, "E030", "database", "NO_SUCH"),
     "a missing file": ({"shared": "file:none"}, "E030", "shared", "none"),
     "a password in the file": (
@@ -72,13 +72,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"database": "postgresql://b/c?password=hidden", "mode": "production"},
         "E031", "database", "file:PATH",
     ),
-    "a relay's password": (
+    "a shared store's password": (
         {"database": "sqlite:///x", "shared": REDIS, "mode": "production"},
         "E031", "shared", "env:",
     ),
     "a folder": ({"database": "sqlite:///."}, "E034", "database", "folder"),
     "below a file": ({"database": "sqlite:///file/x.db"}, "E034", "database", "not a folder"),
-    "workers without a relay": (
+    "workers without a shared store": (
         {"database": "sqlite:///x.db", "listen": TWO}, "E035", "shared", "redis://",
     ),
     "workers with memories": (
@@ -108,7 +108,8 @@ FINE: dict[str, dict[str, Any]] = {
     "workers of one machine": {"database": "sqlite:///x.db", "shared": REDIS, "listen": TWO},
     "a password in development": {"database": PG, "shared": REDIS},
     "references in production": {
-        "database": "env:DATABASE", "shared": "file:relay", "mode": "production", "listen": TWO,
+        "database": "env:DATABASE", "shared": "file:shared_store", "mode": "production",
+        "listen": TWO,
     },
     "TLS": {"shared": "rediss://cache.example.com:6380/1"},
     "no password in production": {"database": "postgresql://a@b/c", "mode": "production"},
@@ -122,8 +123,8 @@ def test_what_can_be_opened_is_fine(
     """A reference may hold a password: it is not in the file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE", PG)
-    (tmp_path / "relay").write_text(f"{REDIS}\n")
-    (tmp_path / "relay").chmod(0o600)
+    (tmp_path / "shared_store").write_text(f"{REDIS}\n")
+    (tmp_path / "shared_store").chmod(0o600)
 
     assert found(config(**settings)) == []
 
@@ -197,7 +198,7 @@ async def test_a_probe_is_no_way_to_the_database() -> None:
     """Anybody may ask `/readyz` as often as he likes: the stores are asked once a while."""
     now = 100.0
     records = Counted()
-    watch = Watch(records, MemoryRelay(), clock=lambda: now)
+    watch = Watch(records, MemorySharedStore(), clock=lambda: now)
 
     await asyncio.gather(*(watch.states() for _ in range(50)))
     assert records.pings == 1
@@ -230,12 +231,12 @@ async def test_a_server_without_its_tables_does_not_start(postgres: str) -> None
         await readyz(config(postgres))
 
 
-async def test_a_relay_that_is_out_is_no_reason_not_to_start() -> None:
+async def test_a_server_starts_without_its_shared_store() -> None:
     """What it carries may be lost; the log says it, as `/readyz` will."""
     with capture_logs() as logs:
         await stores.prepare(StorageSettings(database="memory:", shared=SILENT))
 
-    assert [entry["event"] for entry in logs] == ["relay_unavailable"]
+    assert [entry["event"] for entry in logs] == ["shared_store_unavailable"]
 
 
 CONFIG = """
@@ -281,7 +282,7 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
         "0002: Create the hourly sums of audit records.",
         "0003: Create the index of waiting approval requests.",
         "0004: Create the table of batches of audit records that are not merged yet.",
-        "0005: Remove the table of batches: they are in journals beside the SQLite file.",
+        "0005: Remove the table of batches: they are in write-ahead logs beside the SQLite file.",
         f"Migrated from revision none to {REVISION}.",
     ]
     assert outcome(fine) == (0, "The database is up to date.")
@@ -333,7 +334,7 @@ from gatepost.check.problems import problems
 from gatepost.check.pack_loading import load
 from gatepost.secrets.keyring import KeyRing
 from gatepost.serve import run
-from gatepost.runtime.services import opened
+from gatepost.runtime.startup import opened
 from gatepost.config.settings import Config, StorageSettings
 config = Config(resource="http://127.0.0.1:1/mcp", mode="development",
                 storage=StorageSettings(database="memory:"))

@@ -16,7 +16,7 @@ from gatepost.storage.changes import ChangePoller
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from tests.secrets.conftest import Clock
 
 KEYS: set[str] = set()
@@ -344,7 +344,7 @@ async def test_the_looking_goes_on_by_itself(
 
     monkeypatch.setattr(records, "changes", counted)
     await elsewhere.put("acme", "KEY", ONE)
-    poller = ChangePoller(records, MemoryRelay())
+    poller = ChangePoller(records, MemorySharedStore())
     async with poller.polling({SUBJECT: secrets.take_up}), asyncio.timeout(10):
         while told(secrets, "acme") != {"KEY": ONE}:
             assert secrets.loaded("acme")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gatepost.storage.approvals import ApprovalRecord, GrantRecord
-from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.tasks import TaskRecord
 from tests.support.stores import POOLED, Postgres, Valkey, a_sql_url
 
@@ -128,7 +128,7 @@ async def records(database_url: str) -> AsyncIterator[Records]:
 
 
 @pytest.fixture(params=["memory", "valkey"])
-def relay_url(request: pytest.FixtureRequest) -> str:
+def shared_store_url(request: pytest.FixtureRequest) -> str:
     """What connects processes, once for each backend."""
     if request.param == "memory":
         return ""
@@ -137,8 +137,8 @@ def relay_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def relay(relay_url: str) -> AsyncIterator[Relay]:
-    opened = await open_relay(relay_url)
+async def shared_store(shared_store_url: str) -> AsyncIterator[SharedStore]:
+    opened = await open_shared_store(shared_store_url)
     yield opened
     await opened.aclose()
 

@@ -8,12 +8,12 @@ import pytest
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
-    AuditDraft,
     AuditQuery,
     ChainHead,
     ChainKey,
     Checkpoint,
     Count,
+    NewAuditRecord,
     Segment,
     TenantTrail,
 )
@@ -26,7 +26,7 @@ from tests.support.cases import each
 HOUR = 3_600_000
 
 
-def draft(at: int = 1_000, **fields: str | None) -> AuditDraft:
+def new_record(at: int = 1_000, **fields: str | None) -> NewAuditRecord:
     """A record about nothing in particular."""
     told = {"kind": "call", "tool": "write", "outcome": "success", "subject": "alice"} | fields
     sort = {name: told[name] for name in ("kind", "tool", "outcome")}
@@ -34,7 +34,7 @@ def draft(at: int = 1_000, **fields: str | None) -> AuditDraft:
     if told["subject"] is not None:
         caller = msgspec.json.encode({"issuer": "https://id", "subject": told["subject"]})
         side["caller"] = ("00", caller.decode())
-    return AuditDraft(
+    return NewAuditRecord(
         b"," + msgspec.json.encode({"at": at, **sort})[1:],
         at,
         (*sort.values(),),  # type: ignore[arg-type]  # all are there
@@ -43,16 +43,16 @@ def draft(at: int = 1_000, **fields: str | None) -> AuditDraft:
 
 
 def link(
-    chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
+    chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
 ) -> tuple[list[Segment], ChainHead]:
     """A chain without any proof: each hash says which record it is."""
     head = found or ChainHead(*chain, 0, b"", 0, "")
     elements, number = [], head.number
-    for one in drafts:
+    for one in new_records:
         number += 1
         body = b'{"number":%d,"writer":%d%b' % (number, chain[1], one.body)
         elements.append(element(body, one.side, b"%d" % number))
-    times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
+    times, sorts = [one.at for one in new_records], [one.sort for one in new_records]
     made = segments(chain[1], head.number + 1, elements, times, sorts)
     return made, msgspec.structs.replace(head, number=number, hash=b"%d" % number)
 
@@ -63,22 +63,22 @@ def sign(heads: Sequence[ChainHead], _: Checkpoint | None) -> tuple[Checkpoint, 
     return signed, ChainHead(heads[0].tenant, CHECKPOINTS, number, b"seal", 0, "")
 
 
-async def prune(trail: TenantTrail, through: int, added: AuditDraft) -> None:
+async def prune(trail: TenantTrail, through: int, added: NewAuditRecord) -> None:
     """Remove what a checkpoint of one chain covers."""
-    drafts: dict[int, list[AuditDraft]] = {CHECKPOINTS: [], 1: [added]}
-    await trail.prune({CHECKPOINTS: through, 1: through}, drafts, link)
+    new_records: dict[int, list[NewAuditRecord]] = {CHECKPOINTS: [], 1: [added]}
+    await trail.prune({CHECKPOINTS: through, 1: through}, new_records, link)
 
 
 async def test_what_was_written_is_read(records: Records) -> None:
     """Each tenant's own, in the order it came, and the head that was made for it."""
     batch = {
-        ("acme", 1): [draft(at) for at in range(40)],
-        ("globex", 1): [draft(7, tool="ü\\", erased="yes")],
+        ("acme", 1): [new_record(at) for at in range(40)],
+        ("globex", 1): [new_record(7, tool="ü\\", erased="yes")],
     }
     await records.audit.write(batch, link)
-    await records.audit.write({("acme", 1): [draft(99)]}, link)
+    await records.audit.write({("acme", 1): [new_record(99)]}, link)
     acme, globex = records.of("acme").trail, records.of("globex").trail
-    written = rows_of(*link(("acme", 1), None, [*batch["acme", 1], draft(99)])[0])
+    written = rows_of(*link(("acme", 1), None, [*batch["acme", 1], new_record(99)])[0])
 
     assert await acme.chain(1).rows(0, 100) == written
     assert await acme.chain(1).rows(38, 2) == written[38:40]
@@ -95,14 +95,14 @@ async def test_what_was_written_is_read(records: Records) -> None:
 
 async def test_line_breaks_part_no_record(records: Records) -> None:
     """In names, and between the members of arguments, which are kept as they were sent."""
-    one = draft(reason="a\nb")
+    one = new_record(reason="a\nb")
     assert one.side is not None
     sent = msgspec.structs.replace(one, side=b"{\n" + one.side[1:])
-    batch = {("ac\nme", 1): [draft(tool="a\nb"), sent], ("globex", 1): [sent, draft()]}
+    batch = {("ac\nme", 1): [new_record(tool="a\nb"), sent], ("globex", 1): [sent, new_record()]}
     await records.audit.write(batch, link)
 
-    for chain, drafts in batch.items():
-        written = rows_of(*link(chain, None, drafts)[0])
+    for chain, new_records in batch.items():
+        written = rows_of(*link(chain, None, new_records)[0])
         assert await records.of(chain[0]).trail.chain(1).rows(0, 9) == written
 
 
@@ -110,15 +110,17 @@ async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
     """What one tenant's part cannot be made of leaves nothing of the others."""
 
     def broken(
-        chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
+        chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         if chain[0] == "globex":
             raise LookupError(chain)
-        return link(chain, found, drafts)
+        return link(chain, found, new_records)
 
     with pytest.raises(LookupError):
-        await records.audit.write({("acme", 1): [draft()], ("globex", 1): [draft()]}, broken)
-    await records.audit.write({("acme", 1): [draft(5)]}, link)
+        await records.audit.write(
+            {("acme", 1): [new_record()], ("globex", 1): [new_record()]}, broken
+        )
+    await records.audit.write({("acme", 1): [new_record(5)]}, link)
 
     assert [row.at for row in await records.of("acme").trail.chain(1).rows(0, 9)] == [5]
 
@@ -129,7 +131,7 @@ async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None
 
     async def work(one: Records) -> None:
         for at in range(10):
-            batch = {("acme", 1): [draft(at)], ("globex", 1): [draft(at), draft(at)]}
+            batch = {("acme", 1): [new_record(at)], ("globex", 1): [new_record(at), new_record(at)]}
             await one.audit.write(batch, link)
 
     await asyncio.gather(*map(work, several))
@@ -168,14 +170,14 @@ QUESTIONS = {
 async def test_questions_are_answered_newest_first(records: Records) -> None:
     """What they ask for and nothing else, page by page."""
     batch = [
-        draft(HOUR, kind="approval", reason='an "x"\\ here'),
-        draft(2 * HOUR, tool="look"),
-        draft(3 * HOUR, subject="bob"),
-        draft(4 * HOUR, tool="look"),
-        draft(5 * HOUR, outcome="denied"),
+        new_record(HOUR, kind="approval", reason='an "x"\\ here'),
+        new_record(2 * HOUR, tool="look"),
+        new_record(3 * HOUR, subject="bob"),
+        new_record(4 * HOUR, tool="look"),
+        new_record(5 * HOUR, outcome="denied"),
     ]
-    await records.audit.write({("acme", 1): batch, ("globex", 1): [draft()]}, link)
-    more = draft(6 * HOUR, tool="paint", subject='d"a\\v_e', reason="grün", outcome="done")
+    await records.audit.write({("acme", 1): batch, ("globex", 1): [new_record()]}, link)
+    more = new_record(6 * HOUR, tool="paint", subject='d"a\\v_e', reason="grün", outcome="done")
     await records.audit.write({("acme", 1): [more]}, link)
 
     @each(("question", "numbers"), QUESTIONS.values(), ids=QUESTIONS)
@@ -190,7 +192,7 @@ async def test_answers_are_found_however_far_back(records: Records) -> None:
     """Among hundreds of commits, each page behind the one before."""
     for at in range(230):
         tool = "rare" if at % 70 == 0 else "write"
-        await records.audit.write({("acme", 1): [draft(at, tool=tool)]}, link)
+        await records.audit.write({("acme", 1): [new_record(at, tool=tool)]}, link)
     trail, found, before = records.of("acme").trail, list[int](), None
     while page := await trail.find(AuditQuery(tool="rare", before=before, limit=1)):
         found += [row.number for row in page]
@@ -206,9 +208,11 @@ async def test_the_newest_segments_are_told_apart_by_time(records: Records) -> N
     trail = records.of("acme").trail
     assert await trail.horizon(None, 0) is None
     for at in range(10, 60, 10):
-        await records.audit.write({("acme", 1 + at % 20): [draft(at), draft(at + 5)]}, link)
+        await records.audit.write(
+            {("acme", 1 + at % 20): [new_record(at), new_record(at + 5)]}, link
+        )
         await trail.heads()  # else SQLite joins some of them
-    await records.audit.write({("globex", 1): [draft(99)]}, link)
+    await records.audit.write({("globex", 1): [new_record(99)]}, link)
 
     assert [await trail.horizon(None, most) for most in (0, 2, 4, 5)] == [55, 35, 15, None]
     assert [await trail.horizon(before, 1) for before in (46, 45, 44, 15)] == [35, 35, 25, None]
@@ -216,10 +220,15 @@ async def test_the_newest_segments_are_told_apart_by_time(records: Records) -> N
 
 async def test_records_are_counted_slice_by_slice(records: Records) -> None:
     """By kind, tool and outcome; those before the time are not, whoever they were written with."""
-    batch = [draft(10), draft(HOUR), draft(HOUR + 1), draft(HOUR + 2, tool="look")]
-    await records.audit.write({("acme", 1): [*batch, draft(3 * HOUR)]}, link)
+    batch = [
+        new_record(10),
+        new_record(HOUR),
+        new_record(HOUR + 1),
+        new_record(HOUR + 2, tool="look"),
+    ]
+    await records.audit.write({("acme", 1): [*batch, new_record(3 * HOUR)]}, link)
     for at in (5, 3 * HOUR + 1, 3 * HOUR + 2):
-        await records.audit.write({("acme", 1): [draft(at), draft(at)]}, link)
+        await records.audit.write({("acme", 1): [new_record(at), new_record(at)]}, link)
     found = await records.of("acme").trail.count(HOUR, HOUR)
 
     assert found == [
@@ -229,18 +238,18 @@ async def test_records_are_counted_slice_by_slice(records: Records) -> None:
     ]
 
 
-def limited(at: int, limit: str, times: int, tool: str = "write") -> AuditDraft:
+def limited(at: int, limit: str, times: int, tool: str = "write") -> NewAuditRecord:
     """So many refusals by a limit as one record; older ones do not say by which."""
     body = {"at": at, "kind": "refusal", "tool": tool, "outcome": "rate_limit"}
     told = msgspec.json.encode(body | {"times": times} | ({"limit": limit} if limit else {}))
     sort = ("refusal", tool, "rate_limit")
-    return AuditDraft(b"," + told[1:], at, (*sort, limit, times) if limit else sort, None)
+    return NewAuditRecord(b"," + told[1:], at, (*sort, limit, times) if limit else sort, None)
 
 
 async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> None:
     """Each by its limit, however many are one record, also where a segment is read or parted."""
     trail = records.of("acme").trail
-    batch = [draft(1), limited(2, "caller", 30), limited(HOUR, "caller", 2)]
+    batch = [new_record(1), limited(2, "caller", 30), limited(HOUR, "caller", 2)]
     await records.audit.write({("acme", 1): batch}, link)
     for times in (5, 7):
         batch = [limited(3, "tenant", times), limited(3, "caller", 1), limited(3, "", 9)]
@@ -256,7 +265,7 @@ async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> N
     assert await trail.count(0, HOUR) == expected
     assert len(await trail.find(AuditQuery(outcome="rate_limit"))) == 8
     await trail.check(lambda heads, _: (Checkpoint(2, "at 2", ""), sign(heads, None)[1]))
-    await prune(trail, 2, draft(9))
+    await prune(trail, 2, new_record(9))
     left = [(one.number, one.limit) for one in await trail.count(0, 2 * HOUR)]
     assert left == [(1, ""), (2, ""), (34, "caller"), (12, "tenant")]
 
@@ -266,11 +275,11 @@ async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> 
     stores = [await open_records(sql_url) for _ in range(2)]
     for number in range(3):
         for records in stores:
-            await records.audit.write({("acme", 1): [draft(1)] * 2}, link)
-            batch = {("acme", 2 + number): [draft(HOUR)], ("globex", 1): [draft(1)]}
+            await records.audit.write({("acme", 1): [new_record(1)] * 2}, link)
+            batch = {("acme", 2 + number): [new_record(HOUR)], ("globex", 1): [new_record(1)]}
             await records.audit.write(batch, link)
     with pytest.raises(ZeroDivisionError):
-        await stores[0].audit.write({("acme", 1): [draft(1)]}, lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]  # it fails
+        await stores[0].audit.write({("acme", 1): [new_record(1)]}, lambda *_: 1 / 0)  # type: ignore[arg-type,return-value]  # it fails
     acme, globex = (stores[1].of(tenant).trail for tenant in ("acme", "globex"))
     seen = await acme.count(0, HOUR), await globex.count(0, HOUR)
     rows = await acme.find(AuditQuery(limit=99))
@@ -290,7 +299,7 @@ async def test_sums_are_added_with_their_records_or_not_at_all(sql_url: str) -> 
 async def test_only_what_the_page_shows_is_counted(records: Records) -> None:
     """Calls, refusals and refused tokens; any number of other records adds nothing."""
     kinds = ("call", "refusal", "token", "approval", "retention", "tenant")
-    batch = [draft(1, kind=kind) for kind in kinds]
+    batch = [new_record(1, kind=kind) for kind in kinds]
     await records.audit.write({("acme", 1): batch}, link)
 
     found = await records.of("acme").trail.count(0, HOUR)
@@ -302,7 +311,7 @@ async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Recor
     trail = records.of("acme").trail
     nothing = await trail.check(sign)
     for _ in range(2):
-        await records.audit.write({("acme", 1): [draft()]}, link)
+        await records.audit.write({("acme", 1): [new_record()]}, link)
         await trail.check(sign)
     heads = await trail.heads()
 
@@ -318,8 +327,8 @@ async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Recor
 async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
     """Both at once."""
     trail = records.of("acme").trail
-    await records.audit.write({("acme", 1): [draft(), draft(), draft()]}, link)
-    await trail.chain(1).erase([1, 3], [draft(9, kind="erasure")], link)
+    await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, link)
+    await trail.chain(1).erase([1, 3], [new_record(9, kind="erasure")], link)
     rows = await trail.chain(1).rows(0, 9)
 
     assert [(row.subject, row.side is None) for row in rows[:3]] == [
@@ -334,11 +343,11 @@ async def test_pruning_needs_a_checkpoint_to_hang_on(records: Records) -> None:
     """Records up to it go, older checkpoints too, and a record of that is added."""
     trail = records.of("acme").trail
     for _ in range(3):
-        await records.audit.write({("acme", 1): [draft(), draft()]}, link)
+        await records.audit.write({("acme", 1): [new_record(), new_record()]}, link)
         await trail.check(sign)
     with pytest.raises(LookupError):
-        await prune(trail, 3, draft())
-    await prune(trail, 4, draft(9, kind="retention"))
+        await prune(trail, 3, new_record())
+    await prune(trail, 4, new_record(9, kind="retention"))
 
     assert [row.number for row in await trail.chain(1).rows(0, 9)] == [5, 6, 7]
     assert [one.number for one in await trail.checkpoints()] == [4, 6]
@@ -348,9 +357,9 @@ async def test_erasing_touches_nothing_else(records: Records) -> None:
     """Some of those that were written together, of several commits, and what is not there."""
     trail = records.of("acme").trail
     for _ in range(3):
-        await records.audit.write({("acme", 1): [draft(), draft(), draft()]}, link)
+        await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, link)
     before = await trail.chain(1).rows(0, 9)
-    await trail.chain(1).erase([2, 3, 7, 99], [draft(9, kind="erasure")], link)
+    await trail.chain(1).erase([2, 3, 7, 99], [new_record(9, kind="erasure")], link)
     after = await trail.chain(1).rows(0, 9)
 
     gone = [msgspec.structs.replace(row, side=None, subject=None) for row in before]
@@ -365,11 +374,11 @@ async def test_pruning_may_part_what_was_written_together(records: Records) -> N
         return Checkpoint(2, "at 2", "signed"), sign(heads, None)[1]
 
     trail = records.of("acme").trail
-    batch = [draft(1), draft(2, tool="look"), draft(3), draft(4)]
+    batch = [new_record(1), new_record(2, tool="look"), new_record(3), new_record(4)]
     await records.audit.write({("acme", 1): batch}, link)
     await trail.check(early)
     before = await trail.chain(1).rows(0, 9)
-    await prune(trail, 2, draft(9, kind="retention"))
+    await prune(trail, 2, new_record(9, kind="retention"))
     after = await trail.chain(1).rows(0, 9)
 
     assert after[:2] == before[2:]

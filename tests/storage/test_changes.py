@@ -11,7 +11,7 @@ from gatepost.storage.entries import CHANGES, NO_TENANT
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.measuring import capture_logs
 
 
@@ -67,13 +67,13 @@ def kept() -> CountedRecords:
 
 
 @pytest.fixture
-def relay() -> MemoryRelay:
-    return MemoryRelay()
+def shared_store() -> MemorySharedStore:
+    return MemorySharedStore()
 
 
 @pytest.fixture
-def poller(kept: CountedRecords, relay: MemoryRelay) -> ChangePoller:
-    return ChangePoller(kept, relay)
+def poller(kept: CountedRecords, shared_store: MemorySharedStore) -> ChangePoller:
+    return ChangePoller(kept, shared_store)
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_each_subject_counts_its_own_changes(records: Records) -> None:
 
 @pytest.mark.usefixtures("seldom")
 async def test_a_notification_is_one_reading_for_all(
-    kept: CountedRecords, relay: MemoryRelay, poller: ChangePoller
+    kept: CountedRecords, shared_store: MemorySharedStore, poller: ChangePoller
 ) -> None:
     one, two, late = Taken(), Taken(), Taken()
     async with poller.polling({"one": one, "two": two}):
@@ -110,7 +110,7 @@ async def test_a_notification_is_one_reading_for_all(
             for subject in ("one", "late"):
                 await count(kept, subject)
             while not late.counters:  # the subscription begins a little after the block
-                await notify(relay)
+                await notify(shared_store)
                 await asyncio.sleep(0)
             await one.until(1)
             await late.until(1)

@@ -94,7 +94,7 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
         "0002: Create the hourly sums of audit records.",
         "0003: Create the index of waiting approval requests.",
         "0004: Create the table of batches of audit records that are not merged yet.",
-        "0005: Remove the table of batches: they are in journals beside the SQLite file.",
+        "0005: Remove the table of batches: they are in write-ahead logs beside the SQLite file.",
     )
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 
@@ -251,7 +251,7 @@ async def test_batches_that_are_left_are_not_dropped(tmp_path: Path) -> None:
     """A killed server of revision 0004 may have left some; the refusal says what to do."""
     before = tmp_path / "before"
     shutil.copytree(schema.SCRIPTS, before, ignore=shutil.ignore_patterns("__pycache__"))
-    (before / "versions" / "0005_journals.py").unlink()
+    (before / "versions" / "0005_write_ahead_logs.py").unlink()
     url = f"sqlite:///{tmp_path}/records.db"
     database = database_of(url)
     await schema.migrate(database, before)

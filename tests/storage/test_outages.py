@@ -10,16 +10,16 @@ import asyncpg
 import pytest
 from redis.asyncio.connection import BlockingConnectionPool
 
-from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.sql import database
 from gatepost.storage.sql.records import SqlRecords, migrate
 from gatepost.storage.valkey import channels
-from gatepost.storage.valkey.relay import ValkeyRelay
+from gatepost.storage.valkey.shared_store import ValkeySharedStore
 from tests.storage.conftest import idempotency_record
-from tests.storage.test_relay import Follower
+from tests.storage.test_shared_store import Follower
 from tests.support.measuring import capture_logs
 from tests.support.stores import POSTGRES_PASSWORD as POSTGRES_PASSWORD
 from tests.support.stores import VALKEY_PASSWORD as VALKEY_PASSWORD
@@ -149,30 +149,30 @@ async def test_a_cancelled_caller_leaves_nothing_behind(sql_url: str) -> None:
     await records.aclose()
 
 
-async def heard_again(relay: Relay, ear: Follower) -> None:
+async def heard_again(shared_store: SharedStore, ear: Follower) -> None:
     """Publish until the follower hears: when it has its connection back, nobody says."""
     async with asyncio.timeout(20):
         while not ear.heard:
             try:
-                await relay.of("acme").publish("t", b"back")
+                await shared_store.of("acme").publish("t", b"back")
             except StoreUnavailable:
                 await asyncio.to_thread(int)
 
 
 async def test_followers_hear_again_after_an_outage(own_valkey: Valkey) -> None:
     """Without having to follow again; what was published meanwhile raises and is lost."""
-    relay = await open_relay(own_valkey.url())
-    acme, ear = relay.of("acme"), Follower()
+    shared_store = await open_shared_store(own_valkey.url())
+    acme, ear = shared_store.of("acme"), Follower()
     await acme.follow("t", ear)
     own_valkey.stop()
 
     with pytest.raises(StoreUnavailable) as told:
         await acme.publish("t", b"lost")
     with pytest.raises(StoreUnavailable):
-        await relay.ping()
+        await shared_store.ping()
     own_valkey.start()
-    await heard_again(relay, ear)
-    await relay.aclose()
+    await heard_again(shared_store, ear)
+    await shared_store.aclose()
 
     assert VALKEY_PASSWORD not in str(told.value)
     assert b"lost" not in ear.heard
@@ -180,9 +180,9 @@ async def test_followers_hear_again_after_an_outage(own_valkey: Valkey) -> None:
 
 async def test_a_server_that_was_demoted_loses_its_connection(own_valkey: Valkey) -> None:
     """It would refuse every call for ever, while another one at its address takes writes."""
-    relay = await open_relay(own_valkey.url())
-    assert isinstance(relay, ValkeyRelay)
-    acme, server = relay.of("acme"), relay.client
+    shared_store = await open_shared_store(own_valkey.url())
+    assert isinstance(shared_store, ValkeySharedStore)
+    acme, server = shared_store.of("acme"), shared_store.client
 
     async def connections() -> set[str]:
         return {one["id"] for one in await server.client_list() if one["cmd"].startswith("eval")}
@@ -195,7 +195,7 @@ async def test_a_server_that_was_demoted_loses_its_connection(own_valkey: Valkey
     await server.replicaof("NO", "ONE")
     await acme.spend("bucket", rate=1, burst=9)
     after = await connections()
-    await relay.aclose()
+    await shared_store.aclose()
 
     assert len(before) == 1
     assert after - before
@@ -206,8 +206,8 @@ async def test_nobody_follows_what_cannot_be_heard(
 ) -> None:
     """A promise to hear everything from now on is not made during an outage."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
-    relay = await open_relay(own_valkey.url())
-    acme, ear = relay.of("acme"), Follower()
+    shared_store = await open_shared_store(own_valkey.url())
+    acme, ear = shared_store.of("acme"), Follower()
     await acme.follow("t", ear)
     own_valkey.stop()
     with pytest.raises(StoreUnavailable):
@@ -218,9 +218,9 @@ async def test_nobody_follows_what_cannot_be_heard(
             await acme.follow(topic, ear)
 
     own_valkey.start()
-    await heard_again(relay, ear)
+    await heard_again(shared_store, ear)
     assert set(ear.heard) == {b"back"}
-    await relay.aclose()
+    await shared_store.aclose()
 
 
 async def test_a_connection_that_falls_silent_is_made_anew(
@@ -230,18 +230,18 @@ async def test_a_connection_that_falls_silent_is_made_anew(
     monkeypatch.setattr(channels, "PING_S", 0.1)
     monkeypatch.setattr(channels, "SILENCE_S", 0.5)
     with capture_logs() as logs:
-        relay = await open_relay(own_valkey.url())
+        shared_store = await open_shared_store(own_valkey.url())
         ear = Follower()
-        await relay.of("acme").follow("t", ear)
+        await shared_store.of("acme").follow("t", ear)
         own_valkey.signal(signal.SIGSTOP)
         async with asyncio.timeout(20):
             while not logs:
                 await asyncio.to_thread(int)
         own_valkey.signal(signal.SIGCONT)
-        await heard_again(relay, ear)
-        await relay.aclose()
+        await heard_again(shared_store, ear)
+        await shared_store.aclose()
 
-    assert logs[0]["event"] == "relay_lost"
+    assert logs[0]["event"] == "pubsub_lost"
     assert logs[0]["error"] == "TimeoutError"
 
 
@@ -276,10 +276,10 @@ async def test_a_database_that_hung_is_used_again(
     assert pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
-def answers_within(relay: Relay, timeout_s: float) -> None:
+def answers_within(shared_store: SharedStore, timeout_s: float) -> None:
     """How long the connections that stand, and those to come, wait for their server."""
-    assert isinstance(relay, ValkeyRelay)
-    pool = relay.client.connection_pool
+    assert isinstance(shared_store, ValkeySharedStore)
+    pool = shared_store.client.connection_pool
     assert isinstance(pool, BlockingConnectionPool)
     pool.timeout = timeout_s
     pool.connection_kwargs |= {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
@@ -287,14 +287,14 @@ def answers_within(relay: Relay, timeout_s: float) -> None:
         connection.socket_timeout = connection.socket_connect_timeout = timeout_s
 
 
-async def test_a_relay_that_hung_is_used_again(own_valkey: Valkey) -> None:
+async def test_a_shared_store_that_hung_is_used_again(own_valkey: Valkey) -> None:
     """Its connections are given up one by one, and made anew."""
-    relay = await open_relay(own_valkey.url())
-    answers_within(relay, 20.0)
-    acme = relay.of("acme")
+    shared_store = await open_shared_store(own_valkey.url())
+    answers_within(shared_store, 20.0)
+    acme = shared_store.of("acme")
     await asyncio.gather(*(acme.put(f"k{n}", b"%d" % n, ttl_s=60) for n in range(100)))
     # A short patience is for a server that hangs: one that a busy machine keeps waiting answers.
-    answers_within(relay, 0.2)
+    answers_within(shared_store, 0.2)
     own_valkey.signal(signal.SIGSTOP)
     try:
         async with asyncio.timeout(20):
@@ -303,12 +303,12 @@ async def test_a_relay_that_hung_is_used_again(own_valkey: Valkey) -> None:
             )
     finally:
         own_valkey.signal(signal.SIGCONT)
-    answers_within(relay, 20.0)
+    answers_within(shared_store, 20.0)
     async with asyncio.timeout(20):
-        while await asyncio.gather(relay.ping(), return_exceptions=True) != [None]:
+        while await asyncio.gather(shared_store.ping(), return_exceptions=True) != [None]:
             await asyncio.to_thread(int)
     taken = await asyncio.gather(*(acme.take(f"k{n}") for n in range(100)))
-    await relay.aclose()
+    await shared_store.aclose()
 
     assert {type(one) for one in lost} == {StoreUnavailable}
     assert taken == [b"%d" % n for n in range(100)]

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from gatepost.storage import rate_limits
-from gatepost.storage.backends import open_relay
-from gatepost.storage.rate_limits import SLOT_WAIT_S, ConcurrencySlot, Denial, Spending
-from gatepost.storage.relay import Relay, TenantRelay
+from gatepost.storage.backends import open_shared_store
+from gatepost.storage.rate_limits import CONCURRENCY_WAIT_S, ConcurrencyLimit, Denial, Spending
+from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.storage.valkey import concurrency
-from gatepost.storage.valkey.relay import opened
+from gatepost.storage.valkey.shared_store import opened
 
 SLOW = 0.001
 WITHIN_S = 10
@@ -19,13 +19,13 @@ def bucket(name: str, burst: float, rate: float = SLOW) -> Spending:
     return Spending(name, rate, burst)
 
 
-async def held(relay: TenantRelay, *spendings: Spending) -> list[int]:
+async def held(shared_store: TenantSharedStore, *spendings: Spending) -> list[int]:
     """What is in each bucket, in whole ones."""
-    return [int(level + 0.5) for level in await relay.levels(spendings, ())]
+    return [int(level + 0.5) for level in await shared_store.levels(spendings, ())]
 
 
-async def used(relay: TenantRelay, slot: ConcurrencySlot) -> int:
-    return int((await relay.levels((), (slot,)))[0])
+async def used(shared_store: TenantSharedStore, limit: ConcurrencyLimit) -> int:
+    return int((await shared_store.levels((), (limit,)))[0])
 
 
 async def turn() -> None:
@@ -33,17 +33,17 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-async def come_to(relay: TenantRelay, slot: ConcurrencySlot, number: int) -> None:
+async def come_to(shared_store: TenantSharedStore, limit: ConcurrencyLimit, number: int) -> None:
     """Return once so many places are in use."""
     async with asyncio.timeout(WITHIN_S):
-        while await used(relay, slot) != number:
+        while await used(shared_store, limit) != number:
             await turn()
 
 
 @pytest.mark.requirement("P12")
-async def test_a_refused_call_takes_from_no_bucket(relay: Relay) -> None:
+async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) -> None:
     """What one bucket refuses is not missing in the others, whatever their order."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     wide, narrow = bucket("wide", 10), bucket("narrow", 2)
     for order in ((wide, narrow), (narrow, wide)):
         assert await acme.spend_all(order) is None
@@ -56,9 +56,9 @@ async def test_a_refused_call_takes_from_no_bucket(relay: Relay) -> None:
     assert await held(acme, wide, narrow) == [8, 0]
 
 
-async def test_the_longest_wait_is_told(relay: Relay) -> None:
+async def test_the_longest_wait_is_told(shared_store: SharedStore) -> None:
     """Whoever comes back after a shorter one is refused again."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     fast, slow = bucket("fast", 1, rate=0.1), bucket("slow", 1)
     assert await acme.spend_all((fast, slow)) is None
 
@@ -68,29 +68,29 @@ async def test_the_longest_wait_is_told(relay: Relay) -> None:
         assert order[denial.at] is slow
 
 
-async def test_places_are_taken_and_given_back(relay: Relay) -> None:
+async def test_places_are_taken_and_given_back(shared_store: SharedStore) -> None:
     """As many as there are; another tenant's of the same name are others."""
-    acme, slot = relay.of("acme"), ConcurrencySlot("calls", 2)
-    assert await acme.spend_all((), (slot,)) is None
-    assert await acme.spend_all((), (slot,)) is None
-    assert await acme.spend_all((), (slot,)) == Denial(0, SLOT_WAIT_S)
-    assert await relay.of("globex").spend_all((), (slot,)) is None
+    acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 2)
+    assert await acme.spend_all((), (limit,)) is None
+    assert await acme.spend_all((), (limit,)) is None
+    assert await acme.spend_all((), (limit,)) == Denial(0, CONCURRENCY_WAIT_S)
+    assert await shared_store.of("globex").spend_all((), (limit,)) is None
 
-    acme.leave((slot,))
-    assert await acme.spend_all((), (slot,)) is None
-    assert await used(acme, slot) == 2
-    acme.leave((slot, slot))
-    await come_to(acme, slot, 0)
+    acme.leave((limit,))
+    assert await acme.spend_all((), (limit,)) is None
+    assert await used(acme, limit) == 2
+    acme.leave((limit, limit))
+    await come_to(acme, limit, 0)
 
 
 @pytest.mark.requirement("P12")
-async def test_places_and_buckets_are_one_step(relay: Relay) -> None:
+async def test_places_and_buckets_are_one_step(shared_store: SharedStore) -> None:
     """Without a place nothing is spent, and without a token no place is taken."""
-    acme, tokens = relay.of("acme"), bucket("tokens", 3)
-    tenant, tool = ConcurrencySlot("tenant", 3), ConcurrencySlot("tool", 1)
+    acme, tokens = shared_store.of("acme"), bucket("tokens", 3)
+    tenant, tool = ConcurrencyLimit("tenant", 3), ConcurrencyLimit("tool", 1)
     assert await acme.spend_all((tokens,), (tenant, tool)) is None
 
-    assert await acme.spend_all((tokens,), (tenant, tool)) == Denial(2, SLOT_WAIT_S)
+    assert await acme.spend_all((tokens,), (tenant, tool)) == Denial(2, CONCURRENCY_WAIT_S)
     assert await held(acme, tokens) == [2]
     assert await used(acme, tenant) == 1
 
@@ -102,34 +102,38 @@ async def test_places_and_buckets_are_one_step(relay: Relay) -> None:
     assert await used(acme, tenant) == 2
 
 
-async def test_the_longer_wait_of_bucket_and_place_is_told(relay: Relay) -> None:
+async def test_the_longer_wait_of_bucket_and_place_is_told(shared_store: SharedStore) -> None:
     """A place may be free in a moment; a token is there when it is there."""
-    acme, tokens, slot = relay.of("acme"), bucket("tokens", 1), ConcurrencySlot("calls", 1)
-    assert await acme.spend_all((tokens,), (slot,)) is None
+    acme, tokens, limit = shared_store.of("acme"), bucket("tokens", 1), ConcurrencyLimit("calls", 1)
+    assert await acme.spend_all((tokens,), (limit,)) is None
 
-    denial = await acme.spend_all((tokens,), (slot,))
+    denial = await acme.spend_all((tokens,), (limit,))
     assert denial is not None
     assert denial.at == 0
-    assert denial.wait_s > SLOT_WAIT_S
+    assert denial.wait_s > CONCURRENCY_WAIT_S
 
 
-async def test_places_can_be_held_beyond_what_there_is(relay: Relay) -> None:
+async def test_places_can_be_held_beyond_what_there_is(shared_store: SharedStore) -> None:
     """Who came back from a person goes on; the next one has to wait until there is room again."""
-    acme, slot = relay.of("acme"), ConcurrencySlot("calls", 1)
-    assert await acme.spend_all((), (slot,)) is None
-    acme.hold((slot,))
-    await come_to(acme, slot, 2)
+    acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
+    assert await acme.spend_all((), (limit,)) is None
+    acme.hold((limit,))
+    await come_to(acme, limit, 2)
 
-    acme.leave((slot,))
-    assert await acme.spend_all((), (slot,)) is not None
-    acme.leave((slot,))
-    assert await acme.spend_all((), (slot,)) is None
+    acme.leave((limit,))
+    assert await acme.spend_all((), (limit,)) is not None
+    acme.leave((limit,))
+    assert await acme.spend_all((), (limit,)) is None
 
 
-async def test_a_crowd_gets_the_places_that_there_are(relay: Relay) -> None:
+async def test_a_crowd_gets_the_places_that_there_are(shared_store: SharedStore) -> None:
     """Whoever asks in the same question counts too."""
-    acme, slot, tokens = relay.of("acme"), ConcurrencySlot("calls", 7), bucket("tokens", 100)
-    denials = await asyncio.gather(*(acme.spend_all((tokens,), (slot,)) for _ in range(20)))
+    acme, limit, tokens = (
+        shared_store.of("acme"),
+        ConcurrencyLimit("calls", 7),
+        bucket("tokens", 100),
+    )
+    denials = await asyncio.gather(*(acme.spend_all((tokens,), (limit,)) for _ in range(20)))
 
     assert denials.count(None) == 7
     assert await held(acme, tokens) == [93]
@@ -137,17 +141,17 @@ async def test_a_crowd_gets_the_places_that_there_are(relay: Relay) -> None:
 
 async def test_two_processes_share_the_places(valkey: str) -> None:
     """What one has the other has not, and what one gives back the other gets."""
-    ours, theirs = await open_relay(valkey), await open_relay(valkey)
-    slot = ConcurrencySlot("calls", 3)
+    ours, theirs = await open_shared_store(valkey), await open_shared_store(valkey)
+    limit = ConcurrencyLimit("calls", 3)
     results = await asyncio.gather(
-        *(one.of("acme").spend_all((), (slot,)) for one in [ours, theirs] * 5)
+        *(one.of("acme").spend_all((), (limit,)) for one in [ours, theirs] * 5)
     )
     granted = [one for one, denial in zip([ours, theirs] * 5, results, strict=True) if not denial]
     assert len(granted) == 3
 
-    granted[0].of("acme").leave((slot,))
-    await come_to(ours.of("acme"), slot, 2)
-    assert await theirs.of("acme").spend_all((), (slot,)) is None
+    granted[0].of("acme").leave((limit,))
+    await come_to(ours.of("acme"), limit, 2)
+    assert await theirs.of("acme").spend_all((), (limit,)) is None
     for one in (ours, theirs):
         await one.aclose()
 
@@ -157,17 +161,17 @@ async def test_a_dead_process_leaves_its_places(
 ) -> None:
     """Its places are free when its lease is over; a living one renews and keeps them."""
     script = concurrency.TAKE.replace(f"now + {rate_limits.LEASE_S}", "now + 0.5")
-    monkeypatch.setattr("gatepost.storage.valkey.relay.TAKE", script)
+    monkeypatch.setattr("gatepost.storage.valkey.shared_store.TAKE", script)
     dead, alive = await opened(valkey), await opened(valkey)
     monkeypatch.setattr(concurrency, "RENEW_S", 0.1)
-    slot, other = ConcurrencySlot("calls", 1), ConcurrencySlot("others", 1)
+    limit, other = ConcurrencyLimit("calls", 1), ConcurrencyLimit("others", 1)
     assert await alive.of("acme").spend_all((), (other,)) is None
-    assert await dead.of("acme").spend_all((), (slot,)) is None
+    assert await dead.of("acme").spend_all((), (limit,)) is None
     await dead.aclose()  # as a crash: nothing is given back
-    assert await alive.of("acme").spend_all((), (slot,)) is not None
+    assert await alive.of("acme").spend_all((), (limit,)) is not None
 
     async with asyncio.timeout(WITHIN_S):
-        while await alive.of("acme").spend_all((), (slot,)) is not None:
+        while await alive.of("acme").spend_all((), (limit,)) is not None:
             await turn()
     assert await used(alive.of("acme"), other) == 1
     await alive.aclose()
@@ -178,35 +182,35 @@ async def test_numbers_come_back_after_the_server_forgot(
 ) -> None:
     """A Valkey that starts empty hears from each process what that has."""
     monkeypatch.setattr(concurrency, "RENEW_S", 0.05)
-    relay, slot = await opened(valkey), ConcurrencySlot("calls", 5)
-    acme = relay.of("acme")
-    assert await acme.spend_all((), (slot, ConcurrencySlot("other", 1))) is None
-    assert await acme.spend_all((), (slot,)) is None
-    await relay.client.flushdb()
+    shared_store, limit = await opened(valkey), ConcurrencyLimit("calls", 5)
+    acme = shared_store.of("acme")
+    assert await acme.spend_all((), (limit, ConcurrencyLimit("other", 1))) is None
+    assert await acme.spend_all((), (limit,)) is None
+    await shared_store.client.flushdb()
 
-    await come_to(acme, slot, 2)
-    await relay.aclose()
+    await come_to(acme, limit, 2)
+    await shared_store.aclose()
 
 
-async def test_who_is_stopped_takes_no_place_along(relay: Relay) -> None:
+async def test_who_is_stopped_takes_no_place_along(shared_store: SharedStore) -> None:
     """Whenever that happens: before the answer, and between the answer and the next step."""
-    acme, slot = relay.of("acme"), ConcurrencySlot("calls", 1)
+    acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
     for turns in range(12):
-        taking = asyncio.create_task(taken(acme, slot))
+        taking = asyncio.create_task(taken(acme, limit))
         for _ in range(turns):
             await asyncio.sleep(0)
         taking.cancel()
         await asyncio.wait([taking])
     # Answers that are under way are of those who are gone.
     async with asyncio.timeout(WITHIN_S):
-        while await acme.spend_all((), (slot,)) is not None:
+        while await acme.spend_all((), (limit,)) is not None:
             await turn()
 
 
-async def taken(relay: TenantRelay, slot: ConcurrencySlot) -> None:
+async def taken(shared_store: TenantSharedStore, limit: ConcurrencyLimit) -> None:
     """Take a place, and give it back as a call does."""
-    if await relay.spend_all((), (slot,)) is None:
+    if await shared_store.spend_all((), (limit,)) is None:
         try:
             await asyncio.sleep(0)
         finally:
-            relay.leave((slot,))
+            shared_store.leave((limit,))

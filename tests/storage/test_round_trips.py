@@ -12,10 +12,10 @@ from sqlalchemy import event
 
 from gatepost.audit.chain import WriteAttempt
 from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import draft
+from gatepost.audit.record_builder import new_record
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.backends import open_records, open_relay
-from gatepost.storage.rate_limits import ConcurrencySlot, Spending
+from gatepost.storage.backends import open_records, open_shared_store
+from gatepost.storage.rate_limits import ConcurrencyLimit, Spending
 from gatepost.storage.sql.records import SqlRecords
 from tests.support.client import Client
 from tests.support.issuers import Idp
@@ -26,7 +26,7 @@ from tests.support.stores import Postgres, Valkey
 
 TENANTS = [f"t{number:02}" for number in range(50)]
 BUCKETS = [Spending(name, 100.0, 100.0) for name in ("caller", "tenant", "tool")]
-SLOTS = [ConcurrencySlot("tenant", 200), ConcurrencySlot("tool", 100)]
+LIMITS = [ConcurrencyLimit("tenant", 200), ConcurrencyLimit("tool", 100)]
 CALLS, POLLS = 20, 10
 Asked = tuple[str, tuple[object, ...]]
 """A statement and its parameters."""
@@ -58,7 +58,7 @@ async def test_a_batch_of_fifty_tenants_is_one_round_trip(
         KeyRing.ephemeral(),
     )
     body = {name: RecordBody(at=1, kind="call", tenant=name, outcome="success") for name in TENANTS}
-    batch = {(name, 1): [draft(body[name], {})] * 2 for name in TENANTS}
+    batch = {(name, 1): [new_record(body[name], {})] * 2 for name in TENANTS}
     await records.audit.write(batch, WriteAttempt(keyring).link)
     before = len(to_postgres.requests)
 
@@ -75,22 +75,22 @@ async def test_calls_that_come_together_share_a_round_trip_for_all_their_limits(
     valkey: str, to_valkey: TcpProxy
 ) -> None:
     """Of several tenants, with what earlier calls gave back."""
-    relay = await open_relay(through(valkey, to_valkey))
-    tenants = [relay.of(name) for name in TENANTS[:4]]
+    shared_store = await open_shared_store(through(valkey, to_valkey))
+    tenants = [shared_store.of(name) for name in TENANTS[:4]]
 
     async def take() -> list[object]:
         return await asyncio.gather(
-            *(tenants[at % 4].spend_all(BUCKETS, SLOTS) for at in range(32))
+            *(tenants[at % 4].spend_all(BUCKETS, LIMITS) for at in range(32))
         )
 
     first = await take()
     for at in range(32):
-        tenants[at % 4].leave(SLOTS)
+        tenants[at % 4].leave(LIMITS)
     before = len(to_valkey.requests)
     second = await take()
     took = len(to_valkey.requests) - before
-    levels = await tenants[0].levels(BUCKETS, SLOTS)
-    await relay.aclose()
+    levels = await tenants[0].levels(BUCKETS, LIMITS)
+    await shared_store.aclose()
 
     assert (first, second) == ([None] * 32, [None] * 32)
     assert took == 1

@@ -1,8 +1,8 @@
 """All data of a tenant, and of no other, is counted and removed, on every backend."""
 
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
 from gatepost.storage.sessions import SessionRecord
+from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.sql.tenant_data import BATCH
 from gatepost.storage.tenant_data import ErasureSubject
 from tests.storage.conftest import approval, idempotency_record, outbox_message, task
@@ -71,20 +71,20 @@ async def test_a_large_estate_goes_in_steps(records: Records) -> None:
     assert await records.tenant_data.clear("acme") == 0
 
 
-async def test_what_the_relay_holds_of_a_tenant_goes(relay: Relay) -> None:
+async def test_what_the_relay_holds_of_a_tenant_goes(shared_store: SharedStore) -> None:
     """Notes and logs, also of names that look like patterns; the others keep theirs."""
     for tenant in ("acme", "ac*e", "globex"):
-        ours = relay.of(tenant)
+        ours = shared_store.of(tenant)
         await ours.put("note", b"1", ttl_s=60)
         await ours.append("log", b"2", ttl_s=60, most=5)
 
-    await relay.of("ac*e").clear()
+    await shared_store.of("ac*e").clear()
 
-    assert await relay.of("ac*e").take("note") is None
-    assert await relay.of("ac*e").read("log", 0) is None
+    assert await shared_store.of("ac*e").take("note") is None
+    assert await shared_store.of("ac*e").read("log", 0) is None
     for tenant in ("acme", "globex"):
-        assert await relay.of(tenant).take("note") == b"1"
-        events = await relay.of(tenant).read("log", 0)
+        assert await shared_store.of(tenant).take("note") == b"1"
+        events = await shared_store.of(tenant).read("log", 0)
         assert events is not None
         assert [event.data for event in events] == [b"2"]
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
 from gatepost.storage.sessions import SessionRecord
+from gatepost.storage.shared_store import SharedStore
 from tests.storage.conftest import idempotency_record, task
 
 # The pieces that could run into each other when names are joined, and what databases trip over.
@@ -89,8 +89,8 @@ async def changes_stay_at_home(records: Records, kept: dict[tuple[str, str], byt
 
 @shared_store
 @given(mine=pairs, theirs=pairs)
-async def test_what_the_relay_carries_is_the_tenants_own(
-    relay: Relay, mine: tuple[str, str], theirs: tuple[str, str]
+async def test_what_the_shared_store_carries_is_the_tenants_own(
+    shared_store: SharedStore, mine: tuple[str, str], theirs: tuple[str, str]
 ) -> None:
     """Topics, notes, logs and buckets: the same name elsewhere is another thing."""
     run = f"{next(_runs)}/"
@@ -99,16 +99,16 @@ async def test_what_the_relay_carries_is_the_tenants_own(
     told = {place: b"%d" % number for number, place in enumerate(places)}
     followings = []
     for tenant, name in places:
-        ours = relay.of(tenant)
+        ours = shared_store.of(tenant)
         followings.append(await ours.follow(name, heard[(tenant, name)].append))
     for (tenant, name), value in told.items():
-        ours = relay.of(tenant)
+        ours = shared_store.of(tenant)
         await ours.put(name, value, ttl_s=60)
         assert await ours.append(name, value, ttl_s=60, most=3) == 1
         assert await ours.spend(name, rate=0.001, burst=1) == 0
         await ours.publish(name, value)
     for (tenant, name), value in told.items():
-        ours = relay.of(tenant)
+        ours = shared_store.of(tenant)
         assert await ours.take(name) == value
         events = await ours.read(name, 0)
         assert events is not None

@@ -10,7 +10,7 @@ import pytest
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Denial
 from gatepost.storage.valkey.rate_limits import AT_ONCE, RateLimitRequest, ValkeyRateLimits
-from gatepost.storage.valkey.relay import opened
+from gatepost.storage.valkey.shared_store import opened
 
 
 class Server:
@@ -21,22 +21,24 @@ class Server:
         self.questions: list[int] = []
         self.failure: Exception | None = None
 
-    async def ask(self, wishes: list[RateLimitRequest]) -> list[Denial | None]:
-        self.questions.append(len(wishes))
+    async def ask(self, requests: list[RateLimitRequest]) -> list[Denial | None]:
+        self.questions.append(len(requests))
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        return [Denial(0, wish.buckets[0][1]) for wish in wishes]
+        return [Denial(0, request.buckets[0][1]) for request in requests]
 
     def till(self) -> ValkeyRateLimits:
-        return ValkeyRateLimits(self.ask, lambda wish: None)
+        return ValkeyRateLimits(self.ask, lambda request: None)
 
 
 async def wait_of(till: ValkeyRateLimits, rate: float) -> float:
     """What the server answers, who says the bucket's rate."""
-    wish = RateLimitRequest(((b"alice", rate, 1),), (), asyncio.get_running_loop().create_future())
-    till.put(wish)
-    denial = await wish.answer
+    request = RateLimitRequest(
+        ((b"alice", rate, 1),), (), asyncio.get_running_loop().create_future()
+    )
+    till.put(request)
+    denial = await request.answer
     assert denial is not None
     return denial.wait_s
 
@@ -99,15 +101,15 @@ async def test_who_hangs_up_takes_nobody_along() -> None:
 
 async def test_a_crowd_spends_exactly_what_there_is(valkey: str) -> None:
     """Together they get no more out of a bucket than one after the other."""
-    relay = await opened(valkey)
-    acme = relay.of("acme")
+    shared_store = await opened(valkey)
+    acme = shared_store.of("acme")
     waits = await asyncio.gather(
         *(acme.spend(bucket, rate=0.001, burst=30) for bucket in ["a", "b"] * 50)
     )
 
     assert [waits[0::2].count(0.0), waits[1::2].count(0.0)] == [30, 30]
     assert all(wait == 0 or 900 < wait <= 1100 for wait in waits)
-    await relay.aclose()
+    await shared_store.aclose()
 
 
 class ByteProxy:
@@ -149,9 +151,9 @@ async def _pass(
 async def test_an_answer_may_come_in_pieces(valkey: str) -> None:
     """The first request of a script too, which Valkey does not know then."""
     async with ByteProxy(valkey).serving() as url:
-        relay = await opened(url)
-        waits = [await relay.of("acme").spend("a", rate=0.001, burst=2) for _ in range(3)]
-        await relay.aclose()
+        shared_store = await opened(url)
+        waits = [await shared_store.of("acme").spend("a", rate=0.001, burst=2) for _ in range(3)]
+        await shared_store.aclose()
 
     assert waits[:2] == [0, 0]
     assert 900 < waits[2] <= 1000
@@ -161,10 +163,10 @@ async def test_a_connection_that_was_closed_meanwhile_costs_no_call(valkey: str)
     """As Valkey closes it after `timeout` seconds without a request, or when it restarts."""
     proxy = ByteProxy(valkey)
     async with proxy.serving() as url:
-        relay = await opened(url)
-        acme = relay.of("acme")
+        shared_store = await opened(url)
+        acme = shared_store.of("acme")
         assert await acme.spend("a", rate=1, burst=9) == 0
         proxy.hang_up()
         await acme.put("note", b"", ttl_s=1)  # over another connection, after this one's end
         assert await acme.spend("a", rate=1, burst=9) == 0
-        await relay.aclose()
+        await shared_store.aclose()

@@ -3,15 +3,22 @@
 import asyncio
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Deliver, MemoryRelay, Relay, Subscription, TenantRelay, WakeUps
+from gatepost.storage.shared_store import (
+    Deliver,
+    MemorySharedStore,
+    SharedStore,
+    Subscription,
+    TenantSharedStore,
+    WakeUps,
+)
 
 WITHIN_S = 10.0
 NEVER_S = 3_600.0
 
 
-async def test_a_message_wakes_at_once(relay: Relay) -> None:
+async def test_a_message_wakes_at_once(shared_store: SharedStore) -> None:
     """The poll is far away; a message that came before the wait counts too."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     async with WakeUps(acme, "topic") as wake_ups, asyncio.timeout(WITHIN_S):
         await acme.publish("topic", b"any")
         await wake_ups.wait(NEVER_S)
@@ -20,15 +27,15 @@ async def test_a_message_wakes_at_once(relay: Relay) -> None:
         await waiting
 
 
-async def test_only_the_wanted_message_wakes(relay: Relay) -> None:
+async def test_only_the_wanted_message_wakes(shared_store: SharedStore) -> None:
     """Messages about other things leave the task asleep, also one of another tenant."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     async with (
         WakeUps(acme, "topic", message=b"mine") as mine,
         WakeUps(acme, "topic") as every,
         asyncio.timeout(WITHIN_S),
     ):
-        await relay.of("globex").publish("topic", b"mine")
+        await shared_store.of("globex").publish("topic", b"mine")
         await acme.publish("topic", b"theirs")
         await every.wait(NEVER_S)
         assert not mine._woken.is_set()
@@ -37,22 +44,22 @@ async def test_only_the_wanted_message_wakes(relay: Relay) -> None:
 
 
 class Out:
-    """A relay that is out for its first subscriptions."""
+    """A shared store that is out for its first subscriptions."""
 
-    def __init__(self, relay: TenantRelay, times: int) -> None:
-        self._relay, self._times = relay, times
+    def __init__(self, shared_store: TenantSharedStore, times: int) -> None:
+        self._shared_store, self._times = shared_store, times
 
     async def follow(self, topic: str, deliver: Deliver) -> Subscription:
         if self._times:
             self._times -= 1
-            raise StoreUnavailable("the relay does not answer")
-        return await self._relay.follow(topic, deliver)
+            raise StoreUnavailable("the shared store does not answer")
+        return await self._shared_store.follow(topic, deliver)
 
 
-async def test_without_the_relay_the_poll_is_left() -> None:
-    """The wait ends by itself, and the topic is followed as soon as the relay is back."""
-    acme = MemoryRelay().of("acme")
-    out: TenantRelay = Out(acme, times=2)  # type: ignore[assignment]  # all that it is asked for
+async def test_without_the_shared_store_the_poll_is_left() -> None:
+    """The wait ends by itself, and the topic is followed as soon as the shared store is back."""
+    acme = MemorySharedStore().of("acme")
+    out: TenantSharedStore = Out(acme, times=2)  # type: ignore[assignment]  # all that it is asked for
     async with WakeUps(out, "topic") as wake_ups, asyncio.timeout(WITHIN_S):
         await wake_ups.wait(0.0)
         assert not await wake_ups.follow()
@@ -63,7 +70,7 @@ async def test_without_the_relay_the_poll_is_left() -> None:
 
 async def test_no_subscription_is_left_behind() -> None:
     """Leaving the block ends it; a late message reaches nobody."""
-    acme = MemoryRelay().of("acme")
+    acme = MemorySharedStore().of("acme")
     async with WakeUps(acme, "topic") as wake_ups:
         pass
     await acme.publish("topic", b"")

@@ -24,7 +24,7 @@ from gatepost.cli import erasure
 from gatepost.cli.main import main
 from gatepost.runtime import erasure as tenant_erasure
 from gatepost.secrets.keyring import create, rotate
-from gatepost.workspace.ownership import LEDGER, PRIVATE
+from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from tests.support.client import Client, RawAnswer, result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -140,7 +140,7 @@ def tenant_folder(root: Path, tenant: str) -> Path:
     """Where the tenant's files are; the record is made where there is none."""
     home = root / PRIVATE / tenant
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (home / LEDGER).touch(mode=0o600)
+    (home / USAGE_FILE).touch(mode=0o600)
     return root / tenant
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gatepost.http.open_streams import OpenStreams
-from gatepost.mcp.change_notifications import ChangeFeed, ChangeNotification
+from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.channel import SessionRegistry
@@ -22,7 +22,7 @@ from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
-from gatepost.storage.relay import MemoryRelay, Relay
+from gatepost.storage.shared_store import MemorySharedStore, SharedStore
 from gatepost.storage.tasks import TERMINAL
 from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.context import ToolServices
@@ -141,13 +141,13 @@ class EndpointClient:
         max_result_bytes: int = 4_000_000,
         page_size: int = 500,
         keyring: KeyRing | None = None,
-        relay: Relay | None = None,
+        shared_store: SharedStore | None = None,
         records: Records | None = None,
         streams: OpenStreams | None = None,
         task_limits: TaskLimits = DEFAULT_TASK_LIMITS,
         kit: ToolServices | None = None,
         stages: Sequence[Stage] = (),
-        asking: Collection[str] = (),
+        approval_tools: Collection[str] = (),
         source: OfferSource | None = None,
     ) -> None:
         self.kit = kit
@@ -161,8 +161,8 @@ class EndpointClient:
         )
         self.keyring = keyring or KeyRing.ephemeral()
         self.records = records or MemoryRecords()
-        self.relay = relay or MemoryRelay()
-        runs = RunningCalls(self.records, self.relay, clock=self.clock)
+        self.shared_store = shared_store or MemorySharedStore()
+        runs = RunningCalls(self.records, self.shared_store, clock=self.clock)
         self.runner = runner = Runner(
             self.registry,
             context_for=self._context,
@@ -173,21 +173,21 @@ class EndpointClient:
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
-        self.feed = ChangeFeed(self.relay)
+        self.pubsub = ChangePubSub(self.shared_store)
         self.streams = OpenStreams(clock=self.clock) if streams is None else streams
-        ledger = TaskStore(self.records, self.feed, task_limits, clock=self.clock)
-        self.task_runner = TaskRunner(ledger, lambda: runner)
+        task_store = TaskStore(self.records, self.pubsub, task_limits, clock=self.clock)
+        self.task_runner = TaskRunner(task_store, lambda: runner)
         self.server = McpServer(
             runner=runner,
             registry=self.registry,
             info=ServerInfo("gatepost", "1.0"),
             keyring=self.keyring,
             page_size=page_size,
-            feed=self.feed,
+            pubsub=self.pubsub,
             streams=self.streams,
             task_runner=self.task_runner,
-            register=SessionRegistry(self.records, self.relay, clock=self.clock),
-            asking=asking,
+            register=SessionRegistry(self.records, self.shared_store, clock=self.clock),
+            approval_tools=approval_tools,
         )
         self.endpoint = Endpoint(
             self.server,
@@ -210,7 +210,7 @@ class EndpointClient:
             lasting=call.lasting,
             idempotency_key=call.idempotency_key,
             client=call.client,
-            changes=self.feed.of(tenant),
+            changes=self.pubsub.of(tenant),
             services=self.kit,
         )
 
@@ -370,7 +370,7 @@ class TaskClient(EndpointClient):
         def hear(change: ChangeNotification) -> None:
             moved.set()
 
-        interest = await self.feed.follow(self.caller.tenant_id, hear)
+        interest = await self.pubsub.follow(self.caller.tenant_id, hear)
         try:
             async with asyncio.timeout(WITHIN_S):
                 while not condition(shown := await self.get(task_id)):

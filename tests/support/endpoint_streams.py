@@ -142,7 +142,7 @@ class EndpointPair:
         self.two = EndpointClient(
             tools,
             limits=limits,
-            relay=self.one.relay,
+            shared_store=self.one.shared_store,
             records=self.one.records,
             keyring=self.one.keyring,
             **more,

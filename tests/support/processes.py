@@ -25,7 +25,8 @@ from gatepost.cli.main import COMMANDS
 START_WITHIN_S = 30
 ALSO = ["gatepost.storage.sql.postgresql_audit_writer", "sqlalchemy.dialects.postgresql.asyncpg"]
 ALSO += ["gatepost.rest.management.routes", "gatepost.telemetry.exposition", "uvicorn.lifespan.off"]
-ALSO += ["gatepost.storage.valkey.relay", "gatepost.check.agents", "gatepost.storage.sql.records"]
+ALSO += ["gatepost.storage.valkey.shared_store", "gatepost.storage.sql.records"]
+ALSO += ["gatepost.check.agents"]
 ALSO += ["gatepost_packs.scripts.tools", "gatepost.check.upstreams", "gatepost.dashboard.routes"]
 ALSO += ["gatepost_packs.vault.tools", "gatepost_packs.memory", "gatepost_packs.demo", "aiosqlite"]
 """What the commands import by name once they run."""

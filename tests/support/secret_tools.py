@@ -196,7 +196,7 @@ async def use(ctx: CallContext, token: Secret, text: str = "") -> str:
 
 
 @pack.tool(read_only=True)
-async def relay(ctx: CallContext, token: Secret, text: str) -> Outcome:
+async def shared_store(ctx: CallContext, token: Secret, text: str) -> Outcome:
     """Call another tool, and then log what it was given itself."""
     outcome = await ctx.call("say", {"text": text})
     log.warning(f"used {token}")

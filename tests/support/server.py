@@ -20,7 +20,8 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.server import GatepostServer, bind, listen_config
-from gatepost.runtime.services import Services, SourceOf, opened
+from gatepost.runtime.services import Services, SourceOf
+from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.access import AccessLog
@@ -82,7 +83,7 @@ class Server(threading.Thread):
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        meter = Meter(self.shared_metrics.slot(0))
+        meter = Meter(self.shared_metrics.of_process(0))
         meter.start(now=time.time())
         async with opened(
             self.config, self.toolbox, self.keyring, meter, self._source_of

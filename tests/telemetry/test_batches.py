@@ -14,7 +14,7 @@ from msgspec import UNSET
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config, StorageSettings, ToolsSettings
 from gatepost.runtime.call_metrics import NO_COMMIT, CallBatch, CountingRecorder
-from gatepost.runtime.services import opened
+from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.access import AccessLog, RequestMetrics, Row, Rpc
 from gatepost.telemetry.metrics import Meter
@@ -31,7 +31,7 @@ CALLS, REQUESTS = "gatepost_tool_calls_total", "gatepost_http_requests_total"
 
 
 def counted(metrics: SharedMetrics, tenants: list[str] | None = None) -> Meter:
-    meter = Meter(metrics.slot(0))
+    meter = Meter(metrics.of_process(0))
     meter.start(now=1.0)
     meter.set_label_values(["echo"], tenants)
     return meter
@@ -93,7 +93,7 @@ async def test_a_stop_counts_the_last_batch() -> None:
         tools=tools,
         storage=StorageSettings(database="memory:"),
     )
-    meter = Meter(metrics.slot(0))
+    meter = Meter(metrics.of_process(0))
     meter.start(now=1.0)
     toolbox = load(tools, config.packs, config.network)
     async with opened(config, toolbox, KeyRing.ephemeral(), meter) as services:

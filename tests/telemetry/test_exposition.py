@@ -36,7 +36,7 @@ CALLS = "gatepost_tool_calls_total"
 def port() -> Iterator[int]:
     """Serve the metrics of one call, and return the port."""
     metrics = SharedMetrics()
-    meter = Meter(metrics.slot(0))
+    meter = Meter(metrics.of_process(0))
     meter.start(now=1.0)
     meter.set_label_values(["echo"], None)
     meter.called("tool", "echo", "success", 0.1)
@@ -106,7 +106,7 @@ def test_head_and_health_answer_without_a_page(port: int) -> None:
 def test_frequent_scrapes_reuse_one_page() -> None:
     """A page is reused for a moment."""
     metrics, now = SharedMetrics(), [0.0]
-    meter = Meter(metrics.slot(0))
+    meter = Meter(metrics.of_process(0))
     meter.start(now=1.0)
     meter.set_label_values(["echo"], None)
     app = Exposition(registry_of(metrics, version="1"), clock=lambda: now[0])

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.requirement("P16")
 
 
 def counting(metrics: SharedMetrics, place: int = 0, tools: tuple[str, ...] = ("echo",)) -> Meter:
-    meter = Meter(metrics.slot(place))
+    meter = Meter(metrics.of_process(place))
     meter.start(now=1_000.0)
     meter.set_label_values(tools, None)
     return meter

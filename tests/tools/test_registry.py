@@ -35,9 +35,11 @@ def test_a_tool_is_seen_when_nothing_it_lacks_is_out_of_reach(
     """Listed is exactly what a call finds; everything else is unknown."""
     registry = Registry(tools_needing(*needed), obtainable=obtainable)
     caller = a_caller(scopes=granted)
-    reach = frozenset().union(*needed) if obtainable is None else obtainable
+    address_policy = frozenset().union(*needed) if obtainable is None else obtainable
     expected = sorted(
-        f"tool_{number}" for number, scopes in enumerate(needed) if scopes - granted <= reach
+        f"tool_{number}"
+        for number, scopes in enumerate(needed)
+        if scopes - granted <= address_policy
     )
 
     assert [tool.name for tool in registry.visible(caller).tools] == expected
@@ -111,14 +113,14 @@ def test_list_and_use_agree_whatever_the_scopes_and_the_revision(
     """Design, decision 12: listed is usable or challenged with all scopes; the rest is unknown."""
     client = EndpointClient(offers_needing(*needed), obtainable=obtainable)
     client.caller = a_caller(scopes=granted)
-    reach = frozenset[str]().union(*needed) if obtainable is None else obtainable
-    asyncio.run(agree(client, needed, reach, revision, kind))
+    address_policy = frozenset[str]().union(*needed) if obtainable is None else obtainable
+    asyncio.run(agree(client, needed, address_policy, revision, kind))
 
 
 async def agree(
     client: EndpointClient,
     needed: list[frozenset[str]],
-    reach: frozenset[str],
+    address_policy: frozenset[str],
     revision: str,
     kind: str,
 ) -> None:
@@ -133,7 +135,7 @@ async def agree(
             assert name in listed
             assert used.status == 200
             assert b"used" in used.body
-        elif scopes - granted <= reach:
+        elif scopes - granted <= address_policy:
             # What a lister names is not listed before the lister may run; its template is.
             assert name in listed or kind == "template"
             assert used.status == 403

@@ -12,8 +12,8 @@ from gatepost.tools.client import ProtocolError
 from gatepost.tools.search import MOST_FOUND, ToolIndex
 from gatepost.tools.tenant_offers import Agent
 from tests.rest.conftest import Octopus
-from tests.support.asking_tools import Ok
 from tests.support.client import RawAnswer, result
+from tests.support.client_requests import Ok
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 from tests.tools.conftest import MemorySource, Upstream

@@ -16,7 +16,7 @@ from gatepost.storage.changes import ChangePoller
 from gatepost.storage.leases import Leases
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import CallContext, Outcome
 from gatepost.upstreams.catalogue import Catalogue, Definition
 from gatepost.upstreams.changes import SUBJECT, ChangeCounter
@@ -247,8 +247,8 @@ async def records(database_url: str) -> AsyncIterator[Records]:
 
 
 @pytest.fixture
-def relay() -> MemoryRelay:
-    return MemoryRelay()
+def shared_store() -> MemorySharedStore:
+    return MemorySharedStore()
 
 
 @pytest.fixture
@@ -258,9 +258,9 @@ def secrets(records: Records, clock: Clock) -> SecretCache:
 
 @pytest.fixture
 def store(
-    records: Records, relay: MemoryRelay, secrets: SecretCache, clock: Clock
+    records: Records, shared_store: MemorySharedStore, secrets: SecretCache, clock: Clock
 ) -> UpstreamStore:
-    counter = ChangeCounter(records, relay, clock=clock)
+    counter = ChangeCounter(records, shared_store, clock=clock)
     return UpstreamStore(records, SealedHeaders(secrets), counter, clock=clock)
 
 
@@ -269,7 +269,7 @@ def in_memory(clock: Clock) -> UpstreamStore:
     """A store in memory alone, for tests of what stands before the store."""
     kept = MemoryRecords()
     sealed = SealedHeaders(SecretCache(SecretStore(kept, KeyRing.ephemeral()), clock=clock))
-    return UpstreamStore(kept, sealed, ChangeCounter(kept, MemoryRelay()), clock=clock)
+    return UpstreamStore(kept, sealed, ChangeCounter(kept, MemorySharedStore()), clock=clock)
 
 
 async def register(store: UpstreamStore, name: str = "crm", **settings: Any) -> UpstreamServer:
@@ -349,7 +349,7 @@ def replica(in_memory: UpstreamStore, connections: ScriptedConnections, clock: C
 
 def polling(store: UpstreamStore, watch: ChangeWatch) -> AbstractAsyncContextManager[None]:
     """Look for changes during a block."""
-    poller = ChangePoller(store._records, store.counter._relay)
+    poller = ChangePoller(store._records, store.counter._shared_store)
     return poller.polling({SUBJECT: watch.take_up})
 
 

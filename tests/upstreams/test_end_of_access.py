@@ -122,7 +122,7 @@ def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> N
     assert "globex" not in upstreams.refresher._plans
 
     root = Path(server.config.workspace.root)
-    erasure = TenantErasure("globex", records, server.services.relay, root)
+    erasure = TenantErasure("globex", records, server.services.shared_store, root)
     run(server, erasure.run(lambda line: None))
 
     assert run(server, records.tenant_data.count("globex")).keys() <= {"audit_records"}

@@ -255,7 +255,7 @@ async def test_memory_is_bounded(
 async def test_a_published_change_is_seen_at_once(
     in_memory: UpstreamStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long before the next poll, through the relay."""
+    """Long before the next poll, through the shared store."""
     monkeypatch.setattr(changes, "POLL_S", 3_600)
     watch = ChangeWatch(in_memory.counter)
     changed = asyncio.Event()

@@ -10,7 +10,7 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.names import SecretRefused
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams import store as store_module
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.assembly import Listed, assembled
@@ -277,7 +277,7 @@ class OfAcme:
 
 @pytest.mark.requirement("E8")
 async def test_servers_of_the_configuration_come_first(
-    records: Records, relay: MemoryRelay, secrets: SecretCache
+    records: Records, shared_store: MemorySharedStore, secrets: SecretCache
 ) -> None:
     """They cannot be changed here, and their names are taken."""
     configured = UpstreamServer(
@@ -292,7 +292,7 @@ async def test_servers_of_the_configuration_come_first(
     store = UpstreamStore(
         records,
         SealedHeaders(secrets),
-        ChangeCounter(records, relay),
+        ChangeCounter(records, shared_store),
         configured=OfAcme(configured, helper),
     )
     made = await store.create(draft())
@@ -384,8 +384,8 @@ async def test_each_change_is_counted(store: UpstreamStore) -> None:
 
 async def test_a_refresh_that_brings_nothing_new_wakes_no_replica() -> None:
     """Only the time of the fetch is stored."""
-    records, relay = MemoryRecords(), MemoryRelay()
-    counter = ChangeCounter(records, relay)
+    records, shared_store = MemoryRecords(), MemorySharedStore()
+    counter = ChangeCounter(records, shared_store)
     catalogues = UpstreamStore(records, None, counter).catalogues  # type: ignore[arg-type]
     await catalogues.put("acme", Catalogue(server_id="s", fetched_at=1), told=False)
 

@@ -66,7 +66,7 @@ async def test_what_a_folder_holds_counts(acme: TenantWorkspace, vault: TenantWo
     """And so do the folders that lead to it; one tally for both."""
     await acme.usage()
     await vault.write("a/b", b"12345")
-    counted = acme._home.ledger
+    counted = acme._home.usage_file
     with counted.changing(threading.Event()) as tally:
         told = (tally.bytes, tally.files)
 

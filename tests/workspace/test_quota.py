@@ -92,9 +92,9 @@ async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root
 async def test_nobody_is_refused_for_what_is_gone(processes: list[Workspaces], root: Path) -> None:
     """An operator made room: the next write that would be refused looks first."""
     acme = processes[0].of("acme")
-    acme._home.ledger._counted_at = 0.0  # the last count is long ago
+    acme._home.usage_file._counted_at = 0.0  # the last count is long ago
     await acme.write("a", b"x" * 10_000)
-    acme._home.ledger._counted_at = -1e9
+    acme._home.usage_file._counted_at = -1e9
     os.unlink(root / "acme/a")
 
     await acme.write("b", b"x" * 10_000)

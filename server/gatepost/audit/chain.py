@@ -10,9 +10,16 @@ from hashlib import sha256
 import msgspec
 
 from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import Entry, draft
+from gatepost.audit.record_builder import Entry, new_record
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import FIRST_WRITER, AuditDraft, AuditRow, ChainHead, ChainKey, Segment
+from gatepost.storage.audit import (
+    FIRST_WRITER,
+    AuditRow,
+    ChainHead,
+    ChainKey,
+    NewAuditRecord,
+    Segment,
+)
 from gatepost.storage.audit_segments import Damaged, element, rows_of, segments
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.errors import StoreUnavailable
@@ -77,7 +84,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
     """The last record before the `break` record and its reason, of each chain that gets one."""
 
     def link(
-        self, chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
+        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         """
         Return the next segments of a chain and its new head; implements `Link`.
@@ -96,16 +103,19 @@ class WriteAttempt(msgspec.Struct, eq=False):
             reason = suspicion(found, known, self.keyring)
         if reason:
             self.broken[chain] = head.number, reason
-            at = drafts[0].at if drafts else int(time.time() * 1000)
-            drafts = [_broken(tenant, reason, at), *drafts]
+            at = new_records[0].at if new_records else int(time.time() * 1000)
+            new_records = [_broken(tenant, reason, at), *new_records]
         number, previous, elements = head.number, head.hash, list[bytes]()
         named = b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
-        for one_draft in drafts:
+        for record in new_records:
             number += 1
-            body = b'{"number":%d%b%b' % (number, named, one_draft.body)
+            body = b'{"number":%d%b%b' % (number, named, record.body)
             previous = sha256(previous + body).digest()
-            elements.append(element(body, one_draft.side, previous))
-        times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
+            elements.append(element(body, record.side, previous))
+        times, sorts = (
+            [record.at for record in new_records],
+            [record.sort for record in new_records],
+        )
         made = segments(writer, head.number + 1, elements, times, sorts)
         self.segments[chain] = made
         head = ChainHead(tenant, writer, number, previous, head.pruned, "")
@@ -218,7 +228,7 @@ class Batch(msgspec.Struct, eq=False):
 
     entries: Sequence[Entry]
     commit: CommitFuture
-    drafts: Mapping[ChainKey, Sequence[AuditDraft]] = {}
+    new_records: Mapping[ChainKey, Sequence[NewAuditRecord]] = {}
     """The entries by chain, once their records are built."""
     failed: bool = False
     """Whether an attempt has failed."""
@@ -287,8 +297,8 @@ def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing
     return "the proof of the end of the chain is not by a key of the ring"
 
 
-def _broken(tenant: str, reason: str, at: int) -> AuditDraft:
+def _broken(tenant: str, reason: str, at: int) -> NewAuditRecord:
     body = RecordBody(
         at=at, kind="break", tenant=tenant, outcome="broken", details={"reason": reason}
     )
-    return draft(body, {})
+    return new_record(body, {})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from gatepost.audit.chain import WriteAttempt
 from gatepost.audit.record import RecordBody, Side, decode_person, decode_side
-from gatepost.audit.record_builder import draft
+from gatepost.audit.record_builder import new_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import TenantChain
 from gatepost.storage.records import Records
@@ -78,7 +78,7 @@ class DetailErasure:
                     details={"records": ranges_of(numbers), "of": why},
                 )
                 attempt = WriteAttempt(self._keyring)
-                await chain.erase(numbers, [draft(body, {})], attempt.link)
+                await chain.erase(numbers, [new_record(body, {})], attempt.link)
                 attempt.report()
                 erased += len(numbers)
         return erased

@@ -25,7 +25,7 @@ from gatepost.audit.record import (
 )
 from gatepost.config.audit import AuditSettings
 from gatepost.redaction.redactor import Redactor, are_clear
-from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
+from gatepost.storage.audit import RECORD_BYTES, NewAuditRecord, Sort
 from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost_authz.answer_cache import RandomCache
@@ -71,35 +71,35 @@ CALLER, REASON, CORRELATION, NAME, ARGUMENTS = map(
 
 Ended = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
 """The call, when it began and ended (`perf_counter`), its redacted call if any, its ending."""
-Entry = Ended | tuple[str, AuditDraft, TenantContext | None]
-"""A call, or a finished draft with its tenant and the caller whose quota it counts against."""
+Entry = Ended | tuple[str, NewAuditRecord, TenantContext | None]
+"""A call, or a finished new record with its tenant and the caller whose quota it counts against."""
 Value = tuple[bytes, bytes, bytes]
 """A detail: its field as a JSON string, the hashed bytes, and its value as a JSON string."""
 
 log = logging.getLogger("gatepost.audit")
 
 
-def draft(body: RecordBody, private: Mapping[str, str]) -> AuditDraft:
-    """Return the draft of a record from its body and its details."""
+def new_record(body: RecordBody, private: Mapping[str, str]) -> NewAuditRecord:
+    """Return the new record of a record from its body and its details."""
     encoded = _encode(body)[1:-1]
     sort: Sort = (body.kind, body.tool, body.outcome)
     if body.limit or body.times != 1:
         sort = (body.kind, body.tool, body.outcome, body.limit, body.times)
     if not private:
-        return AuditDraft(b",%b}" % encoded, body.at, sort, None)
+        return NewAuditRecord(b",%b}" % encoded, body.at, sort, None)
     values = [(_encode(name), text.encode(), _encode(text)) for name, text in private.items()]
     side, commitments = _sealed(values, BytesIO())
     whole = b',%b,"commitments":%b}' % (encoded, commitments)
-    return AuditDraft(whole, body.at, sort, side)
+    return NewAuditRecord(whole, body.at, sort, side)
 
 
-def gap(tenant: str, lost: int, now: float) -> AuditDraft:
+def gap(tenant: str, lost: int, now: float) -> NewAuditRecord:
     """Return a record of lost records."""
     details = {"records": str(lost)}
     body = RecordBody(
         at=int(now * 1000), kind="gap", tenant=tenant, outcome="lost", details=details
     )
-    return draft(body, {})
+    return new_record(body, {})
 
 
 def _sealed(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, bytes]:
@@ -179,21 +179,21 @@ class RecordBuilder:
 
     async def built(
         self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
-    ) -> dict[str, list[AuditDraft]]:
-        """Return what `drafts` returns, from another thread if it takes long."""
+    ) -> dict[str, list[NewAuditRecord]]:
+        """Return what `new_records` returns, from another thread if it takes long."""
         size = sum(len(one[0].arguments) for one in entries if len(one) != 3)
         if size <= LIGHT_BYTES and len(entries) <= LIGHT_ENTRIES:
             # In another thread it would take twice as long, because both threads compete for the
             # interpreter's lock.
-            return self.drafts(entries, now, settings)
+            return self.new_records(entries, now, settings)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(THREAD, self.drafts, entries, now, settings)
+        return await loop.run_in_executor(THREAD, self.new_records, entries, now, settings)
 
-    def drafts(
+    def new_records(
         self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
-    ) -> dict[str, list[AuditDraft]]:
+    ) -> dict[str, list[NewAuditRecord]]:
         """
-        Return the drafts by tenant, in order.
+        Return the new records by tenant, in order.
 
         *now* is the same moment of `time` and of `perf_counter`.
         """
@@ -213,7 +213,7 @@ class RecordBuilder:
         # From a single system call: each releases the interpreter's lock, and a thread that builds
         # records would have to wait for the event loop every time.
         salts = BytesIO(os.urandom(SALT_BYTES * USUAL_VALUES * max(len(redacted_calls), 1)))
-        offset, made = now[0] - now[1], dict[str, list[AuditDraft]]()
+        offset, made = now[0] - now[1], dict[str, list[NewAuditRecord]]()
         sizes: list[tuple[TenantContext, int]] = []
         for entry in entries:
             if len(entry) == 3:
@@ -222,7 +222,7 @@ class RecordBuilder:
                 caller = entry[0].caller
                 tenant = caller.tenant_id
                 try:
-                    one = self._draft(entry, offset, most, plain, salts)
+                    one = self._new_record(entry, offset, most, plain, salts)
                 except (ValueError, RecursionError) as problem:
                     # One record that cannot be built must not stop all others.
                     one = _unreadable(entry, offset, problem)
@@ -232,14 +232,14 @@ class RecordBuilder:
         self.sizes += sizes
         return made
 
-    def _draft(
+    def _new_record(
         self,
         entry: Ended,
         offset: float,
         most: int | None,
         plain: Set[int],
         salts: BytesIO,
-    ) -> AuditDraft:
+    ) -> NewAuditRecord:
         """Return the record of a call that shows *most* bytes of its arguments; None for none."""
         call, began, ended, redacted_calls, ending = entry
         caller, redacted = call.caller, redacted_calls[0] if redacted_calls else None
@@ -276,7 +276,7 @@ class RecordBuilder:
         is_special = remarks or call.idempotency_key is not None or call.depth or limit
         special, details = _special(call, remarks or {}, limit) if is_special else PLAIN
         parts = (b',"at":%d' % at, prefix, duration, request, special, fields.members, details)
-        return AuditDraft(
+        return NewAuditRecord(
             b"".join((*parts, b',"commitments":', commitments, b"}")),
             at,
             (*sort[:3], limit, 1) if limit else sort,
@@ -342,7 +342,7 @@ def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
     return {**remarks, "definition": text(origin.digest)}
 
 
-def _unreadable(entry: Ended, offset: float, problem: Exception) -> AuditDraft:
+def _unreadable(entry: Ended, offset: float, problem: Exception) -> NewAuditRecord:
     call, ended = entry[0], entry[2]
     reason = type(problem).__name__
     log.error("audit_record_poor", extra={"request_id": call.request_id, "reason": reason})
@@ -353,7 +353,7 @@ def _unreadable(entry: Ended, offset: float, problem: Exception) -> AuditDraft:
         outcome="unreadable",
         request_id=call.request_id,
     )
-    return draft(body, {})
+    return new_record(body, {})
 
 
 def plain_arguments(redacted_calls: Sequence[RedactedCall], most: int) -> set[int]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import msgspec
 
 from gatepost.audit.record import Kind, RecordBody, encode, person_of, text
-from gatepost.audit.record_builder import REFUSED, Ended, Entry, asked_tool, draft
-from gatepost.storage.audit import AuditDraft
+from gatepost.audit.record_builder import REFUSED, Ended, Entry, asked_tool, new_record
+from gatepost.storage.audit import NewAuditRecord
 from gatepost.storage.commit import committed
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.failure import AUDIT_LIMITS
@@ -132,7 +132,7 @@ class RefusalCounter:
         return [
             (
                 one.call.caller.tenant_id,
-                _draft(alike, one, offset, peers=peers),
+                _new_record(alike, one, offset, peers=peers),
                 None if alike[4] in AUDIT_LIMITS else one.call.caller,
             )
             for theirs in found
@@ -159,7 +159,9 @@ def _alike(entry: Ended) -> Alike | None:
     return "refusal", call.kind, "" if limit in AUDIT_LIMITS else tool, outcome, limit
 
 
-def _draft(alike: Alike, counted: CountedRefusals, offset: float, *, peers: bool) -> AuditDraft:
+def _new_record(
+    alike: Alike, counted: CountedRefusals, offset: float, *, peers: bool
+) -> NewAuditRecord:
     caller = counted.call.caller
     kind, offer, tool, outcome, limit = alike
     body = RecordBody(
@@ -179,4 +181,4 @@ def _draft(alike: Alike, counted: CountedRefusals, offset: float, *, peers: bool
     private = {"caller": encode(person_of(caller, counted.peer if peers else ""))}
     if counted.said:
         private["claimed" if kind == "tenant_mismatch" else "reason"] = text(counted.said)
-    return draft(body, private)
+    return new_record(body, private)

@@ -19,17 +19,17 @@ from gatepost.audit.checkpoints import (
     signed,
 )
 from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import draft
+from gatepost.audit.record_builder import new_record
 from gatepost.audit.writer import AuditWriter
 from gatepost.audit.writer_lease import WriterLease
 from gatepost.background import during
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     CHECKPOINTS,
-    AuditDraft,
     ChainHead,
     ChainKey,
     Checkpoint,
+    NewAuditRecord,
     Segment,
     TenantTrail,
 )
@@ -143,9 +143,9 @@ class Retention:
 
     async def _renew(self, chains: Sequence[ChainKey]) -> None:
         at, key_id = int(self._clock() * 1000), self._keyring.current.id
-        drafts = {
+        new_records = {
             (tenant, writer): [
-                draft(
+                new_record(
                     RecordBody(
                         at=at, kind="key", tenant=tenant, outcome="renewed", details={"key": key_id}
                     ),
@@ -155,7 +155,7 @@ class Retention:
             for tenant, writer in chains
         }
         attempt = WriteAttempt(self._keyring)
-        await self._records.audit.write(drafts, attempt.link)
+        await self._records.audit.write(new_records, attempt.link)
         attempt.report()
 
     async def prune(self) -> None:
@@ -247,11 +247,13 @@ async def prune(
             for writer, number in last_numbers(found).items()
             if number > pruned.get(writer, 0)
         }
-        drafts = {writer: [_retained(tenant, number, clock)] for writer, number in through.items()}
+        new_records = {
+            writer: [_retained(tenant, number, clock)] for writer, number in through.items()
+        }
         through[CHECKPOINTS] = found.number
         attempt = PruningAttempt(WriteAttempt(keyring), through)
         try:
-            done = await trail.prune(through, {**drafts, CHECKPOINTS: []}, attempt.link)
+            done = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
         except Unproven:
             log.error("audit_prune_refused", extra={"tenant": tenant})
             break
@@ -264,7 +266,7 @@ async def prune(
     return removed
 
 
-def _retained(tenant: str, through: int, clock: Callable[[], float]) -> AuditDraft:
+def _retained(tenant: str, through: int, clock: Callable[[], float]) -> NewAuditRecord:
     body = RecordBody(
         at=int(clock() * 1000),
         kind="retention",
@@ -272,7 +274,7 @@ def _retained(tenant: str, through: int, clock: Callable[[], float]) -> AuditDra
         outcome="removed",
         details={"through": str(through)},
     )
-    return draft(body, {})
+    return new_record(body, {})
 
 
 async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:
@@ -297,12 +299,12 @@ class PruningAttempt(msgspec.Struct, frozen=True):
     """The last removed record of each writer, and the checkpoint."""
 
     def link(
-        self, chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
+        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         """Return the next segments and the new head; implements `Link`. Raises Unproven."""
         made, head = list[Segment](), found
         if chain[1] != CHECKPOINTS:
-            made, head = self.attempt.link(chain, found, drafts)
+            made, head = self.attempt.link(chain, found, new_records)
         keyring = self.attempt.keyring
         if head is None or not is_proven(head, keyring):
             raise Unproven(chain[0])

@@ -87,35 +87,35 @@ class AuditSearch:
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    async def search(self, tenant: str, question: AuditQuery) -> list[AuditRecord]:
+    async def search(self, tenant: str, query: AuditQuery) -> list[AuditRecord]:
         """
-        Return the newest records that match *question*, at most 500.
+        Return the newest records that match *query*, at most 500.
 
         The next page begins before the position of the last one (``before``). Raises
         StoreUnavailable.
         """
-        if question.limit > MOST_AT_ONCE:
-            question = msgspec.structs.replace(question, limit=MOST_AT_ONCE)
-        return [read(row) for row in await self._records.of(tenant).trail.find(question)]
+        if query.limit > MOST_AT_ONCE:
+            query = msgspec.structs.replace(query, limit=MOST_AT_ONCE)
+        return [read(row) for row in await self._records.of(tenant).trail.find(query)]
 
-    async def search_back(self, tenant: str, question: AuditQuery) -> FoundRecords:
+    async def search_back(self, tenant: str, query: AuditQuery) -> FoundRecords:
         """
         Return what `search` returns, of a part of the records where it would read very many.
 
         Raises StoreUnavailable.
         """
         since = None
-        if most := looked_through(question):
-            before = None if question.before is None else question.before[0]
+        if most := looked_through(query):
+            before = None if query.before is None else query.before[0]
             horizon = await self._records.of(tenant).trail.horizon(before, most)
-            if horizon is not None and horizon >= (question.since or 0):
+            if horizon is not None and horizon >= (query.since or 0):
                 since = horizon + 1
         # Where all of them ended in one millisecond, a bound would lead back to the same page.
-        if since is not None and question.before is not None and since >= question.before[0]:
+        if since is not None and query.before is not None and since >= query.before[0]:
             since = None
-        bounded = question if since is None else msgspec.structs.replace(question, since=since)
+        bounded = query if since is None else msgspec.structs.replace(query, since=since)
         found = await self.search(tenant, bounded)
-        return FoundRecords(found, None if len(found) >= question.limit else since)
+        return FoundRecords(found, None if len(found) >= query.limit else since)
 
     async def get(self, tenant: str, writer: int, number: int) -> AuditRecord | None:
         """Return the record of a writer with that number, or None."""
@@ -132,11 +132,11 @@ class AuditSearch:
         return await self._records.of(tenant).trail.count(int(since * 1000), bucket_s * 1000)
 
 
-def looked_through(question: AuditQuery) -> int:
+def looked_through(query: AuditQuery) -> int:
     """Return how many segments one search looks through; 0: as many as its records need."""
-    if question.text is not None or question.subject is not None:
+    if query.text is not None or query.subject is not None:
         return READ
-    counted = (question.kind, question.tool, question.outcome)
+    counted = (query.kind, query.tool, query.outcome)
     return LOOKED_AT if any(one is not None for one in counted) else 0
 
 

@@ -20,7 +20,7 @@ from gatepost.audit.record import (
     reason_of,
     text,
 )
-from gatepost.audit.record_builder import Entry, RecordBuilder, draft, gap
+from gatepost.audit.record_builder import Entry, RecordBuilder, gap, new_record
 from gatepost.audit.refusals import COUNTED, MISMATCH, RefusalCounter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
@@ -95,7 +95,7 @@ class AuditWriter:
         self._batch: Batch | None = None
         """The batch that is being written; kept until it is durable."""
         self._late: list[Entry] = []
-        """The drafts that follow it: records from the time of an outage."""
+        """The new records that follow it: records from the time of an outage."""
         self._lost: Counter[str] = Counter()
         self._refusals = RefusalCounter(self._write_refusals)
         self._closing = False
@@ -184,7 +184,7 @@ class AuditWriter:
             details={name: text(clean(value)) for name, value in (details or {}).items()},
         )
         try:
-            await self._add((tenant, draft(body, side), caller))
+            await self._add((tenant, new_record(body, side), caller))
         except CommitFailed as failure:
             raise StoreUnavailable(f"it could not be put on record: {failure}") from None
 
@@ -319,17 +319,17 @@ class AuditWriter:
         """Return the attempt that has written the batch; raises StoreUnavailable."""
         if batch.attempts and (earlier := await batch.written(self._records)) is not None:
             return earlier
-        if not batch.drafts:
+        if not batch.new_records:
             now = (self._clock(), perf_counter())
             made = await self._builder.built(batch.entries, now, self.settings)
             # Kept until the batch is durable: two attempts must not be in two chains.
-            batch.drafts = {(tenant, self.number): drafts for tenant, drafts in made.items()}
+            batch.new_records = {(tenant, self.number): new for tenant, new in made.items()}
         self._linker.loop = asyncio.get_running_loop()
         attempt = self._linker.begin()
         attempt.earlier = tuple(batch.attempts)
         batch.attempts.append(attempt)
         try:
-            await self._records.audit.write(batch.drafts, attempt.link)
+            await self._records.audit.write(batch.new_records, attempt.link)
         except AlreadyWritten as known:
             return known.attempt
         return attempt
@@ -351,7 +351,7 @@ class AuditWriter:
         batch.commit.settle()
         if self._observe is not None:
             self._observe(took)
-        self.written += sum(map(len, batch.drafts.values()))
+        self.written += sum(map(len, batch.new_records.values()))
         if attempt.heads:  # a store that links records later has not done it yet
             attempt.committed()
 
@@ -374,7 +374,7 @@ class AuditWriter:
         entries, now = self._waiting[:], (self._clock(), perf_counter())
         made = await self._builder.built(entries, now, self.settings)
         del self._waiting[: len(entries)]
-        late = [(tenant, one, None) for tenant, drafts in made.items() for one in drafts]
+        late = [(tenant, one, None) for tenant, new in made.items() for one in new]
         ahead = 0 if self._batch is None else len(self._batch.entries)
         room = max(MOST_WAITING - len(self._late) - ahead, 0)
         self._late += late[:room]

@@ -42,7 +42,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _destructive(config, toolbox)
     yield from _nobody(config, toolbox, roles)
     yield from _webhook(settings, development=config.development)
-    yield from _notice(settings, toolbox)
+    yield from _notification(settings, toolbox)
 
 
 def _condition(rule: ApprovalRule, place: str) -> Iterator[Problem]:
@@ -165,8 +165,8 @@ def _patterns(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem
             )
 
 
-def _notice(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem]:
-    name = settings.notice.tool
+def _notification(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem]:
+    name = settings.notification.tool
     if not name:
         return
     found = [tool for tool in toolbox.tools if tool.name == name]
@@ -175,14 +175,14 @@ def _notice(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem]:
             "config.E086",
             f"no enabled tool is called {name!r}, so nobody is told of waiting requests",
             "name a tool that sends messages, such as chat_send of the pack chat",
-            setting="approvals.notice.tool",
+            setting="approvals.notification.tool",
         )
     elif plan_of(settings, found):
         yield Problem(
             "config.E086",
             f"`{name}` needs approval, so it cannot tell of requests that wait for approval",
             f'add "{name}" to approvals.auto_approve, or name another tool',
-            setting="approvals.notice.tool",
+            setting="approvals.notification.tool",
         )
 
 

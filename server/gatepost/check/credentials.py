@@ -57,7 +57,7 @@ def problems(config: Config) -> Iterator[Problem]:
 
 def pack_problems(config: Config, pack: str, table: PackSettings) -> Iterator[Problem]:
     """Yield the problems of the credentials that a pack's table names."""
-    reach = ToolAddressPolicy(config.network.allow_hosts)
+    address_policy = ToolAddressPolicy(config.network.allow_hosts)
     for use in table.credential_uses():
         setting = f"packs.{pack}.{use.setting}"
         found = config.credentials.get(use.name)
@@ -76,14 +76,14 @@ def pack_problems(config: Config, pack: str, table: PackSettings) -> Iterator[Pr
                 setting=setting,
             )
         elif use.url:
-            yield from _place_problem(found, use, reach, setting)
+            yield from _place_problem(found, use, address_policy, setting)
 
 
 def _place_problem(
-    found: CredentialSettings, use: CredentialUse, reach: ToolAddressPolicy, setting: str
+    found: CredentialSettings, use: CredentialUse, address_policy: ToolAddressPolicy, setting: str
 ) -> Iterator[Problem]:
     try:
-        place, hosts = destination(use.url, reach), checked_hosts(found.hosts)
+        place, hosts = destination(use.url, address_policy), checked_hosts(found.hosts)
     except SecretRefused:
         return  # reported at the table
     except ValueError as problem:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterator
 
 from gatepost.check.pack_loading import Toolbox
-from gatepost.config.limits import NamedToolAllowance, TenantAllowance, ToolAllowance
+from gatepost.config.limits import NamedToolLimitSettings, TenantLimitSettings, ToolLimitSettings
 from gatepost.config.settings import Config
 from gatepost.tools.tenant_offers import UPSTREAM_PREFIX
 from gatepost_authz.config import Problem
@@ -22,15 +22,15 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         "limits.audit_bytes_per_day": limits.audit_bytes_per_day,
         "limits.tenant.audit_bytes_per_day": limits.tenant.audit_bytes_per_day,
     }
-    tables: dict[str, TenantAllowance | ToolAllowance | NamedToolAllowance] = {
+    tables: dict[str, TenantLimitSettings | ToolLimitSettings | NamedToolLimitSettings] = {
         "limits.tenant": limits.tenant,
         "limits.tool": limits.tool,
         **{f"limits.tools.{name}": own for name, own in limits.tools.items()},
     }
-    for table, allowance in tables.items():
-        numbers[f"{table}.requests_per_second"] = allowance.requests_per_second
-        numbers[f"{table}.burst"] = allowance.burst
-        numbers[f"{table}.concurrency"] = allowance.concurrency
+    for table, settings in tables.items():
+        numbers[f"{table}.requests_per_second"] = settings.requests_per_second
+        numbers[f"{table}.burst"] = settings.burst
+        numbers[f"{table}.concurrency"] = settings.concurrency
     for setting, number in numbers.items():
         if number is not None and not 0 <= number < float("inf"):
             yield Problem(

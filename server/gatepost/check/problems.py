@@ -329,8 +329,8 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "limits.header_timeout_s": most.header_timeout_s,
         "limits.body_timeout_s": most.body_timeout_s,
         "limits.listen_streams": most.listen_streams,
-        "limits.questions_per_caller": most.questions_per_caller,
-        "limits.question_timeout_s": most.question_timeout_s,
+        "limits.client_requests_per_caller": most.client_requests_per_caller,
+        "limits.client_request_timeout_s": most.client_request_timeout_s,
         "limits.listen_streams_per_caller": most.listen_streams_per_caller,
     }
     for setting, number in positive.items():

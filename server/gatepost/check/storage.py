@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from gatepost.check.paths import unusable
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
-from gatepost.storage.backends import DATABASES, MEMORY, RELAYS, Backend, scheme_of
+from gatepost.storage.backends import DATABASES, MEMORY, SHARED_STORES, Backend, scheme_of
 from gatepost_authz.config import Problem
 
 DATABASE, SHARED = "storage.database", "storage.shared"
@@ -22,7 +22,7 @@ def problems(config: Config) -> Iterator[Problem]:
     """Yield problems that prevent opening the stores, or sharing them between processes."""
     for setting, value, backends in (
         (DATABASE, config.storage.database, DATABASES),
-        (SHARED, config.storage.shared, RELAYS),
+        (SHARED, config.storage.shared, SHARED_STORES),
     ):
         url = value
         if REFERENCE.match(value):

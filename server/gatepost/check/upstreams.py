@@ -34,7 +34,7 @@ LEAST_MEMORY = 16_000_000
 
 def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     """Yield the problems of upstreams and agents."""
-    reach = _reach(config)
+    address_policy = _address_policy(config)
     tables = [(f"upstreams[{at}]", one) for at, one in enumerate(config.upstreams)]
     if config.upstreams_file.path:
         try:
@@ -49,13 +49,13 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         else:
             tables += [("upstreams_file", one) for one in found]
     for place, one in tables:
-        yield from _server(config, one, place, reach)
+        yield from _server(config, one, place, address_policy)
     named = [(place, one.name, one.tenants) for place, one in tables]
     yield from doubled(named, "MCP server", "config.E141")
     yield from agents.problems(config, toolbox, [one for _, one in tables])
 
 
-def _reach(config: Config) -> ToolAddressPolicy | None:
+def _address_policy(config: Config) -> ToolAddressPolicy | None:
     try:
         return ToolAddressPolicy(config.network.allow_hosts)
     except ValueError:
@@ -63,7 +63,7 @@ def _reach(config: Config) -> ToolAddressPolicy | None:
 
 
 def _server(
-    config: Config, one: UpstreamSettings, place: str, reach: ToolAddressPolicy | None
+    config: Config, one: UpstreamSettings, place: str, address_policy: ToolAddressPolicy | None
 ) -> Iterator[Problem]:
     try:
         checked_name(one.name)
@@ -72,7 +72,7 @@ def _server(
         hint = "use snake_case, for example microsoft_learn"
         yield Problem("config.E141", invalid.message, hint, setting=f"{place}.{invalid.field}")
     yield from tenants_named(config, one.tenants, f"the MCP server {one.name!r}", place)
-    yield from _transport(one, place, reach)
+    yield from _transport(one, place, address_policy)
     yield from _headers(one, place)
     yield from _patterns(one, place)
     yield from _credentials(config, one, place)
@@ -89,7 +89,7 @@ def _server(
 
 
 def _transport(
-    one: UpstreamSettings, place: str, reach: ToolAddressPolicy | None
+    one: UpstreamSettings, place: str, address_policy: ToolAddressPolicy | None
 ) -> Iterator[Problem]:
     if bool(one.url) == bool(one.command):
         yield Problem(
@@ -104,8 +104,8 @@ def _transport(
         yield from _program(one, place)
         return
     try:
-        if reach is not None:
-            checked_url(one.url, reach)
+        if address_policy is not None:
+            checked_url(one.url, address_policy)
     except InvalidField as invalid:
         hint = 'name a host of the own network in [network] allow_hosts = ["crm.internal:8080"]'
         yield Problem("config.E142", invalid.message, hint, setting=f"{place}.url")

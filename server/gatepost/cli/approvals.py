@@ -42,7 +42,7 @@ from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.store import SecretStore
-from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
 from gatepost.tools.redaction import Redaction
@@ -282,12 +282,12 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
     """Open the approval service with the servers' records; servers send its webhook messages."""
     keyring = keyring_of(config)
     records = await open_records(plain(config.storage.database))
-    relay = await open_relay(plain(config.storage.shared))
+    shared_store = await open_shared_store(plain(config.storage.shared))
     outbound = OutboundClient(
         config.network,
         tls=Fetcher(development=config.development, network=config.network).tls,
     )
-    async with aclosing(records), aclosing(relay), aclosing(outbound):
+    async with aclosing(records), aclosing(shared_store), aclosing(outbound):
         secrets = SecretCache(SecretStore(records, keyring))
         secrets.keep_own(own_secrets(config))
         redaction = Redaction(secrets)
@@ -296,8 +296,8 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
             revocations = Revocations(records, ended=lambda new: None)
             revocations.configure(config.tenancy.suspended)
             await revocations.look()
-            shared = records, relay, keyring
+            shared = records, shared_store, keyring
             # Requests of revoked callers cannot be approved here either.
-            reviews = ApprovalServices(*shared, redaction, writer, outbound, revocations.is_cut)
+            reviews = ApprovalServices(*shared, redaction, writer, outbound, revocations.is_refused)
             reviews.apply(config, toolbox.tools)
             yield reviews.service

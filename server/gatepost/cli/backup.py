@@ -16,7 +16,7 @@ from gatepost.config.settings import KeySettings
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.storage.backends import scheme_of
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql.sqlite import exists, journals, path_of
+from gatepost.storage.sql.sqlite import exists, path_of, wals
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 
 WAIT_S = 30.0
@@ -50,8 +50,8 @@ def backup(file: Path, path: Path) -> None:
 
 
 def _merge(database: str, keys: KeySettings) -> None:
-    """Merge the journals of audit records, which the copy does not contain."""
-    if not journals(database):
+    """Merge the write-ahead logs of audit records, which the copy does not contain."""
+    if not wals(database):
         return
     try:
         if not keys.ring:

@@ -101,7 +101,7 @@ async def erased(
     tenant_id: str, yes: bool, reason: str, config: Config, stores: OpenStores
 ) -> bool:
     """Erase a tenant and print the progress; return False without --yes."""
-    records, relay = stores.records, stores.relay
+    records, shared_store = stores.records, stores.shared_store
     erasure = place_of(tenant_id, config, stores)
     tell_what_is_there(tenant_id, await erasure.found())
     if not yes:
@@ -111,7 +111,7 @@ async def erased(
     if await records.revocations.put(shut):
         await stores.note(tenant_id, "tenant", "suspended", reason=shut.reason)
     await records.revocations.put(everything_before(tenant_id, now, by))
-    await notify(relay)
+    await notify(shared_store)
     click.echo(f"Tenant {tenant_id} is suspended.")
     # Servers apply the suspension within a second and end the tenant's calls.
     await asyncio.sleep(SETTLE_S)
@@ -132,7 +132,9 @@ async def erased(
 
 def place_of(tenant_id: str, config: Config, stores: OpenStores) -> TenantErasure:
     """Return all data of the tenant, to be counted or removed."""
-    return TenantErasure(tenant_id, stores.records, stores.relay, Path(config.workspace.root))
+    return TenantErasure(
+        tenant_id, stores.records, stores.shared_store, Path(config.workspace.root)
+    )
 
 
 class ErasedPerson(NamedTuple):
@@ -154,9 +156,10 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
     )
     if not yes:
         return False
-    cut = everything_before(tenant_id, time.time(), administrator(), issuer=issuer, subject=subject)
-    await records.revocations.put(cut)
-    await notify(stores.relay)
+    await records.revocations.put(
+        everything_before(tenant_id, time.time(), administrator(), issuer=issuer, subject=subject)
+    )
+    await notify(stores.shared_store)
     await asyncio.sleep(SETTLE_S)
     gone = 0
     while some := await records.tenant_data.clear_of(tenant_id, mine):
@@ -207,7 +210,7 @@ def everything_before(
     tenant_id: str, now: float, by: str, *, issuer: str = "", subject: str = ""
 ) -> RevocationRecord:
     """Return a revocation of all tokens and sessions from before the erasure."""
-    reach = RevocationRecord(
+    orders = RevocationRecord(
         id="",
         tenant=tenant_id,
         issuer=issuer,
@@ -217,7 +220,7 @@ def everything_before(
         reason="erased",
     )
     return revocation(
-        reach, now=now, leeway_s=0.0, longest_s=LONGEST_S, kept_s=float(LIFETIME_S), block_s=0.0
+        orders, now=now, leeway_s=0.0, longest_s=LONGEST_S, kept_s=float(LIFETIME_S), block_s=0.0
     )
 
 

@@ -95,7 +95,7 @@ async def revoked(asked: RevocationTarget, config: Config, stores: OpenStores) -
     if asked.tenant:
         await check_known(asked.tenant, config, stores.records)
     now = time.time()
-    reach = RevocationRecord(
+    orders = RevocationRecord(
         id="",
         tenant=asked.tenant,
         issuer=asked.issuer,
@@ -105,63 +105,66 @@ async def revoked(asked: RevocationTarget, config: Config, stores: OpenStores) -
         created_by=administrator(),
         reason=asked.reason,
     )
-    cut = revocation(
-        reach,
+    record = revocation(
+        orders,
         now=now,
         leeway_s=asked.leeway_s,
         longest_s=longest_s(config, asked.issuer),
         kept_s=kept_s(config),
         block_s=asked.block_s,
     )
-    await stores.records.revocations.put(cut)
-    await notify(stores.relay)
+    await stores.records.revocations.put(record)
+    await notify(stores.shared_store)
     click.echo(
-        f"Revoked at every server within a second: {whose(cut)}, issued up to {moment(cut.before)}."
+        f"Revoked at every server within a second: {whose(record)}, "
+        f"issued up to {moment(record.before)}."
     )
-    if cut.blocked_until >= FOR_EVER:
+    if record.blocked_until >= FOR_EVER:
         click.echo("New tokens are also refused, until you undo this.")
-    elif cut.blocked_until:
-        click.echo(f"New tokens are also refused until {moment(cut.blocked_until)}.")
+    elif record.blocked_until:
+        click.echo(f"New tokens are also refused until {moment(record.blocked_until)}.")
     else:
         click.echo("New sign-ins work.")
-    click.echo(f"To undo: gatepost revoke --undo {cut.id}")
-    await on_record(stores, cut, "revoked")
+    click.echo(f"To undo: gatepost revoke --undo {record.id}")
+    await on_record(stores, record, "revoked")
 
 
-async def undone(cut_id: str, stores: OpenStores) -> None:
+async def undone(revocation_id: str, stores: OpenStores) -> None:
     """Undo a revocation or hold."""
     every = await stores.records.revocations.all()
-    cuts = [cut for cut in every if cut.id == cut_id and not cut.suspends]
-    if not cuts:
+    revocations = [record for record in every if record.id == revocation_id and not record.suspends]
+    if not revocations:
         raise click.ClickException(
-            f"There is no revocation {visible(cut_id)}. Run `gatepost revoke --list`."
+            f"There is no revocation {visible(revocation_id)}. Run `gatepost revoke --list`."
         )
-    for cut in cuts:
-        await stores.records.revocations.delete(cut.tenant, cut.id)
-        await notify(stores.relay)
-        ended = "Hold ended for calls with" if cut.is_hold else "Revocation undone for"
-        click.echo(f"{ended} {whose(cut)}. Expired tokens are still refused.")
-        await on_record(stores, cut, "undone")
+    for record in revocations:
+        await stores.records.revocations.delete(record.tenant, record.id)
+        await notify(stores.shared_store)
+        ended = "Hold ended for calls with" if record.is_hold else "Revocation undone for"
+        click.echo(f"{ended} {whose(record)}. Expired tokens are still refused.")
+        await on_record(stores, record, "undone")
 
 
-async def on_record(stores: OpenStores, cut: RevocationRecord, outcome: str) -> None:
+async def on_record(stores: OpenStores, record: RevocationRecord, outcome: str) -> None:
     """Record the revocation; the person is in a field that can be erased."""
-    about = RecordedPerson(cut.issuer, cut.subject) if cut.subject else None
-    details = {"id": cut.id, "client": cut.client, "issuer": cut.issuer}
-    if cut.blocked_until:
-        details["until"] = moment(cut.blocked_until)
+    about = RecordedPerson(record.issuer, record.subject) if record.subject else None
+    details = {"id": record.id, "client": record.client, "issuer": record.issuer}
+    if record.blocked_until:
+        details["until"] = moment(record.blocked_until)
     told = {name: value for name, value in details.items() if value}
-    reason = cut.reason if outcome == "revoked" else ""
-    await stores.note(cut.tenant, "revocation", outcome, about=about, reason=reason, details=told)
+    reason = record.reason if outcome == "revoked" else ""
+    await stores.note(
+        record.tenant, "revocation", outcome, about=about, reason=reason, details=told
+    )
 
 
 async def shown(stores: OpenStores) -> None:
     """Print all revocations and holds, oldest first."""
     now = time.time()
-    cuts = [one for one in await stores.records.revocations.all() if not one.suspends]
+    revocations = [one for one in await stores.records.revocations.all() if not one.suspends]
     rows = [
         (one.id, whose(one), *effect(one, now), visible(one.created_by), *why(one))
-        for one in cuts
+        for one in revocations
         if one.expires_at is None or one.expires_at > now
     ]
     if not rows:
@@ -170,34 +173,34 @@ async def shown(stores: OpenStores) -> None:
     click.echo(table([("ID", "TOKENS", "ISSUED UP TO", "NEW TOKENS", "BY", "REASON"), *rows]))
 
 
-def why(cut: RevocationRecord) -> tuple[str]:
+def why(record: RevocationRecord) -> tuple[str]:
     """Return the reason as one column."""
-    return (visible(cut.reason),)
+    return (visible(record.reason),)
 
 
-def effect(cut: RevocationRecord, now: float) -> tuple[str, str]:
+def effect(record: RevocationRecord, now: float) -> tuple[str, str]:
     """Return which tokens are refused, and whether newer tokens are, as two columns."""
-    if cut.is_hold:
-        return "none", f"calls held until {moment(cut.expires_at or now)}"
-    return moment(cut.before), block(cut, now)
+    if record.is_hold:
+        return "none", f"calls held until {moment(record.expires_at or now)}"
+    return moment(record.before), block(record, now)
 
 
-def block(cut: RevocationRecord, now: float) -> str:
+def block(record: RevocationRecord, now: float) -> str:
     """Return until when newer tokens are refused."""
-    if cut.blocked_until <= now:
+    if record.blocked_until <= now:
         return "accepted"
-    if cut.blocked_until >= FOR_EVER:
+    if record.blocked_until >= FOR_EVER:
         return "refused permanently"
-    return f"refused until {moment(cut.blocked_until)}"
+    return f"refused until {moment(record.blocked_until)}"
 
 
-def whose(cut: RevocationRecord) -> str:
+def whose(record: RevocationRecord) -> str:
     """Return the selectors as text."""
     selectors = {
-        "tenant": cut.tenant,
-        "subject": cut.subject,
-        "client": cut.client,
-        "issuer": cut.issuer,
+        "tenant": record.tenant,
+        "subject": record.subject,
+        "client": record.client,
+        "issuer": record.issuer,
     }
     named = [f"{name} {visible(value)}" for name, value in selectors.items() if value]
     return "tokens of " + ", ".join(named)

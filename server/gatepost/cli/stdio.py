@@ -19,7 +19,7 @@ from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError
 from gatepost.mcp.pipes import LineReader, Pipes
 from gatepost.mcp.stdio import Stdio
 from gatepost.runtime import garbage_collector
-from gatepost.runtime.services import opened
+from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.storage.errors import StoreRefused, StoreUnavailable

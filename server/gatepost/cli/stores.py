@@ -20,10 +20,10 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.audit import EVERY_TENANT
-from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.logs import configure
 from gatepost.tools.redaction import Redaction
 from gatepost_authz.config import TENANT_ID
@@ -45,7 +45,7 @@ class OpenStores(msgspec.Struct, frozen=True):
     """The stores of running servers, with the audit writer."""
 
     records: Records
-    relay: Relay
+    shared_store: SharedStore
     keyring: KeyRing | None
     """None if there is no key ring, or it cannot be read."""
     audit_writer: AuditWriter | None
@@ -87,14 +87,14 @@ def at_stores(config: Config, do: Callable[[OpenStores], Awaitable[T]]) -> T:
         async with AsyncExitStack() as closing:
             records = await open_records(plain(config.storage.database))
             closing.push_async_callback(records.aclose)
-            relay = await open_relay(plain(config.storage.shared))
-            closing.push_async_callback(relay.aclose)
+            shared_store = await open_shared_store(plain(config.storage.shared))
+            closing.push_async_callback(shared_store.aclose)
             keyring, audit_writer = _ring(config), None
             if keyring is not None and config.audit.enabled:
                 redaction = Redaction(SecretCache(SecretStore(records, keyring)))
                 audit_writer = AuditWriter(records, keyring, redaction, config.audit)
                 closing.push_async_callback(audit_writer.aclose)
-            return await do(OpenStores(records, relay, keyring, audit_writer))
+            return await do(OpenStores(records, shared_store, keyring, audit_writer))
 
     configure(level="error", form="console")
     try:

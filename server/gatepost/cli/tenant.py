@@ -99,7 +99,7 @@ def resume(tenant_id: str, path: Path) -> None:
 
     async def do(stores: OpenStores) -> bool:
         there = await stores.records.revocations.delete(tenant_id, SUSPENDED)
-        await notify(stores.relay)
+        await notify(stores.shared_store)
         if there:
             await stores.note(tenant_id, "tenant", "resumed")
         return there
@@ -118,9 +118,9 @@ def resume(tenant_id: str, path: Path) -> None:
 async def shut(tenant_id: str, reason: str, config: Config, stores: OpenStores) -> bool:
     """Suspend a tenant; return False if it is already suspended."""
     await check_known(tenant_id, config, stores.records)
-    cut = suspension(tenant_id, now=time.time(), by=administrator(), reason=reason)
-    put = await stores.records.revocations.put(cut)
-    await notify(stores.relay)
+    record = suspension(tenant_id, now=time.time(), by=administrator(), reason=reason)
+    put = await stores.records.revocations.put(record)
+    await notify(stores.shared_store)
     if put:
         await stores.note(tenant_id, "tenant", "suspended", reason=reason)
     return put
@@ -129,20 +129,23 @@ async def shut(tenant_id: str, reason: str, config: Config, stores: OpenStores) 
 async def rows_of(config: Config, records: Records) -> list[TenantStatus]:
     """Return all known tenants by id."""
     named = known_tenants(config) | {config.stdio.tenant} - {""}
-    cuts = {one.tenant: one for one in await records.revocations.all() if one.suspends}
+    revocations = {one.tenant: one for one in await records.revocations.all() if one.suspends}
     kept = [one for one in await records.tenant_data.tenants() if TENANT_ID.fullmatch(one)]
     shut_here = set(config.tenancy.suspended)
     rows = []
-    for name in sorted({*named, *cuts, *kept, *shut_here}):
-        cut = cuts.get(name)
+    for name in sorted({*named, *revocations, *kept, *shut_here}):
+        record = revocations.get(name)
         row = TenantStatus(
             tenant=name,
-            state="suspended" if cut or name in shut_here else "open",
+            state="suspended" if record or name in shut_here else "open",
             known_by="configuration" if name in named | shut_here else "use",
         )
-        if cut is not None:
+        if record is not None:
             row = msgspec.structs.replace(
-                row, suspended_at=cut.created_at, suspended_by=cut.created_by, reason=cut.reason
+                row,
+                suspended_at=record.created_at,
+                suspended_by=record.created_by,
+                reason=record.reason,
             )
         elif name in shut_here:
             row = msgspec.structs.replace(row, suspended_by="tenancy.suspended")

@@ -41,8 +41,8 @@ class CommandParts:
                 "There is no key ring to encrypt secrets with. Run `gatepost keyring new` and set "
                 '[keys] ring = "file:keyring.json".'
             )
-        self.records, self.relay = stores.records, stores.relay
-        self.changes = ChangePoller(stores.records, stores.relay)
+        self.records, self.shared_store = stores.records, stores.shared_store
+        self.changes = ChangePoller(stores.records, stores.shared_store)
         self.keyring: KeyRing = stores.keyring
         self.secrets = SecretCache(SecretStore(stores.records, stores.keyring))
         self.fetcher = Fetcher(development=config.development, network=config.network)

@@ -40,7 +40,7 @@ class WebhookSettings(SettingsTable, frozen=True, kw_only=True):
     """A reference (`env:NAME` or `file:PATH`) to the signing secret: `whsec_` and base64."""
 
 
-class NoticeSettings(SettingsTable, frozen=True, kw_only=True):
+class NotificationSettings(SettingsTable, frozen=True, kw_only=True):
     """The tool that tells people of each request that waits, such as `chat_send`."""
 
     tool: str = ""
@@ -99,4 +99,4 @@ class ApprovalsSettings(SettingsTable, frozen=True, kw_only=True):
     hold_s: float = 600.0
     """Seconds for which all calls of a caller are refused after too many denials."""
     webhook: WebhookSettings = WebhookSettings()
-    notice: NoticeSettings = NoticeSettings()
+    notification: NotificationSettings = NotificationSettings()

@@ -3,7 +3,7 @@
 from gatepost.config.table import SettingsTable
 
 
-class TenantAllowance(SettingsTable, frozen=True, kw_only=True):
+class TenantLimitSettings(SettingsTable, frozen=True, kw_only=True):
     """Limits of one tenant, for all its callers together and over all replicas."""
 
     requests_per_second: float = 0.0
@@ -18,7 +18,7 @@ class TenantAllowance(SettingsTable, frozen=True, kw_only=True):
     """As `limits.audit_bytes_per_day`, for all callers of a tenant together; 0: unlimited."""
 
 
-class ToolAllowance(SettingsTable, frozen=True, kw_only=True):
+class ToolLimitSettings(SettingsTable, frozen=True, kw_only=True):
     """Limits of one tenant's calls of one tool, for each tool."""
 
     requests_per_second: float = 0.0
@@ -29,7 +29,7 @@ class ToolAllowance(SettingsTable, frozen=True, kw_only=True):
     """Calls of the tool that may run at once for one tenant; 0: unlimited."""
 
 
-class NamedToolAllowance(SettingsTable, frozen=True, kw_only=True):
+class NamedToolLimitSettings(SettingsTable, frozen=True, kw_only=True):
     """Limits of one named tool, as in `[limits.tools.script_exec]`."""
 
     requests_per_second: float | None = None

@@ -6,7 +6,7 @@ from gatepost.config.approvals import ApprovalsSettings
 from gatepost.config.audit import AuditSettings
 from gatepost.config.credentials import CredentialSettings
 from gatepost.config.dashboard import DashboardSettings
-from gatepost.config.limits import NamedToolAllowance, TenantAllowance, ToolAllowance
+from gatepost.config.limits import NamedToolLimitSettings, TenantLimitSettings, ToolLimitSettings
 from gatepost.config.metrics_address import Address, read_address
 from gatepost.config.pack_registration import registrations
 from gatepost.config.packs import Packs
@@ -259,13 +259,13 @@ class LimitsSettings(SettingsTable, frozen=True, kw_only=True):
     listen_streams_per_caller: int = 50
     """Event streams that one caller may keep open at one process. Answers that a client of an older
     revision gets as a stream count too."""
-    questions_per_caller: int = 20
-    """Questions to one caller's clients and people (older revisions) that may be unanswered."""
-    question_timeout_s: float = 300.0
+    client_requests_per_caller: int = 20
+    """EncodeInput to one caller's clients and people (older revisions) that may be unanswered."""
+    client_request_timeout_s: float = 300.0
     """Seconds that such a question waits; the tool's timeout is paused meanwhile."""
-    tenant: TenantAllowance = TenantAllowance()
-    tool: ToolAllowance = ToolAllowance()
-    tools: dict[str, NamedToolAllowance] = {}
+    tenant: TenantLimitSettings = TenantLimitSettings()
+    tool: ToolLimitSettings = ToolLimitSettings()
+    tools: dict[str, NamedToolLimitSettings] = {}
     """Tool = its own limits, one `[limits.tools.NAME]` table each."""
 
 

@@ -134,7 +134,7 @@ class TokenClient:
                 self._tenant,
                 endpoint.url,
                 self._secrets,
-                self._outbound.reach,
+                self._outbound.address_policy,
             )
         elif settings.private_key:
             try:

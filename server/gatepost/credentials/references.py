@@ -11,7 +11,7 @@ from gatepost_authz.address_policy import ToolAddressPolicy
 
 
 async def referred(
-    reference: str, tenant: str, url: str, secrets: SecretCache, reach: ToolAddressPolicy
+    reference: str, tenant: str, url: str, secrets: SecretCache, address_policy: ToolAddressPolicy
 ) -> str:
     """
     Return the value of `secret:NAME` of a tenant, `env:NAME` or `file:PATH`, to be sent to *url*.
@@ -38,7 +38,7 @@ async def referred(
             f"There is no secret {name}: gatepost secrets set {name} --tenant {tenant}"
         )
     try:
-        place = destination(url, reach)
+        place = destination(url, address_policy)
     except ValueError as problem:
         raise CredentialUnavailable(
             f"The secret {name} is not sent to this URL: {problem}."

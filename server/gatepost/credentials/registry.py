@@ -134,7 +134,7 @@ class CredentialRegistry:
     def _problem(self, name: str, table: CredentialSettings, url: str) -> str | None:
         """Return why the credential is not sent to *url*, or None."""
         try:
-            place = destination(url, self._services.outbound.reach)
+            place = destination(url, self._services.outbound.address_policy)
         except ValueError as problem:
             return f"The credential {name!r} is not sent to this URL: {problem}."
         if place in checked_hosts(table.hosts):
@@ -159,13 +159,13 @@ class CredentialRegistry:
         self, tenant: str, url: str, api_key: str, headers: Mapping[str, str]
     ) -> OutboundCredential:
         async def read() -> Mapping[str, str]:
-            reach = self._services.outbound.reach
+            address_policy = self._services.outbound.address_policy
             found = {
-                name.lower(): await referred(value, tenant, url, self._secrets, reach)
+                name.lower(): await referred(value, tenant, url, self._secrets, address_policy)
                 for name, value in headers.items()
             }
             if api_key:
-                found |= bearer(await referred(api_key, tenant, url, self._secrets, reach))
+                found |= bearer(await referred(api_key, tenant, url, self._secrets, address_policy))
             return found
 
         return StaticCredential(tenant, self._secrets, read)

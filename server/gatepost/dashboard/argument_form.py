@@ -34,7 +34,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     type: str = ""
     choices: tuple[str, ...] = ()
-    mistake: str = ""
+    error: str = ""
     omitted: bool = False
     """Whether the argument is to be left out."""
     rows: int = 4
@@ -56,16 +56,16 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Filled(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a form: changed arguments, removed arguments and mistakes."""
+    """The result of a form: changed arguments, removed arguments and errors."""
 
     changed: Mapping[str, Any]
     removed: frozenset[str]
     fields: tuple[Field, ...]
 
     @property
-    def mistakes(self) -> bool:
-        """Return whether any field has a mistake."""
-        return any(field.mistake for field in self.fields)
+    def errors(self) -> bool:
+        """Return whether any field has a error."""
+        return any(field.error for field in self.fields)
 
     def encoded(self, shown: bytes) -> bytes:
         """Return the arguments *shown* (a JSON object) with the changes applied."""
@@ -111,8 +111,8 @@ def filled(fields: Sequence[Field], form: Mapping[str, str]) -> Filled:
         elif text != field.text:
             try:
                 changed[field.name] = _value(field, text)
-            except ValueError as mistake:
-                now = msgspec.structs.replace(now, mistake=str(mistake))
+            except ValueError as error:
+                now = msgspec.structs.replace(now, error=str(error))
         after.append(now)
     return Filled(changed=changed, removed=frozenset(removed), fields=tuple(after))
 

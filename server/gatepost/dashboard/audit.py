@@ -39,7 +39,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     subject: str = ""
     age: str = ""
 
-    def question(self, now: float, before: Position | None) -> AuditQuery:
+    def audit_query(self, now: float, before: Position | None) -> AuditQuery:
         """Return the fields as a query for the store."""
         return AuditQuery(
             text=self.text or None,
@@ -74,21 +74,21 @@ class RecordProof(msgspec.Struct, frozen=True, kw_only=True):
 class AuditPages:
     """Render the pages of the audit trail."""
 
-    def __init__(self, sheet: PageLayout, trail: AuditSearch, records: Records) -> None:
-        self._sheet, self._trail, self._records = sheet, trail, records
+    def __init__(self, layout: PageLayout, trail: AuditSearch, records: Records) -> None:
+        self._layout, self._trail, self._records = layout, trail, records
 
-    async def search(self, visit: PageRequest) -> PageResponse:
+    async def search(self, page_request: PageRequest) -> PageResponse:
         """Show the newest matching records, page by page."""
-        sought, before = sought_of(visit), _position(visit.query.get("before", ""))
-        question = sought.question(self._sheet.clock(), before)
-        found = await self._trail.search_back(visit.tenant, question)
+        sought, before = sought_of(page_request), _position(page_request.query.get("before", ""))
+        audit_query = sought.audit_query(self._layout.clock(), before)
+        found = await self._trail.search_back(page_request.tenant, audit_query)
         next_before = found.next_before(PAGE)
         older = (
             f"/audit?{sought.query(before='-'.join(map(str, next_before)))}" if next_before else ""
         )
-        return self._sheet.page(
+        return self._layout.page(
             "audit.html",
-            visit,
+            page_request,
             here="/audit",
             records=found.records[:PAGE],
             looked_since=None if found.looked_since is None else found.looked_since / 1000,
@@ -99,19 +99,19 @@ class AuditPages:
             is_first=before is None,
         )
 
-    async def show(self, visit: PageRequest) -> PageResponse:
+    async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one record with its proof."""
-        writer, number = _place(visit.path["record"])
-        record = await self._trail.get(visit.tenant, writer, number) if number else None
+        writer, number = _place(page_request.path["record"])
+        record = await self._trail.get(page_request.tenant, writer, number) if number else None
         if record is None:
             raise NotShown
-        trail = self._records.of(visit.tenant).trail
+        trail = self._records.of(page_request.tenant).trail
         chain = trail.chain(writer)
         rows = await chain.rows(max(number - 2, 0), 2)
         proof = proof_of(number, rows, await trail.checkpoints())
-        return self._sheet.page(
+        return self._layout.page(
             "record.html",
-            visit,
+            page_request,
             here="/audit",
             record=record,
             proof=proof,
@@ -121,10 +121,10 @@ class AuditPages:
         )
 
 
-def sought_of(visit: PageRequest) -> AuditFilter:
+def sought_of(page_request: PageRequest) -> AuditFilter:
     """Return the form's fields; fields with unknown values are empty."""
     given = {
-        name: visit.query.get(name, "")[:MOST_TEXT].strip()
+        name: page_request.query.get(name, "")[:MOST_TEXT].strip()
         for name in AuditFilter.__struct_fields__
     }
     if given["kind"] not in KINDS:

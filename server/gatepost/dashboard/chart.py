@@ -62,24 +62,24 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class TimeSlot(msgspec.Struct, frozen=True):
+class ChartInterval(msgspec.Struct, frozen=True):
     """The counts from *start* on (seconds since the epoch), by kind in the chart's order."""
 
     start: float
     counts: tuple[int, ...]
 
 
-def columns(slots: Sequence[TimeSlot], kinds: Sequence[str], *, step_s: float) -> Columns:
-    """Return a chart with one column for each slot of *step_s* seconds."""
-    most = max((sum(slot.counts) for slot in slots), default=0)
+def columns(intervals: Sequence[ChartInterval], kinds: Sequence[str], *, step_s: float) -> Columns:
+    """Return a chart with one column for each interval of *step_s* seconds."""
+    most = max((sum(interval.counts) for interval in intervals), default=0)
     top = ceiling(most)
-    room = (WIDTH - LEFT - RIGHT) / max(len(slots), 1)
+    room = (WIDTH - LEFT - RIGHT) / max(len(intervals), 1)
     scale = (HEIGHT - TOP - BOTTOM) / top
-    every = max(math.ceil(len(slots) / 8), 1)
+    every = max(math.ceil(len(intervals) / 8), 1)
     return Columns(
         columns=tuple(
-            _column(slot, kinds, LEFT + at * room, room, scale, step_s)
-            for at, slot in enumerate(slots)
+            _column(interval, kinds, LEFT + at * room, room, scale, step_s)
+            for at, interval in enumerate(intervals)
         ),
         kinds=tuple(kinds),
         levels=tuple(
@@ -87,11 +87,11 @@ def columns(slots: Sequence[TimeSlot], kinds: Sequence[str], *, step_s: float) -
             for level in levels(top)
         ),
         marks=tuple(
-            AxisLabel(round(LEFT + (at + 0.5) * room, 1), _short(slot.start, step_s))
-            for at, slot in enumerate(slots)
+            AxisLabel(round(LEFT + (at + 0.5) * room, 1), _short(interval.start, step_s))
+            for at, interval in enumerate(intervals)
             if at % every == 0
         ),
-        total=sum(sum(slot.counts) for slot in slots),
+        total=sum(sum(interval.counts) for interval in intervals),
     )
 
 
@@ -113,25 +113,30 @@ def levels(top: int) -> list[int]:
 
 
 def _column(
-    slot: TimeSlot, kinds: Sequence[str], x: float, room: float, scale: float, step_s: float
+    interval: ChartInterval,
+    kinds: Sequence[str],
+    x: float,
+    room: float,
+    scale: float,
+    step_s: float,
 ) -> Column:
     parts: list[ColumnPart] = []
     bottom = float(HEIGHT - BOTTOM)
-    for kind, count in zip(kinds, slot.counts, strict=True):
+    for kind, count in zip(kinds, interval.counts, strict=True):
         if count:
             height = count * scale
             bottom -= height
             parts.append(ColumnPart(kind, round(bottom, 1), round(height, 1)))
-    label = _long(slot.start, step_s)
+    label = _long(interval.start, step_s)
     told = ", ".join(
-        f"{count} {kind}" for kind, count in zip(kinds, slot.counts, strict=True) if count
+        f"{count} {kind}" for kind, count in zip(kinds, interval.counts, strict=True) if count
     )
     return Column(
         x=round(x + room * GAP / 2, 1),
         width=round(room * (1 - GAP), 1),
         parts=tuple(parts),
         title=f"{label}: {told or 'no calls'}",
-        counts=slot.counts,
+        counts=interval.counts,
         label=label,
     )
 

@@ -64,7 +64,7 @@ def oneline(text: str, most: int = 160) -> str:
 
 
 def spelt(encoded: str) -> str:
-    """Return equivalent JSON with hidden characters escaped, for a field that a visitor edits."""
+    """Return equivalent JSON with hidden characters escaped, for a field that a user edits."""
     return _UNUSUAL.sub(_spelt, encoded)
 
 

@@ -20,15 +20,15 @@ ANY = "true"
 
 
 class GrantFormPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The grant fields of the form, with their mistakes."""
+    """The grant fields of the form, with their errors."""
 
     chosen: str = ""
     uses: str = ""
     pattern: str = "exact"
     condition: str = ""
-    duration_mistake: str = ""
-    uses_mistake: str = ""
-    condition_mistake: str = ""
+    duration_error: str = ""
+    uses_error: str = ""
+    condition_error: str = ""
 
     @property
     def durations(self) -> list[tuple[str, str]]:
@@ -41,9 +41,9 @@ class GrantFormPart(msgspec.Struct, frozen=True, kw_only=True):
         return self != GrantFormPart()
 
     @property
-    def has_mistakes(self) -> bool:
-        """Return whether any field has a mistake."""
-        return bool(self.duration_mistake or self.uses_mistake or self.condition_mistake)
+    def has_errors(self) -> bool:
+        """Return whether any field has a error."""
+        return bool(self.duration_error or self.uses_error or self.condition_error)
 
     def granted(self, now: float) -> GrantScope | None:
         """Return the grant; None if only this call is approved."""
@@ -61,21 +61,21 @@ def grant_form_of(form: Mapping[str, str]) -> GrantFormPart:
     """Return the grant fields of a submitted form, validated."""
     chosen, uses = form.get("grant", ""), form.get("uses", "").strip()
     pattern, condition = form.get("pattern", "exact"), form.get("condition", "").strip()
-    duration_mistake = uses_mistake = condition_mistake = ""
+    duration_error = uses_error = condition_error = ""
     if chosen not in DURATIONS:
-        chosen, duration_mistake = "", "Choose one of the listed values."
+        chosen, duration_error = "", "Choose one of the listed values."
     if uses and not (uses.isascii() and uses.isdecimal() and 1 <= int(uses[:9]) <= MOST_USES):
-        uses_mistake = f"Enter a whole number from 1 to {MOST_USES:,}, or leave the field empty."
+        uses_error = f"Enter a whole number from 1 to {MOST_USES:,}, or leave the field empty."
     if pattern != "exact" and not chosen and not uses:
-        duration_mistake = "Set a duration or a number of calls."
+        duration_error = "Set a duration or a number of calls."
     if pattern == "condition" and not condition:
-        condition_mistake = "Enter a condition, such as arguments.amount < 100."
+        condition_error = "Enter a condition, such as arguments.amount < 100."
     return GrantFormPart(
         chosen=chosen,
         uses=uses,
         pattern=pattern if pattern in {"exact", "any", "condition"} else "exact",
         condition=condition,
-        duration_mistake=duration_mistake,
-        uses_mistake=uses_mistake,
-        condition_mistake=condition_mistake,
+        duration_error=duration_error,
+        uses_error=uses_error,
+        condition_error=condition_error,
     )

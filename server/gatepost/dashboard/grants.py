@@ -11,28 +11,30 @@ from gatepost.policy.approvals.service import ApprovalService
 class GrantsPage:
     """Render the grants page."""
 
-    def __init__(self, sheet: PageLayout, approvals: ApprovalService) -> None:
-        self._sheet, self._approvals = sheet, approvals
+    def __init__(self, layout: PageLayout, approvals: ApprovalService) -> None:
+        self._layout, self._approvals = layout, approvals
 
-    async def show(self, visit: PageRequest) -> PageResponse:
+    async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the grants in force, oldest first."""
-        return await self._page(visit)
+        return await self._page(page_request)
 
-    async def revoke(self, visit: PageRequest) -> PageResponse:
+    async def revoke(self, page_request: PageRequest) -> PageResponse:
         """Revoke a grant; revoking an ended grant does nothing."""
         try:
-            await self._approvals.revoke_grant(visit.tenant, visit.path["id"], visit.visitor)
+            await self._approvals.revoke_grant(
+                page_request.tenant, page_request.path["id"], page_request.user
+            )
         except Undecidable as why:
-            return await self._page(visit, status=409, problem=str(why))
+            return await self._page(page_request, status=409, problem=str(why))
         return redirect("/grants")
 
     async def _page(
-        self, visit: PageRequest, *, status: int = 200, problem: str = ""
+        self, page_request: PageRequest, *, status: int = 200, problem: str = ""
     ) -> PageResponse:
-        grants = await self._approvals.grants(visit.tenant)
-        return self._sheet.page(
+        grants = await self._approvals.grants(page_request.tenant)
+        return self._layout.page(
             "grants.html",
-            visit,
+            page_request,
             here="/grants",
             status=status,
             problem=problem,

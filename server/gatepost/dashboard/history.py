@@ -42,12 +42,12 @@ class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
 class HistoryPage:
     """Render the history page."""
 
-    def __init__(self, sheet: PageLayout, approvals: ApprovalService) -> None:
-        self._sheet, self._approvals = sheet, approvals
+    def __init__(self, layout: PageLayout, approvals: ApprovalService) -> None:
+        self._layout, self._approvals = layout, approvals
 
-    async def show(self, visit: PageRequest) -> PageResponse:
+    async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one page of closed requests, last changed first."""
-        query = visit.query
+        query = page_request.query
         wanted = HistoryFilter(
             state=query.get("state", "") if query.get("state") in STATES else "",
             tool=query.get("tool", "")[:200].strip(),
@@ -55,11 +55,11 @@ class HistoryPage:
         )
         before = None
         if query.get("before"):
-            before = await self._approvals.get(visit.tenant, query["before"])
-        found, last = await self._page(visit.tenant, wanted, before)
-        return self._sheet.page(
+            before = await self._approvals.get(page_request.tenant, query["before"])
+        found, last = await self._page(page_request.tenant, wanted, before)
+        return self._layout.page(
             "history.html",
-            visit,
+            page_request,
             here="/history",
             requests=[(one, address(one)) for one in found],
             wanted=wanted,

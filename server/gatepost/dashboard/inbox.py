@@ -22,31 +22,31 @@ from gatepost.policy.approvals.service import ApprovalService
 class InboxPage:
     """Render the first page."""
 
-    def __init__(self, sheet: PageLayout, approvals: ApprovalService, live: LiveInbox) -> None:
-        self._sheet, self._approvals, self._live = sheet, approvals, live
+    def __init__(self, layout: PageLayout, approvals: ApprovalService, live: LiveInbox) -> None:
+        self._layout, self._approvals, self._live = layout, approvals, live
 
-    async def show(self, visit: PageRequest) -> PageResponse:
+    async def show(self, page_request: PageRequest) -> PageResponse:
         """
         Show a page of the waiting requests; the first one is updated live.
 
         An operator who decides nothing has another first page.
         """
-        if not visit.visitor.roles & DECIDERS:
+        if not page_request.user.roles & DECIDERS:
             return redirect("/operations")
-        after = place_at(visit.query.get("after", ""))
-        found = await self._approvals.waiting_page(visit.tenant, after)
-        return self._sheet.page(
-            "waiting.html", visit, here="", is_first=after is None, **shown(found)
+        after = place_at(page_request.query.get("after", ""))
+        found = await self._approvals.waiting_page(page_request.tenant, after)
+        return self._layout.page(
+            "waiting.html", page_request, here="", is_first=after is None, **shown(found)
         )
 
-    async def live(self, visit: PageRequest) -> PageResponse:
+    async def live(self, page_request: PageRequest) -> PageResponse:
         """Stream the list of waiting requests whenever it changes."""
-        return stream(self._events(visit))
+        return stream(self._events(page_request))
 
-    async def _events(self, visit: PageRequest) -> AsyncIterator[ServerSentEvent]:
-        async for page in self._live.watch(visit.tenant):
+    async def _events(self, page_request: PageRequest) -> AsyncIterator[ServerSentEvent]:
+        async for page in self._live.watch(page_request.tenant):
             found = {"requests": None} if page is None else shown(page)
-            yield ServerSentEvent("inbox", self._sheet.part("inbox.html", visit, **found))
+            yield ServerSentEvent("inbox", self._layout.part("inbox.html", page_request, **found))
 
 
 def shown(page: WaitingPage) -> dict[str, Any]:

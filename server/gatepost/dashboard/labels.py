@@ -18,10 +18,10 @@ class NavigationLink(msgspec.Struct, frozen=True):
     """Below the base."""
     label: str
     roles: frozenset[str] = frozenset()
-    """The roles of which a visitor needs one; empty for all visitors."""
+    """The roles of which a user needs one; empty for all users."""
 
     def leads(self, roles: frozenset[str]) -> bool:
-        """Return whether visitors with these roles can see the page."""
+        """Return whether users with these roles can see the page."""
         return not self.roles or bool(self.roles & roles)
 
 

@@ -8,10 +8,10 @@ from gatepost.policy.approvals.notifications import TOPIC
 from gatepost.policy.approvals.request import WaitingPage
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Relay, WakeUps
+from gatepost.storage.shared_store import SharedStore, WakeUps
 
 POLL_S = 1.0
-"""Seconds between reads of the store, because the relay can lose a message."""
+"""Seconds between reads of the store, because the shared store can lose a message."""
 
 Waiting = WaitingPage | None
 """The first page of the waiting requests; None while the store is not available."""
@@ -24,8 +24,10 @@ class LiveInbox:
     All pages of a tenant share one read of the store.
     """
 
-    def __init__(self, approvals: ApprovalService, relay: Relay, *, poll_s: float = POLL_S) -> None:
-        self._approvals, self._relay, self._poll_s = approvals, relay, poll_s
+    def __init__(
+        self, approvals: ApprovalService, shared_store: SharedStore, *, poll_s: float = POLL_S
+    ) -> None:
+        self._approvals, self._shared_store, self._poll_s = approvals, shared_store, poll_s
         self._tenants: dict[str, _OpenPages] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -57,7 +59,7 @@ class LiveInbox:
             pages.task.add_done_callback(self._closing.discard)
 
     async def _look(self, tenant: str, pages: "_OpenPages") -> None:
-        async with WakeUps(self._relay.of(tenant), TOPIC) as wake_ups:
+        async with WakeUps(self._shared_store.of(tenant), TOPIC) as wake_ups:
             while True:
                 try:
                     pages.tell(await self._approvals.waiting_page(tenant))

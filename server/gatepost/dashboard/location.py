@@ -18,7 +18,7 @@ class DashboardPaths(msgspec.Struct, frozen=True):
     """One dashboard."""
 
     target: Target
-    """The resource that it belongs to, which a visitor's token must name."""
+    """The resource that it belongs to, which a user's token must name."""
     base: str
     """The path of its first page: ``/dashboard`` or ``/t/acme/dashboard``."""
 

@@ -14,11 +14,19 @@ class PageLayout:
         self._view, self.clock = view, clock
 
     def page(
-        self, name: str, visit: PageRequest, *, here: str, status: int = 200, **values: object
+        self,
+        name: str,
+        page_request: PageRequest,
+        *,
+        here: str,
+        status: int = 200,
+        **values: object,
     ) -> PageResponse:
         """Return the page of a template; *here* is its path in the navigation."""
-        return self._view.page(name, visit, status=status, here=here, now=self.clock(), **values)
+        return self._view.page(
+            name, page_request, status=status, here=here, now=self.clock(), **values
+        )
 
-    def part(self, name: str, visit: PageRequest, **values: object) -> str:
+    def part(self, name: str, page_request: PageRequest, **values: object) -> str:
         """Return a part of a page, for htmx."""
-        return self._view.render(name, visit, now=self.clock(), **values)
+        return self._view.render(name, page_request, now=self.clock(), **values)

@@ -36,10 +36,10 @@ class SignInAttempt(msgspec.Struct, frozen=True, kw_only=True):
     verifier: str
     """The PKCE code verifier (RFC 7636); the issuer saw its digest."""
     onward: str
-    """The page that the visitor wanted, below the base."""
+    """The page that the user wanted, below the base."""
     began: float
     switches: bool = False
-    """Whether the visitor asked to choose the account at the issuer."""
+    """Whether the user asked to choose the account at the issuer."""
 
 
 PROMPTS = ("select_account", "login")

@@ -64,19 +64,19 @@ class SlowTool(msgspec.Struct, frozen=True, kw_only=True):
 class OperationsPage:
     """Render the operators' page; it reads when it is opened, and never by itself."""
 
-    def __init__(self, sheet: PageLayout, read: Reports, callers: RecentCallers) -> None:
-        self._sheet, self._read, self._callers = sheet, read, callers
+    def __init__(self, layout: PageLayout, read: Reports, callers: RecentCallers) -> None:
+        self._layout, self._read, self._callers = layout, read, callers
 
-    async def show(self, visit: PageRequest) -> PageResponse:
+    async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the deployment as its processes reported it last."""
-        now = self._sheet.clock()
+        now = self._layout.clock()
         # No tenant's audit trail has it: the page is about all of them.
-        visitor = visit.visitor
-        log.info("operations_shown", extra={"issuer": visitor.issuer, "subject": visitor.subject})
+        user = page_request.user
+        log.info("operations_shown", extra={"issuer": user.issuer, "subject": user.subject})
         found = await self._read(now)
-        return self._sheet.page(
+        return self._layout.page(
             "operations.html",
-            visit,
+            page_request,
             here="/operations",
             processes=found,
             late={one.process for one in found if now - one.written_at > LATE_S},
@@ -147,7 +147,7 @@ def bound_of(counts: Sequence[int]) -> float | None:
     return None
 
 
-def operator_routes(sheet: PageLayout, services: Services) -> tuple[PageRoute, ...]:
+def operator_routes(layout: PageLayout, services: Services) -> tuple[PageRoute, ...]:
     """Return the route of the operators' page, which no other role opens."""
-    page = OperationsPage(sheet, lambda now: reports(services.records, now), services.callers)
+    page = OperationsPage(layout, lambda now: reports(services.records, now), services.callers)
     return (PageRoute(path="/operations", get=page.show, roles=frozenset({OPERATOR})),)

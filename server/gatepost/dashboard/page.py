@@ -7,19 +7,19 @@ import msgspec
 from gatepost.policy.approvals.request import SignedInApprover
 
 DECIDERS = frozenset({"approver", "admin"})
-"""The roles of which a visitor needs one by default."""
+"""The roles of which a user needs one by default."""
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One request for a page by a signed-in visitor who can see it.
+    One request for a page by a signed-in user who can see it.
 
     The frame has checked everything before a handler runs: the session, the role, and for POST the
     origin and the form token. ``tenant`` comes only from the session, and everything a page shows
     or changes belongs to it.
     """
 
-    visitor: SignedInApprover
+    user: SignedInApprover
     """The signed-in person as the gate would see a caller; holds no token."""
     path: Mapping[str, str] = {}
     """The parameters of the page's path: not empty, printable, without a slash."""
@@ -39,7 +39,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tenant(self) -> str:
         """Return the tenant of the dashboard."""
-        return self.visitor.tenant_id
+        return self.user.tenant_id
 
 
 class ServerSentEvent(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class PageResponse(msgspec.Struct, frozen=True, kw_only=True):
     location: str = ""
     """A path of the dashboard below its base, such as ``/approvals/7``; sent as 303."""
     events: AsyncIterator[ServerSentEvent] | None = None
-    """Sent as they arrive; closed when the visitor leaves or the session ends."""
+    """Sent as they arrive; closed when the user leaves or the session ends."""
     file: bytes | None = None
     """A file for download, never shown in the browser."""
     file_name: str = ""
@@ -93,7 +93,7 @@ Answers one visit. May raise `StoreUnavailable`, which the frame answers with 50
 
 
 class NotShown(Exception):
-    """The page does not exist for this visitor: answered with 404."""
+    """The page does not exist for this user: answered with 404."""
 
 
 class PageRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +106,6 @@ class PageRoute(msgspec.Struct, frozen=True, kw_only=True):
     post: Handler | None = None
     """Handler that changes something, after the form token and the origin were checked."""
     roles: frozenset[str] = DECIDERS
-    """The roles of which a visitor needs one, else 403; empty for every visitor of the tenant."""
+    """The roles of which a user needs one, else 403; empty for every user of the tenant."""
     background: bool = False
     """The page requests this itself (live parts), so it does not count as activity."""

@@ -30,7 +30,7 @@ ROLE_NAMES = {"admin": "an administrator", "approver": "an approver", "operator"
 
 class PageRefused(Exception):
     """
-    An answer instead of the page: *status*, *title* and *sentence* for the visitor.
+    An answer instead of the page: *status*, *title* and *sentence* for the user.
 
     *leave* is the form token of a session that can only sign out.
     """
@@ -94,18 +94,18 @@ class PageServices(msgspec.Struct, frozen=True, kw_only=True):
     streams: OpenStreams
     max_body_bytes: int
     note: Callable[[str, TenantContext, str], Awaitable[None]]
-    """Records a sign-in or sign-out with the visitor's address, durably."""
+    """Records a sign-in or sign-out with the user's address, durably."""
     leave: Callable[[DashboardPaths, str, str], Awaitable[str]]
     """
-    Returns where a visitor goes who signs out: given the dashboard, issuer and ID token (or empty).
+    Returns where a user goes who signs out: given the dashboard, issuer and ID token (or empty).
     """
 
 
 class GuardedPage:
     """
-    Serve one page to visitors who can see it.
+    Serve one page to users who can see it.
 
-    An ASGI app. Visitors without a session are sent to the sign-in, visitors without a role of the
+    An ASGI app. Visitors without a session are sent to the sign-in, users without a role of the
     page get 403, and a form without its token changes nothing.
     """
 
@@ -123,7 +123,7 @@ class GuardedPage:
             await reply.html(404, around.view.bare("error.html", "", turned=ABSENT, back=""))
             return
         try:
-            await self._visit(spot, scope, receive, reply)
+            await self._serve_page(spot, scope, receive, reply)
         except PageRefused as turned:
             back = "" if turned.leave else spot.base
             html = around.view.bare(
@@ -131,7 +131,7 @@ class GuardedPage:
             )
             await reply.html(turned.status, html)
 
-    async def _visit(
+    async def _serve_page(
         self, spot: DashboardPaths, scope: Scope, receive: Receive, reply: ResponseSender
     ) -> None:
         around = self._around
@@ -149,20 +149,22 @@ class GuardedPage:
             await self._to_sign_in(spot, scope, reply)
             return
         scope[CALLER] = session.caller
-        visit = await self._judged(spot, session, scope, receive)
+        page_request = await self._judged(spot, session, scope, receive)
         if not around.sessions.lives(session):
             # The session may have ended while the form was being received.
             await self._to_sign_in(spot, scope, reply)
             return
         handler = self._handlers[scope["method"]]
         try:
-            answer = await handler(visit)
+            answer = await handler(page_request)
         except NotShown:
             raise ABSENT from None
         if answer.signs_out:
             await self._sign_out(spot, session, scope, reply)
             return
-        await self._send(answer, visit, session, receive, reply, self._renewal(session, spot))
+        await self._send(
+            answer, page_request, session, receive, reply, self._renewal(session, spot)
+        )
 
     async def _sign_out(
         self, spot: DashboardPaths, session: SignedInSession, scope: Scope, reply: ResponseSender
@@ -216,7 +218,7 @@ class GuardedPage:
         if not all(value and value.isprintable() and len(value) <= 256 for value in path.values()):
             raise ABSENT
         return PageRequest(
-            visitor=SignedInApprover(**msgspec.structs.asdict(session.caller), peer=peer_of(scope)),
+            user=SignedInApprover(**msgspec.structs.asdict(session.caller), peer=peer_of(scope)),
             path={name: value for name, value in path.items() if name != "tenant"},
             query=query,
             form=form,
@@ -236,7 +238,7 @@ class GuardedPage:
     async def _send(
         self,
         answer: PageResponse,
-        visit: PageRequest,
+        page_request: PageRequest,
         session: SignedInSession,
         receive: Receive,
         reply: ResponseSender,
@@ -254,7 +256,7 @@ class GuardedPage:
             await reply.html(answer.status, answer.html, more)
         else:
             # Always a path below the dashboard's base, whatever the page returned.
-            await reply.redirect(visit.base + below(answer.location), more)
+            await reply.redirect(page_request.base + below(answer.location), more)
 
     async def _to_sign_in(self, spot: DashboardPaths, scope: Scope, reply: ResponseSender) -> None:
         headers = scope[FOLDED]
@@ -275,7 +277,7 @@ class GuardedPage:
 
 
 def lacking(roles: frozenset[str]) -> str:
-    """Return in words that a visitor has none of these roles."""
+    """Return in words that a user has none of these roles."""
     # The first page sends operators on to theirs; nobody is asked to become one for it.
     named = roles & DECIDERS or roles
     names = [ROLE_NAMES.get(role, role) for role in sorted(named, reverse=True)]

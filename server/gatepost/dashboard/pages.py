@@ -26,17 +26,17 @@ from gatepost_authz.check import OPERATOR
 
 def pages(config: Config, services: Services, view: Templates) -> tuple[PageRoute, ...]:
     """Return the dashboard's routing table."""
-    sheet, approvals = PageLayout(view), services.approvals
-    live = LiveInbox(approvals, services.relay)
+    layout, approvals = PageLayout(view), services.approvals
+    live = LiveInbox(approvals, services.shared_store)
     tables = by_type(config.packs, config.network)
     targets = FilePreviews(services.workspaces.of, services.redaction, tables.__getitem__)
-    inbox = InboxPage(sheet, approvals, live)
-    history, grants = HistoryPage(sheet, approvals), GrantsPage(sheet, approvals)
+    inbox = InboxPage(layout, approvals, live)
+    history, grants = HistoryPage(layout, approvals), GrantsPage(layout, approvals)
     review = RequestPage(
-        sheet, approvals, live, targets=targets, tools=lambda: services.registry.tools
+        layout, approvals, live, targets=targets, tools=lambda: services.registry.tools
     )
     catalogue = ToolsPage(
-        sheet,
+        layout,
         runner=lambda: services.runner,
         policies=lambda: approvals.policies,
         seen=services.callers.lately,
@@ -44,9 +44,9 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         implied=config.scopes.implied,
     )
     trail = AuditSearch(services.records)
-    evidence = AuditPages(sheet, trail, services.records)
+    evidence = AuditPages(layout, trail, services.records)
     usage = UsagePage(
-        sheet,
+        layout,
         trail=trail,
         limits=services.limits,
         tools=lambda: services.registry.tools,
@@ -70,16 +70,16 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         PageRoute(path="/audit", get=evidence.search),
         PageRoute(path="/audit/{record}", get=evidence.show),
         PageRoute(path="/tools", get=catalogue.show),
-        *(upstream_routes(sheet, services) if config.has_upstreams else ()),
+        *(upstream_routes(layout, services) if config.has_upstreams else ()),
         PageRoute(path="/usage", get=usage.show),
-        *(operator_routes(sheet, services) if has_operators(services.issuers) else ()),
+        *(operator_routes(layout, services) if has_operators(services.issuers) else ()),
     )
 
 
-def upstream_routes(sheet: PageLayout, services: Services) -> tuple[PageRoute, ...]:
+def upstream_routes(layout: PageLayout, services: Services) -> tuple[PageRoute, ...]:
     """Return the routes of the upstreams page, which is for administrators."""
     # By name: a server without upstreams does not load them.
     found: tuple[PageRoute, ...] = import_module("gatepost.dashboard.upstreams").routes(
-        sheet, services.upstreams.services
+        layout, services.upstreams.services
     )
     return found

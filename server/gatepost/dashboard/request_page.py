@@ -31,128 +31,135 @@ class RequestPage:
 
     def __init__(
         self,
-        sheet: PageLayout,
+        layout: PageLayout,
         approvals: ApprovalService,
         live: LiveInbox,
         *,
         targets: FilePreviews,
         tools: Tools,
     ) -> None:
-        self._sheet, self._approvals, self._live = sheet, approvals, live
+        self._layout, self._approvals, self._live = layout, approvals, live
         self._targets, self._tools = targets, tools
 
-    async def show(self, visit: PageRequest) -> PageResponse:
+    async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the request, or a form to edit its arguments."""
-        request = await self._found(visit)
-        if visit.query.get("edit") and _can_edit(request):
-            return await self._page(visit, request, fields=self._fields(request))
-        return await self._page(visit, request)
+        request = await self._found(page_request)
+        if page_request.query.get("edit") and _can_edit(request):
+            return await self._page(page_request, request, fields=self._fields(request))
+        return await self._page(page_request, request)
 
-    async def approve(self, visit: PageRequest) -> PageResponse:
+    async def approve(self, page_request: PageRequest) -> PageResponse:
         """Approve the request, with a grant if the form has one."""
-        grant_form = grant_form_of(visit.form)
-        if grant_form.has_mistakes:
+        grant_form = grant_form_of(page_request.form)
+        if grant_form.has_errors:
             return await self._page(
-                visit,
-                await self._found(visit),
+                page_request,
+                await self._found(page_request),
                 status=422,
                 grant_form=grant_form,
-                comment=_text(visit, "comment"),
+                comment=_text(page_request, "comment"),
             )
-        grant = grant_form.granted(self._sheet.clock())
+        grant = grant_form.granted(self._layout.clock())
         try:
-            await self._approve(visit, grant=grant)
+            await self._approve(page_request, grant=grant)
         except Undecidable as why:
             return await self._refused(
-                visit, str(why), grant_form=grant_form, comment=_text(visit, "comment")
+                page_request,
+                str(why),
+                grant_form=grant_form,
+                comment=_text(page_request, "comment"),
             )
-        return _decided(visit)
+        return _decided(page_request)
 
-    async def approve_edited(self, visit: PageRequest) -> PageResponse:
+    async def approve_edited(self, page_request: PageRequest) -> PageResponse:
         """Approve the request with edited arguments."""
-        request = await self._found(visit)
+        request = await self._found(page_request)
         if not _can_edit(request):
-            why = self._approvals.objection(request, visit.visitor) or DECIDED
-            return await self._page(visit, request, status=409, problem=why)
-        filled = argument_form.filled(self._fields(request), visit.form)
-        kept: dict[str, Any] = {"fields": filled.fields, "comment": _text(visit, "comment")}
-        if filled.mistakes:
-            return await self._page(visit, request, status=422, **kept)
+            why = self._approvals.objection(request, page_request.user) or DECIDED
+            return await self._page(page_request, request, status=409, problem=why)
+        filled = argument_form.filled(self._fields(request), page_request.form)
+        kept: dict[str, Any] = {"fields": filled.fields, "comment": _text(page_request, "comment")}
+        if filled.errors:
+            return await self._page(page_request, request, status=422, **kept)
         try:
-            await self._approve(visit, edited=filled.encoded(request.arguments))
+            await self._approve(page_request, edited=filled.encoded(request.arguments))
         except Undecidable as why:
-            return await self._refused(visit, str(why), **kept)
-        return _decided(visit)
+            return await self._refused(page_request, str(why), **kept)
+        return _decided(page_request)
 
-    async def _approve(self, visit: PageRequest, **terms: Any) -> None:
+    async def _approve(self, page_request: PageRequest, **terms: Any) -> None:
         await self._approvals.approve(
-            visit.tenant,
-            _id(visit),
-            visit.visitor,
-            seen=_seen(visit),
-            reason=_text(visit, "comment"),
+            page_request.tenant,
+            _id(page_request),
+            page_request.user,
+            seen=_seen(page_request),
+            reason=_text(page_request, "comment"),
             **terms,
         )
 
-    async def reject(self, visit: PageRequest) -> PageResponse:
+    async def reject(self, page_request: PageRequest) -> PageResponse:
         """Reject the request with a reason."""
-        reason = _text(visit, "reason")
+        reason = _text(page_request, "reason")
         try:
-            await self._approvals.reject(visit.tenant, _id(visit), visit.visitor, reason)
+            await self._approvals.reject(
+                page_request.tenant, _id(page_request), page_request.user, reason
+            )
         except Undecidable as why:
-            return await self._refused(visit, str(why), reason=reason)
-        return _decided(visit)
+            return await self._refused(page_request, str(why), reason=reason)
+        return _decided(page_request)
 
-    async def arguments(self, visit: PageRequest) -> PageResponse:
+    async def arguments(self, page_request: PageRequest) -> PageResponse:
         """Return all arguments as a file, with secrets redacted as on the page."""
-        request = await self._found(visit)
-        told = request.edited if visit.query.get("edited") else request.arguments
+        request = await self._found(page_request)
+        told = request.edited if page_request.query.get("edited") else request.arguments
         if told is None:
             raise NotShown
         file = (request.content or "").encode() if request.kind == "script" else told
         kind = "text/plain; charset=utf-8" if request.kind == "script" else "application/json"
-        name = f"{visit.path['id'][:64]}.{'txt' if request.kind == 'script' else 'json'}"
+        name = f"{page_request.path['id'][:64]}.{'txt' if request.kind == 'script' else 'json'}"
         return PageResponse(file=file, file_name=name, file_type=kind)
 
-    async def live(self, visit: PageRequest) -> PageResponse:
+    async def live(self, page_request: PageRequest) -> PageResponse:
         """Stream the decisions of other approvers while the page is open."""
-        return stream(self._events(visit, await self._found(visit)))
+        return stream(self._events(page_request, await self._found(page_request)))
 
     async def _events(
-        self, visit: PageRequest, request: ApprovalRequest
+        self, page_request: PageRequest, request: ApprovalRequest
     ) -> AsyncIterator[ServerSentEvent]:
         # The state that the page shows; it may have changed before the stream was opened.
-        known = visit.query.get("known", "")
-        async for _ in self._live.watch(visit.tenant):
-            now = await self._approvals.get(visit.tenant, request.id)
+        known = page_request.query.get("known", "")
+        async for _ in self._live.watch(page_request.tenant):
+            now = await self._approvals.get(page_request.tenant, request.id)
             if now is None or _state(now) != known:
                 if now is not None:
                     known = _state(now)
-                yield ServerSentEvent("state", self._state_of(visit, now, address(request)))
+                yield ServerSentEvent("state", self._state_of(page_request, now, address(request)))
             if now is None or now.state != "waiting":
                 # The page closes the stream at this event; at any other end it would reconnect.
                 yield ServerSentEvent("end", "")
                 return
 
-    def _state_of(self, visit: PageRequest, request: ApprovalRequest | None, where: str) -> str:
-        return self._sheet.part("state.html", visit, request=request, address=where)
+    def _state_of(
+        self, page_request: PageRequest, request: ApprovalRequest | None, where: str
+    ) -> str:
+        return self._layout.part("state.html", page_request, request=request, address=where)
 
-    async def _found(self, visit: PageRequest) -> ApprovalRequest:
-        request = await self._approvals.get(visit.tenant, _id(visit))
+    async def _found(self, page_request: PageRequest) -> ApprovalRequest:
+        request = await self._approvals.get(page_request.tenant, _id(page_request))
         if request is None:
             raise NotShown
         return request
 
-    async def _refused(self, visit: PageRequest, why: str, **values: Any) -> PageResponse:
+    async def _refused(self, page_request: PageRequest, why: str, **values: Any) -> PageResponse:
         """Return the page again with the reason, keeping everything that the approver entered."""
-        request = await self._approvals.get(visit.tenant, _id(visit))
+        request = await self._approvals.get(page_request.tenant, _id(page_request))
         if request is None:
-            return self._sheet.page("gone.html", visit, here="", status=409, why=why)
-        return await self._page(visit, request, status=409, problem=why, **values)
+            return self._layout.page("gone.html", page_request, here="", status=409, why=why)
+        return await self._page(page_request, request, status=409, problem=why, **values)
 
     async def _page(  # noqa: PLR0913  # each is a state of the page
         self,
-        visit: PageRequest,
+        page_request: PageRequest,
         request: ApprovalRequest,
         *,
         status: int = 200,
@@ -172,12 +179,12 @@ class RequestPage:
             "problem": problem,
             "fields": fields,
             "editing": editing,
-            "mistakes": any(field.mistake for field in fields),
+            "errors": any(field.error for field in fields),
             "can_edit": _can_edit(request),
             "grant_form": grant_form or GrantFormPart(),
             "reason": reason,
             "comment": comment,
-            "objection": self._approvals.objection(request, visit.visitor) if is_open else None,
+            "objection": self._approvals.objection(request, page_request.user) if is_open else None,
             "address": address(request),
             "known": _state(request),
         }
@@ -192,13 +199,13 @@ class RequestPage:
         values["after_all"] = (
             request.kind == "script"
             and request.state == "rejected"
-            and self._approvals.objection(request, visit.visitor) is None
+            and self._approvals.objection(request, page_request.user) is None
         )
         if not is_open:
-            page = await self._approvals.waiting_page(visit.tenant)
+            page = await self._approvals.waiting_page(page_request.tenant)
             values["others"] = f"{PAGE} or" if page.later else len(page.requests)
         here = "" if is_open else "/history"
-        return self._sheet.page("request.html", visit, here=here, status=status, **values)
+        return self._layout.page("request.html", page_request, here=here, status=status, **values)
 
     def _fields(self, request: ApprovalRequest) -> list[Field]:
         tool = self._tools().get(request.tool)
@@ -211,22 +218,24 @@ def address(request: ApprovalRequest) -> str:
     return f"/approvals/{request.id.replace(':', '-', 1)}"
 
 
-def _id(visit: PageRequest) -> str:
-    return visit.path["id"].replace("script-", "script:", 1)
+def _id(page_request: PageRequest) -> str:
+    return page_request.path["id"].replace("script-", "script:", 1)
 
 
-def _seen(visit: PageRequest) -> str:
+def _seen(page_request: PageRequest) -> str:
     # A form without it does not come from the page, so what the approver saw is unknown.
-    return visit.form.get("seen", "") or "nothing"
+    return page_request.form.get("seen", "") or "nothing"
 
 
-def _text(visit: PageRequest, field: str) -> str:
-    return visit.form.get(field, "").replace("\r\n", "\n")
+def _text(page_request: PageRequest, field: str) -> str:
+    return page_request.form.get(field, "").replace("\r\n", "\n")
 
 
-def _decided(visit: PageRequest) -> PageResponse:
+def _decided(page_request: PageRequest) -> PageResponse:
     return redirect(
-        "" if visit.path["id"].startswith("script-") else f"/approvals/{visit.path['id']}"
+        ""
+        if page_request.path["id"].startswith("script-")
+        else f"/approvals/{page_request.path['id']}"
     )
 
 

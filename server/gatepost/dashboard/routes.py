@@ -49,7 +49,7 @@ class DashboardRoutes(msgspec.Struct, frozen=True):
     routes: tuple[Route, ...]
     """The last route takes all other paths below the base."""
     paint: RenderRefusal
-    """Renders refusals and errors of the edge for visitors of the dashboard."""
+    """Renders refusals and errors of the edge for users of the dashboard."""
 
 
 def dashboard(config: Config, services: Services, resource: Resource) -> DashboardRoutes:
@@ -134,7 +134,7 @@ def page_services(
 def _leaving(
     parties: Parties, place: DashboardLocation
 ) -> Callable[[DashboardPaths, str, str], Awaitable[str]]:
-    """Return the function that says where a visitor goes who signs out."""
+    """Return the function that says where a user goes who signs out."""
 
     async def leave(spot: DashboardPaths, issuer: str, hint: str) -> str:
         back, party = place.signed_out(spot), parties(spot).get(short(issuer))
@@ -173,7 +173,7 @@ def _methods(page: PageRoute) -> list[str]:
     return [name for name, handler in (("GET", page.get), ("POST", page.post)) if handler]
 
 
-async def _sign_out(visit: PageRequest) -> PageResponse:
+async def _sign_out(page_request: PageRequest) -> PageResponse:
     return PageResponse(signs_out=True)
 
 
@@ -212,13 +212,13 @@ def _parties(config: Config, services: Services) -> Parties:
 
 def _meanings(config: Config, services: Services) -> Callable[[TenantContext], bytes | None]:
     """
-    Return a function that digests the settings by which a visitor's token was read.
+    Return a function that digests the settings by which a user's token was read.
 
-    It returns None for a visitor who lost access. A session outlives the check of its token, so a
+    It returns None for a user who lost access. A session outlives the check of its token, so a
     change of these settings requires a new sign-in, and a revocation ends the session at once.
     """
     issuers: IssuerRegistry = services.issuers
-    is_out, is_cut = revoked_callers(config, issuers), services.revocations.is_cut
+    is_out, is_refused = revoked_callers(config, issuers), services.revocations.is_refused
     meanings = {
         trusted.settings.issuer: digest(
             trusted.settings, config.resource, config.mode, config.scopes.implied
@@ -228,7 +228,7 @@ def _meanings(config: Config, services: Services) -> Callable[[TenantContext], b
     }
 
     def meaning_of(caller: TenantContext) -> bytes | None:
-        if is_cut(caller) or is_out(caller):
+        if is_refused(caller) or is_out(caller):
             return None
         found = issuers.find(caller.issuer)
         return meanings.get(found[0].settings.issuer) if found else None

@@ -77,7 +77,7 @@ class DashboardSessions:
         meaning = self._meaning_of(caller)
         if meaning is None:
             raise LookupError(caller.issuer)
-        visitor = msgspec.structs.replace(
+        user = msgspec.structs.replace(
             caller,
             expires_at=int(now + self._lasts_s),
             scopes=frozenset(),
@@ -88,9 +88,7 @@ class DashboardSessions:
             token_id=None,
             shared_audience=False,
         )
-        return SignedInSession(
-            id=secrets.token_bytes(16), caller=visitor, meaning=meaning, seen=now
-        )
+        return SignedInSession(id=secrets.token_bytes(16), caller=user, meaning=meaning, seen=now)
 
     def sealed(self, session: SignedInSession, target: Target) -> str:
         """Return the cookie's value; CookieTooLong."""

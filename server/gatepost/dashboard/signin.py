@@ -60,9 +60,9 @@ OWN_ERRORS = {
     "unsupported_grant_type": "issuers.dashboard.client_id",
     "unsupported_response_type": "issuers.dashboard.client_id",
 }
-"""The OAuth errors that are about this server and not about the visitor, and their settings."""
+"""The OAuth errors that are about this server and not about the user, and their settings."""
 SWITCHES = {"account": "choose"}
-"""The parameter of a sign-in whose visitor wants to choose the account at the issuer."""
+"""The parameter of a sign-in whose user wants to choose the account at the issuer."""
 AWAY = PageRefused(
     503,
     "Identity provider unavailable",
@@ -86,7 +86,7 @@ def misconfigured(party: OpenIdClient, error: str) -> PageRefused:
 
 
 def untrusted(refusal: AuthError) -> PageRefused:
-    """Return the page for a visitor whose tokens were refused; it names the rule."""
+    """Return the page for a user whose tokens were refused; it names the rule."""
     rule = RULES.get(refusal.reason, NO_RULE)
     if not rule.setting:
         return UNTRUSTED
@@ -112,7 +112,7 @@ class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
     slow_down: Callable[[Scope], None]
     """Raises Refusal for a peer with too many refused credentials."""
     note: Callable[[str, TenantContext, str], Awaitable[None]]
-    """Records a sign-in or sign-out with the visitor's address, durably."""
+    """Records a sign-in or sign-out with the user's address, durably."""
 
 
 Step = Callable[[SignInServices, DashboardPaths, Scope, ResponseSender], Awaitable[None]]
@@ -152,7 +152,7 @@ class SignInStep:
 async def choose(
     gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
-    """Show a link for each issuer; the visitor chooses before any redirect."""
+    """Show a link for each issuer; the user chooses before any redirect."""
     query = query_of(scope["query_string"])
     shared = {"next": below(query.get("next", "")), **(SWITCHES if switches(query) else {})}
     links = {
@@ -251,7 +251,7 @@ async def finish(
 
 
 def switches(query: Mapping[str, str]) -> bool:
-    """Return whether the visitor wants to choose the account."""
+    """Return whether the user wants to choose the account."""
     return SWITCHES.items() <= query.items()
 
 

@@ -39,28 +39,30 @@ class Templates:
         links = [link for link in NAVIGATION if link.path in paths]
         self.environment.globals["navigation"] = links
 
-    def render(self, name: str, visit: PageRequest, **values: object) -> str:
+    def render(self, name: str, page_request: PageRequest, **values: object) -> str:
         """
         Return the template *name* (``approvals.html``) rendered for *visit*.
 
         It also sees ``visit``, ``path(…)`` (a path below the base), ``asset(…)`` (a file of the
         package) and ``token_field()`` (the hidden field that each form needs).
         """
-        return self._draw(name, visit.base, visit=visit, csrf=visit.csrf, **values)
+        return self._draw(
+            name, page_request.base, page_request=page_request, csrf=page_request.csrf, **values
+        )
 
     def bare(self, name: str, base: str, *, csrf: str = "", **values: object) -> str:
         """
-        Return the template *name* without navigation, for visitors without a session or a role.
+        Return the template *name* without navigation, for users without a session or a role.
 
-        With *csrf*, a signed-in visitor can sign out.
+        With *csrf*, a signed-in user can sign out.
         """
-        return self._draw(name, base, visit=None, csrf=csrf, **values)
+        return self._draw(name, base, page_request=None, csrf=csrf, **values)
 
     def page(
-        self, name: str, visit: PageRequest, *, status: int = 200, **values: object
+        self, name: str, page_request: PageRequest, *, status: int = 200, **values: object
     ) -> PageResponse:
         """Return the template *name* as an answer."""
-        return shown(self.render(name, visit, **values), status=status)
+        return shown(self.render(name, page_request, **values), status=status)
 
     def _draw(self, name: str, base: str, **values: object) -> str:
         def token_field() -> markupsafe.Markup:

@@ -24,7 +24,7 @@ Level = Literal["may", "asks", "steps_up", "may_not"]
 
 MOST_CALLERS = 40
 MOST_SCOPES = 2_000
-"""Maximum length of the scopes that a visitor enters."""
+"""Maximum length of the scopes that a user enters."""
 
 
 class ToolAccess(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
     tool: Tool
     rules: tuple[str, ...]
     """When calls need approval, in words; empty for never."""
-    standing: ToolAccess | None = None
+    access: ToolAccess | None = None
 
 
 Seen = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
@@ -65,7 +65,7 @@ class ToolsPage:
 
     def __init__(
         self,
-        sheet: PageLayout,
+        layout: PageLayout,
         *,
         runner: Callable[[], Runner],
         policies: Callable[[], ToolPolicies],
@@ -73,12 +73,12 @@ class ToolsPage:
         baseline: frozenset[str],
         implied: Mapping[str, Sequence[str]],
     ) -> None:
-        self._sheet, self._runner, self._policies, self._seen = sheet, runner, policies, seen
+        self._layout, self._runner, self._policies, self._seen = layout, runner, policies, seen
         self._baseline, self._implications = baseline, Implications(implied)
 
-    async def show(self, visit: PageRequest) -> PageResponse:
-        """Show all tools, checked for the caller that the visitor chose."""
-        query, callers = visit.query, await self._seen(visit.tenant, MOST_CALLERS)
+    async def show(self, page_request: PageRequest) -> PageResponse:
+        """Show all tools, checked for the caller that the user chose."""
+        query, callers = page_request.query, await self._seen(page_request.tenant, MOST_CALLERS)
         chosen = query.get("caller", "")
         caller = next((one for one in callers if key_of(one) == chosen), None)
         entered = query.get("scopes", "")[:MOST_SCOPES]
@@ -86,9 +86,9 @@ class ToolsPage:
         if caller is not None:
             judged = JudgedCaller(caller=caller, known=True)
         elif "scopes" in query:
-            judged = self._entered(visit.tenant, entered)
+            judged = self._entered(page_request.tenant, entered)
         runner, policies, baseline = self._runner(), self._policies(), self._baseline
-        who = judged.caller if judged else self._entered(visit.tenant, "").caller
+        who = judged.caller if judged else self._entered(page_request.tenant, "").caller
         await runner.registry.ready(who)
         tools = runner.registry.known_tools(who)
         found = [(tool.name, policies.of(tool)) for tool in tools]
@@ -97,15 +97,15 @@ class ToolsPage:
             ToolRow(
                 tool=tool,
                 rules=rules_of(plan.get(tool.name)),
-                standing=standing(tool, judged.caller, runner, plan, baseline=baseline)
+                access=access(tool, judged.caller, runner, plan, baseline=baseline)
                 if judged
                 else None,
             )
             for tool in tools
         ]
-        return self._sheet.page(
+        return self._layout.page(
             "tools.html",
-            visit,
+            page_request,
             here="/tools",
             packs=_by_pack(rows),
             count=len(rows),
@@ -137,7 +137,7 @@ def key_of(caller: TenantContext) -> str:
     return hashlib.sha256("\0".join(who).encode()).hexdigest()[:16]
 
 
-def standing(
+def access(
     tool: Tool,
     caller: TenantContext,
     runner: Runner,

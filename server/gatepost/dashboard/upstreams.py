@@ -23,7 +23,7 @@ from gatepost.upstreams.server import Status, UpstreamServer
 from gatepost.upstreams.source import UpstreamOffers
 
 ADMIN = frozenset({"admin"})
-"""The roles of which a visitor needs one."""
+"""The roles of which a user needs one."""
 STATUSES: Mapping[str, Status] = {"active": "active", "disabled": "disabled"}
 MOST_SHOWN = 50
 """Changes, cleanings and left-out definitions of one server that the page shows."""
@@ -62,9 +62,9 @@ class ShownServices(Protocol):
     calls: UpstreamCalls
 
 
-def routes(sheet: PageLayout, upstreams: ShownServices) -> tuple[PageRoute, ...]:
+def routes(layout: PageLayout, upstreams: ShownServices) -> tuple[PageRoute, ...]:
     """Return the routes of the page, which is for administrators."""
-    page, one = UpstreamsPage(sheet, upstreams), "/upstreams/{id}"
+    page, one = UpstreamsPage(layout, upstreams), "/upstreams/{id}"
     return (
         PageRoute(path="/upstreams", get=page.show, roles=ADMIN),
         PageRoute(path=f"{one}/accept", post=page.accept, roles=ADMIN),
@@ -76,80 +76,82 @@ def routes(sheet: PageLayout, upstreams: ShownServices) -> tuple[PageRoute, ...]
 class UpstreamsPage:
     """Render the upstreams page."""
 
-    def __init__(self, sheet: PageLayout, upstreams: ShownServices) -> None:
-        self._sheet, self._upstreams = sheet, upstreams
+    def __init__(self, layout: PageLayout, upstreams: ShownServices) -> None:
+        self._layout, self._upstreams = layout, upstreams
         self._administration = upstreams.administration
 
-    async def show(self, visit: PageRequest) -> PageResponse:
+    async def show(self, page_request: PageRequest) -> PageResponse:
         """Show all servers of the tenant."""
-        return await self._page(visit)
+        return await self._page(page_request)
 
-    async def accept(self, visit: PageRequest) -> PageResponse:
-        """Accept one change, or all that the visitor has seen."""
-        server = await self._server(visit)
-        digest = visit.form.get("digest", "")
+    async def accept(self, page_request: PageRequest) -> PageResponse:
+        """Accept one change, or all that the user has seen."""
+        server = await self._server(page_request)
+        digest = page_request.form.get("digest", "")
         catalogue = await self._administration.catalogue(server)
         changes = () if catalogue is None else catalogue.changes
-        if not digest and visit.form.get("seen", "") != seen_of(changes):
+        if not digest and page_request.form.get("seen", "") != seen_of(changes):
             return await self._page(
-                visit, status=409, problem="The changes are others by now. Look at them again."
+                page_request,
+                status=409,
+                problem="The changes are others by now. Look at them again.",
             )
         try:
             chosen = (digest,) if digest else tuple(one.digest for one in changes)
-            await self._administration.accept(server, chosen, _actor(visit))
+            await self._administration.accept(server, chosen, _actor(page_request))
         except Conflict as conflict:
-            return await self._page(visit, status=409, problem=conflict.message)
+            return await self._page(page_request, status=409, problem=conflict.message)
         return redirect("/upstreams")
 
-    async def refresh(self, visit: PageRequest) -> PageResponse:
+    async def refresh(self, page_request: PageRequest) -> PageResponse:
         """Fetch what a server offers now."""
-        server = await self._server(visit)
+        server = await self._server(page_request)
         try:
-            await self._administration.refresh(server, _actor(visit))
+            await self._administration.refresh(server, _actor(page_request))
         except Conflict as conflict:
-            return await self._page(visit, status=409, problem=conflict.message)
+            return await self._page(page_request, status=409, problem=conflict.message)
         except ConnectionFailure as failure:
-            return await self._page(visit, status=502, problem=failure.message)
+            return await self._page(page_request, status=502, problem=failure.message)
         return redirect("/upstreams")
 
-    async def switch(self, visit: PageRequest) -> PageResponse:
+    async def switch(self, page_request: PageRequest) -> PageResponse:
         """Enable or disable a server of the API."""
-        server = await self._server(visit)
-        wanted = STATUSES.get(visit.form.get("status", ""))
+        server = await self._server(page_request)
+        wanted = STATUSES.get(page_request.form.get("status", ""))
         if wanted is None:
-            return await self._page(visit, status=400, problem="Choose enable or disable.")
+            return await self._page(page_request, status=400, problem="Choose enable or disable.")
         try:
             changes = ServerChanges(status=wanted)
-            await self._administration.change(server, changes, _actor(visit))
+            await self._administration.change(server, changes, _actor(page_request))
         except Conflict as conflict:
-            return await self._page(visit, status=409, problem=conflict.message)
+            return await self._page(page_request, status=409, problem=conflict.message)
         return redirect("/upstreams")
 
-    async def _server(self, visit: PageRequest) -> UpstreamServer:
+    async def _server(self, page_request: PageRequest) -> UpstreamServer:
         try:
-            return await self._administration.server(visit.tenant, visit.path["id"])
+            return await self._administration.server(page_request.tenant, page_request.path["id"])
         except NotRegistered:
             raise NotShown from None
 
     async def _page(
-        self, visit: PageRequest, *, status: int = 200, problem: str = ""
+        self, page_request: PageRequest, *, status: int = 200, problem: str = ""
     ) -> PageResponse:
-        found = await self._administration.servers(visit.tenant)
+        found = await self._administration.servers(page_request.tenant)
         shown, limit = [], ComparisonLimit()
         for server in found:
             catalogue = await self._administration.catalogue(server)
-            taken = self._upstreams.offers.left_out(visit.tenant, server.id)
-            health = self._upstreams.calls.health.numbers(visit.tenant, server.id)
+            taken = self._upstreams.offers.left_out(page_request.tenant, server.id)
+            health = self._upstreams.calls.health.numbers(page_request.tenant, server.id)
             # Texts of strangers may be long.
             shown.append(
                 await asyncio.to_thread(
                     shown_server, server, catalogue, health, limit=limit, taken=taken
                 )
             )
-        agents = await self._upstreams.agents.agents(visit.tenant)
-        return self._sheet.page(
+        agents = await self._upstreams.agents.agents(page_request.tenant)
+        return self._layout.page(
             "upstreams.html",
-            visit,
+            page_request,
             here="/upstreams",
             status=status,
             problem=problem,
@@ -204,7 +206,7 @@ def _text(value: Mapping[str, Any] | None) -> str:
     return "" if value is None else json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
 
 
-def _actor(visit: PageRequest) -> ManagementActor:
+def _actor(page_request: PageRequest) -> ManagementActor:
     return ManagementActor(
-        caller=visit.visitor, peer=visit.visitor.peer, request_id=visit.request_id
+        caller=page_request.user, peer=page_request.user.peer, request_id=page_request.request_id
     )

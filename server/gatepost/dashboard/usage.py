@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from gatepost.audit.search import AuditSearch
-from gatepost.dashboard.chart import TimeSlot, UsageMeter, columns
+from gatepost.dashboard.chart import ChartInterval, UsageMeter, columns
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
 from gatepost.dashboard.tools import Seen
@@ -70,7 +70,7 @@ class UsagePage:
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
-        sheet: PageLayout,
+        layout: PageLayout,
         *,
         trail: AuditSearch,
         limits: LimitStage,
@@ -79,29 +79,29 @@ class UsagePage:
         several: bool,
         holds: Callable[[str], list[RevocationRecord]],
     ) -> None:
-        self._sheet, self._trail, self._limits = sheet, trail, limits
+        self._layout, self._trail, self._limits = layout, trail, limits
         self._tools, self._seen, self._several = tools, seen, several
         self._holds = holds
 
-    async def show(self, visit: PageRequest) -> PageResponse:
+    async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the last day or the last week."""
-        span = next((one for one in SPANS if one.key == visit.query.get("span")), SPANS[0])
-        now = self._sheet.clock()
+        span = next((one for one in SPANS if one.key == page_request.query.get("span")), SPANS[0])
+        now = self._layout.clock()
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
-        counts = await self._trail.usage(visit.tenant, since=since, bucket_s=span.step_s)
+        counts = await self._trail.usage(page_request.tenant, since=since, bucket_s=span.step_s)
         # A caller has one bucket, whatever clients and tokens it uses.
-        seen = await self._seen(visit.tenant, CALLERS)
+        seen = await self._seen(page_request.tenant, CALLERS)
         callers = list({one.principal_key: one for one in seen}.values())
         levels = await self._limits.levels(
-            visit.tenant, tools=sorted(self._tools()), callers=callers
+            page_request.tenant, tools=sorted(self._tools()), callers=callers
         )
-        return self._sheet.page(
+        return self._layout.page(
             "usage.html",
-            visit,
+            page_request,
             here="/usage",
             span=span,
             spans=SPANS,
-            chart=columns(slots_of(counts, since, span, now), KINDS, step_s=span.step_s),
+            chart=columns(intervals_of(counts, since, span, now), KINDS, step_s=span.step_s),
             tools=tools_of(counts),
             buckets=[bucket_meter(one) for one in levels.buckets],
             places=[place_meter(one) for one in levels.concurrency],
@@ -109,21 +109,21 @@ class UsagePage:
             refused=refused_by(counts),
             tokens=tokens_of(counts),
             several=self._several,
-            holds=self._holds(visit.tenant),
+            holds=self._holds(page_request.tenant),
         )
 
 
-def slots_of(
+def intervals_of(
     counts: Iterable[Count], since: float, span: UsagePeriod, now: float
-) -> list[TimeSlot]:
-    """Return one slot for each step, including empty ones."""
-    by_slot: Counter[tuple[int, str]] = Counter()
+) -> list[ChartInterval]:
+    """Return one interval for each step, including empty ones."""
+    by_interval: Counter[tuple[int, str]] = Counter()
     for one in counts:
         if (kind := kind_of(one)) is not None:
-            by_slot[int((one.at / 1000 - since) // span.step_s), kind] += one.number
+            by_interval[int((one.at / 1000 - since) // span.step_s), kind] += one.number
     number = int((now - since) // span.step_s) + 1
     return [
-        TimeSlot(since + at * span.step_s, tuple(by_slot[at, kind] for kind in KINDS))
+        ChartInterval(since + at * span.step_s, tuple(by_interval[at, kind] for kind in KINDS))
         for at in range(number)
     ]
 

@@ -56,12 +56,12 @@ class OpenStreams:
         *,
         most: int = 20_000,
         most_per_caller: int = 50,
-        is_cut: Callable[[TenantContext], bool] = lambda caller: False,
+        is_refused: Callable[[TenantContext], bool] = lambda caller: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.apply(most, most_per_caller)
         self._clock = clock
-        self.is_cut = is_cut
+        self.is_refused = is_refused
         """Whether a caller was shut out since the gate let it pass."""
         self._held: dict[OpenStream, set[OpenStream]] = {}
         self._of_caller: Counter[tuple[str, str, str, str]] = Counter()
@@ -102,7 +102,7 @@ class OpenStreams:
         place.add(stream)
         if self._timer is None:
             self._wait()
-        if self.is_cut(stream.caller):
+        if self.is_refused(stream.caller):
             # Shut out while it opened: it says its first word and its last.
             stream.end()
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.storage.relay import Relay, Subscription
+from gatepost.storage.shared_store import SharedStore, Subscription
 from gatepost.tools.context import Listed
 
 TOPIC = "changes"
@@ -28,22 +28,22 @@ Deliver = Callable[[ChangeNotification], None]
 """Accepts a change. It is called on the event loop and must neither block nor raise."""
 
 
-class ChangeFeed:
+class ChangePubSub:
     """
     Distributes changes between the processes, separately for each tenant.
 
     A process subscribes to a tenant once, however many streams listen to it. Ten thousand streams
-    need one subscription at the relay, and a change is decoded once for all of them.
+    need one subscription at the shared store, and a change is decoded once for all of them.
     """
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
+    def __init__(self, shared_store: SharedStore) -> None:
+        self._shared_store = shared_store
         self._subscribers: dict[str, ChangeSubscribers] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, tenant: str) -> "TenantChanges":
         """Return what this tenant's tools publish changes through; this is cheap."""
-        return TenantChanges(self._relay, tenant)
+        return TenantChanges(self._shared_store, tenant)
 
     @property
     def tenants(self) -> tuple[str, ...]:
@@ -64,10 +64,10 @@ class ChangeFeed:
         subscribers.members[interest] = None
         heard = False
         try:
-            async with subscribers.turn:
+            async with subscribers.lock:
                 if subscribers.following is None:
-                    relay = self._relay.of(tenant)
-                    subscribers.following = await relay.follow(TOPIC, subscribers.hear)
+                    shared_store = self._shared_store.of(tenant)
+                    subscribers.following = await shared_store.follow(TOPIC, subscribers.hear)
             heard = True
         finally:
             if not heard:
@@ -90,7 +90,7 @@ class ChangeFeed:
             return
         del self._subscribers[tenant]
         if subscribers.following is not None:
-            # A client that hangs up must not wait until the relay has unsubscribed.
+            # A client that hangs up must not wait until the shared store has unsubscribed.
             closing = asyncio.get_running_loop().create_task(subscribers.following.aclose())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
@@ -106,15 +106,15 @@ class ChangeFeed:
 class ChangeSubscribers:
     """The subscriptions of this process to one tenant's changes."""
 
-    __slots__ = ("following", "members", "turn")
+    __slots__ = ("following", "lock", "members")
 
     def __init__(self) -> None:
         self.members: dict[ChangeSubscription, None] = {}
         self.following: Subscription | None = None
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
 
     def hear(self, message: bytes) -> None:
-        """Decode a message of the relay and deliver it."""
+        """Decode a message of the shared store and deliver it."""
         try:
             change = _decode(message)
         except msgspec.DecodeError:
@@ -130,23 +130,23 @@ class ChangeSubscribers:
 class ChangeSubscription:
     """One subscription to a tenant's changes."""
 
-    __slots__ = ("_feed", "_tenant", "deliver")
+    __slots__ = ("_pubsub", "_tenant", "deliver")
 
-    def __init__(self, feed: ChangeFeed, tenant: str, deliver: Deliver) -> None:
-        self._feed = feed
+    def __init__(self, pubsub: ChangePubSub, tenant: str, deliver: Deliver) -> None:
+        self._pubsub = pubsub
         self._tenant = tenant
         self.deliver = deliver
 
     def end(self) -> None:
         """Stop the delivery at once; a second call does nothing."""
-        self._feed.leave(self._tenant, self)
+        self._pubsub.leave(self._tenant, self)
 
 
-# Created for every call, so it looks up the tenant's relay only when a change is published.
+# Created for every call, so it looks up the tenant's shared store only when a change is published.
 class TenantChanges(msgspec.Struct, frozen=True):
     """Publishes changes to the clients of one tenant (`Changes`). Raises StoreUnavailable."""
 
-    relay: Relay
+    shared_store: SharedStore
     tenant: str
 
     async def listed(self, what: Listed) -> None:
@@ -162,4 +162,4 @@ class TenantChanges(msgspec.Struct, frozen=True):
         await self._tell(ChangeNotification("task", task_id))
 
     async def _tell(self, change: ChangeNotification) -> None:
-        await self.relay.of(self.tenant).publish(TOPIC, _encode(change))
+        await self.shared_store.of(self.tenant).publish(TOPIC, _encode(change))

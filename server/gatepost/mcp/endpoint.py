@@ -58,9 +58,9 @@ class EndpointLimits(msgspec.Struct, frozen=True):
 
     max_body_bytes: int = 4_194_304
     body_timeout_s: float = 10.0
-    questions_per_caller: int = 20
+    client_requests_per_caller: int = 20
     """Requests to its client that may wait for an answer at once."""
-    question_timeout_s: float = 300.0
+    client_request_timeout_s: float = 300.0
     max_body_values: int = MOST_VALUES
 
 
@@ -96,8 +96,8 @@ class Endpoint:
         legacy = Replies(challenge, resource, modern=False)
         pending = PendingClientRequests(
             server.keyring,
-            most_per_caller=limits.questions_per_caller,
-            limit_s=limits.question_timeout_s,
+            most_per_caller=limits.client_requests_per_caller,
+            limit_s=limits.client_request_timeout_s,
             stopping=server.stopping,
         )
         self._handshake = SessionEndpoint(server, sessions, legacy, pending)
@@ -224,7 +224,7 @@ class Stateless:
 
     def __init__(self, server: McpServer, replies: Replies, *, mirrors: bool = True) -> None:
         self._server = server
-        self._asking = server.asking
+        self._approval_tools = server.approval_tools
         self._replies = replies
         self._mirrors = mirrors
         self._methods = served(server.modern_capabilities, modern=True)
@@ -283,10 +283,10 @@ class Stateless:
             return self._open(exchange, identity, params, method)
         client = self._client(exchange, method, params, meta)
         caller, server = exchange.caller, self._server
-        stream = questions = None
+        stream = encode_input = None
         asked = NOBODY
         if client is not None:
-            stream, questions, asked = client.stream, client.questions, client
+            stream, encode_input, asked = client.stream, client.encode_input, client
         ask = McpRequest(
             caller, exchange.request_id, MODERN, params, asked, None, *marks, exchange.peer
         )
@@ -294,7 +294,7 @@ class Stateless:
         if client is not None and stream is not None:
             handled = client.answered(handled)
         work = UntilDisconnect(exchange.receive, handled, caller, server.running_requests)
-        return self._replies.to(exchange, identity, stream, work, questions)
+        return self._replies.to(exchange, identity, stream, work, encode_input)
 
     async def _counted(
         self, exchange: Exchange, identity: bytes, params: Params, method: Method, meta: Meta
@@ -333,7 +333,7 @@ class Stateless:
             or (
                 method.name == "tools/call"
                 and (
-                    params.name in self._asking
+                    params.name in self._approval_tools
                     or (self._source is not None and self._may_ask(exchange, params))
                 )
             )

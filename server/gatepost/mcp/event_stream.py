@@ -44,7 +44,7 @@ class SseResponse:
         self._send = send
 
     @cached_property
-    def _turn(self) -> asyncio.Lock:
+    def _lock(self) -> asyncio.Lock:
         return asyncio.Lock()
 
     def notified(self, message: bytes) -> bool:
@@ -81,7 +81,7 @@ class SseResponse:
     async def _send_in_turn(self, part: bytes, *, more: bool) -> None:
         self._waiting += 1
         try:
-            async with self._turn:
+            async with self._lock:
                 if not (more and self._ended):
                     await self._start()
                     await self._send(_part(part, more=more))
@@ -229,7 +229,7 @@ class EventStream(ABC):
                 self._begun.close()
             self.release()
 
-    def attend(self, stop: Stop | None) -> None:
+    def interrupt_with(self, stop: Stop | None) -> None:
         """Remember what interrupts the current wait; None when the wait ends."""
         self._stop = stop
 
@@ -273,20 +273,20 @@ class EventStream(ABC):
 class UntilWoken(Interruptible[Any]):
     """Awaits *work* of an event stream; raises Woken when the stream has something else to do."""
 
-    __slots__ = ("_line",)
+    __slots__ = ("_stream",)
 
     stopped = Woken
 
-    def __init__(self, line: EventStream, work: Awaitable[Any]) -> None:
+    def __init__(self, stream: EventStream, work: Awaitable[Any]) -> None:
         self._work = work.__await__()
         self._stop = None
-        self._line = line
+        self._stream = stream
 
     def begin(self, stop: Stop) -> None:
-        self._line.attend(stop)
+        self._stream.interrupt_with(stop)
 
     def end(self) -> None:
-        self._line.attend(None)
+        self._stream.interrupt_with(None)
 
 
 class Begun(Generator[Any, Any, Any]):

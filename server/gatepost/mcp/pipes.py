@@ -63,7 +63,7 @@ class Pipes:
     def __init__(self, incoming: int, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
         self._waiting: queue.SimpleQueue[tuple[bytes, asyncio.Future[bool]]] = queue.SimpleQueue()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._writer: threading.Thread | None = None
 
     @classmethod
@@ -96,7 +96,7 @@ class Pipes:
         if self._writer is None:
             self._writer = threading.Thread(target=self._write, args=(loop,), daemon=True)
             self._writer.start()
-        async with self._turn:
+        async with self._lock:
             done: asyncio.Future[bool] = loop.create_future()
             self._waiting.put((line + b"\n", done))
             return await done

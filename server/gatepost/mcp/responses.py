@@ -58,7 +58,7 @@ MethodResult = bytes | UncommittedResult
 ACCEPTED = ExchangeResponse(202)
 
 
-Questions = Callable[[InputNeeded], bytes]
+EncodeInput = Callable[[InputNeeded], bytes]
 UNANSWERED = (MissingCapability, ProtocolError, InputNeeded)
 """Exceptions, besides refusals, that end a request without a result."""
 
@@ -92,12 +92,12 @@ class Replies:
         identity: bytes,
         stream: SseResponse | None,
         work: Awaitable[MethodResult],
-        questions: Questions | None = None,
+        encode_input: EncodeInput | None = None,
     ) -> ExchangeResponse | None:
         """
         Await *work* and its audit record and return the answer; None if nothing is left to send.
 
-        *questions* encodes requests for input as the result, in the era that asks this way. An
+        *encode_input* encodes requests for input as the result, in the era that asks this way. An
         answer with a status of its own must come before the first event: a stream has status 200.
         """
         try:
@@ -115,7 +115,7 @@ class Replies:
         except TenantSuspended:
             answer = self.refused(identity, SUSPENDED)
         except UNANSWERED as raised:
-            answer = self._unanswered(identity, raised, questions)
+            answer = self._unanswered(identity, raised, encode_input)
         except StoreUnavailable as outage:
             answer = self.unavailable(exchange.request_id, identity, outage)
         except RequestCancelled:
@@ -172,12 +172,12 @@ class Replies:
         return self.refused(identity, UNAVAILABLE)
 
     def _unanswered(
-        self, identity: bytes, raised: BaseException, questions: Questions | None
+        self, identity: bytes, raised: BaseException, encode_input: EncodeInput | None
     ) -> ExchangeResponse:
         """Convert one of UNANSWERED into an answer."""
         try:
-            if isinstance(raised, InputNeeded) and questions is not None:
-                return ExchangeResponse(200, result(identity, questions(raised)))
+            if isinstance(raised, InputNeeded) and encode_input is not None:
+                return ExchangeResponse(200, result(identity, encode_input(raised)))
             refusal = without_answer(raised, modern=self._modern)
         except JsonRpcError as too_much:
             refusal = too_much
@@ -366,7 +366,7 @@ def failed(failure: Failure, *, uri: str | None = None) -> JsonRpcError:
     """
     Convert a failure into an error for resources, prompts and completion, which have no `isError`.
 
-    A mistake in the request is -32602. All other errors have HTTP 200, because clients take a 403
+    An invalid request is -32602. All other errors have HTTP 200, because clients take a 403
     for a failed login and a 404 for an ended session (design, decision 11).
     """
     if failure.kind == "rate_limit":

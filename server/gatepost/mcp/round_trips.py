@@ -44,7 +44,7 @@ PURPOSE = "request-state"
 STATE_LASTS_S = 900
 """Enough time to read, think and type, but short enough that an old consent expires."""
 MOST_ROUNDS = 32
-VISIT = "gatepost:visit-"
+OPEN_PAGE = "gatepost:page-"
 """
 The prefix of keys for approval pages. A tool cannot ask with such a key, and each round has a
 new one.
@@ -58,7 +58,7 @@ MOST_STATE_BYTES = 190_000
 class InputResponse(msgspec.Struct, frozen=True, array_like=True):
     """A raw answer and the digest of its request; None if that request is unknown."""
 
-    question: str | None
+    request_digest: str | None
     answer: Raw
 
 
@@ -70,7 +70,7 @@ class RequestState(msgspec.Struct, frozen=True):
     asked: dict[str, str]
     """The digests of the open requests for input, by key."""
     given: dict[str, InputResponse]
-    visits: int = 0
+    pages_shown: int = 0
     """How often an approval page was shown; these do not count as rounds."""
     kept: bytes = b""
     """What the tool keeps for its next run."""
@@ -84,9 +84,9 @@ _read_responses = msgspec.json.Decoder(dict[str, Raw]).decode
 class InputRejected(InputNeeded):
     """An answer is malformed: the request is refused, and the run is discarded."""
 
-    def __init__(self, key: str, request: InputRequest, mistake: str) -> None:
+    def __init__(self, key: str, request: InputRequest, invalid: str) -> None:
         super().__init__({key: request})
-        self.refusal = JsonRpcError(INVALID_PARAMS, f"The answer to {key} is invalid: {mistake}")
+        self.refusal = JsonRpcError(INVALID_PARAMS, f"The answer to {key} is invalid: {invalid}")
 
 
 class RoundTripClient(StreamClient):
@@ -98,7 +98,7 @@ class RoundTripClient(StreamClient):
 
     _round = 0
     _given: Mapping[str, InputResponse] = {}
-    _visits = 0
+    _pages_shown = 0
     _visited: Mapping[str, Raw | None] = {}
     """The URL of the page that was shown last, and the answer to it."""
     _read: Capabilities | None = None
@@ -128,11 +128,11 @@ class RoundTripClient(StreamClient):
             return
         state = self._open(params.request_state)
         # Answers to keys that were not asked for are ignored (M-11).
-        shown = {key for key in state.asked if key.startswith(VISIT)}
+        shown = {key for key in state.asked if key.startswith(OPEN_PAGE)}
         asked = state.asked.keys() & responses.keys() - shown
         new = {key: InputResponse(state.asked[key], responses[key]) for key in asked}
         self._round, self._given = state.round, {**new, **state.given}
-        self._visits, self._kept = state.visits, state.kept
+        self._pages_shown, self._kept = state.pages_shown, state.kept
         self._visited = {state.asked[key]: responses.get(key) for key in shown}
 
     @property
@@ -176,17 +176,17 @@ class RoundTripClient(StreamClient):
     def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
         kept = {other: given for other, given in self._given.items() if other != key}
         given, self._given = self._given.get(key), kept
-        question = digest(request)
-        if given is None or given.question not in (None, question):
+        request_digest = digest(request)
+        if given is None or given.request_digest not in (None, request_digest):
             return None
         try:
             answer = check_answer(request, decoded(given.answer))
         except Unfit:
             return None
-        except (MalformedAnswer, msgspec.DecodeError, RecursionError) as mistake:
-            raise InputRejected(key, request, str(mistake)) from None
+        except (MalformedAnswer, msgspec.DecodeError, RecursionError) as invalid:
+            raise InputRejected(key, request, str(invalid)) from None
         # Only accepted answers are put into the next state.
-        self._given = {**kept, key: InputResponse(question, given.answer)}
+        self._given = {**kept, key: InputResponse(request_digest, given.answer)}
         return answer
 
     async def stand_by(self, waiting: Waiting) -> None:
@@ -202,7 +202,7 @@ class RoundTripClient(StreamClient):
             if not await self.hold(waiting, allowed_s, server.stopping):
                 raise pending(waiting)
             return
-        key = f"{VISIT}{self._visits + 1}"
+        key = f"{OPEN_PAGE}{self._pages_shown + 1}"
         if _mark(page) not in self._visited:
             raise InputNeeded({key: page})
         if self._declined(key, page):
@@ -225,11 +225,11 @@ class RoundTripClient(StreamClient):
             return False
         try:
             answer = check_answer(page, decoded(given))
-        except (MalformedAnswer, msgspec.DecodeError, RecursionError) as mistake:
-            raise InputRejected(key, page, str(mistake)) from None
+        except (MalformedAnswer, msgspec.DecodeError, RecursionError) as invalid:
+            raise InputRejected(key, page, str(invalid)) from None
         return bool(answer["action"] != "accept")
 
-    def questions(self, needed: InputNeeded) -> bytes:
+    def encode_input(self, needed: InputNeeded) -> bytes:
         """
         Encode requests for input as a result (M-02), without caching hints (C-04).
 
@@ -237,25 +237,25 @@ class RoundTripClient(StreamClient):
         """
         if isinstance(needed, InputRejected):
             raise needed.refusal
-        visit = any(key.startswith(VISIT) for key in needed.requests)
-        if self._round >= MOST_ROUNDS and not visit:
+        is_page = any(key.startswith(OPEN_PAGE) for key in needed.requests)
+        if self._round >= MOST_ROUNDS and not is_page:
             raise JsonRpcError(INTERNAL_ERROR, "The call asked for input too often", status=200)
         shown = b'{"resultType":"input_required"'
         if needed.requests:
             shown += b',"inputRequests":' + _encode(_told(needed.requests))
         # An approval page is shown between two runs of the tool, and the state is the tool's.
-        kept = self._kept if visit else needed.state
-        state = self._seal(needed.requests, kept, visit=visit)
+        kept = self._kept if is_page else needed.state
+        state = self._seal(needed.requests, kept, is_page=is_page)
         return shown + b',"requestState":' + _encode(state) + self._server.tail + b"}"
 
-    def _seal(self, requests: Mapping[str, InputRequest], kept: bytes, *, visit: bool) -> str:
-        tell = _mark if visit else digest
+    def _seal(self, requests: Mapping[str, InputRequest], kept: bytes, *, is_page: bool) -> str:
+        tell = _mark if is_page else digest
         state = RequestState(
-            self._round + (not visit),
+            self._round + (not is_page),
             self._server.runner.clock() + STATE_LASTS_S,
             {key: tell(request) for key, request in requests.items()},
-            {key: given for key, given in self._given.items() if given.question is not None},
-            self._visits + visit,
+            {key: given for key, given in self._given.items() if given.request_digest is not None},
+            self._pages_shown + is_page,
             kept,
         )
         payload = _encode(state)

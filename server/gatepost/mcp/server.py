@@ -8,7 +8,7 @@ import msgspec
 
 from gatepost.http.body import RunningRequests
 from gatepost.http.open_streams import OpenStreams
-from gatepost.mcp.change_notifications import ChangeFeed
+from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.mcp.jsonrpc import JsonRpcError
 from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, OfferLists
 from gatepost.mcp.request import (
@@ -71,29 +71,30 @@ class McpServer:
         registry: Registry,
         info: ServerInfo,
         keyring: KeyRing,
-        feed: ChangeFeed,
+        pubsub: ChangePubSub,
         streams: OpenStreams,
         task_runner: TaskRunner,
         register: SessionRegistry,
         running_requests: RunningRequests | None = None,
         page_size: int = PAGE_SIZE,
-        asking: Collection[str] = (),
+        approval_tools: Collection[str] = (),
         asks: Callable[[Tool], bool] = lambda tool: False,
     ) -> None:
         self.runner = runner
         self.registry = registry
         self.info = info
         self.keyring = keyring
-        self.feed = feed
+        self.pubsub = pubsub
         self.streams = streams
         self.stopping = streams.stopping
         """Set when the server is about to stop; waits then end early."""
         # With `call_tool` an agent calls any tool.
-        self.asking = frozenset(asking) | ({CALL} if registry.source is not None else set())
+        any_tool = frozenset() if registry.source is None else frozenset({CALL})
+        self.approval_tools = any_tool.union(approval_tools)
         """The tools whose calls may have to wait for an approval; see `may_ask` for the others."""
         self._asks = asks
         lasting = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
-        self.lengthy = lasting | self.asking
+        self.lengthy = lasting | self.approval_tools
         """The tools whose calls may become tasks; see `is_lengthy` for those of tenants."""
         self.tasks = task_runner
         self.register = register

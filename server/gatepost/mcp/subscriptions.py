@@ -86,7 +86,7 @@ async def listen(
         raise STOPPING from None
     with ExitStack() as undo:
         undo.callback(server.streams.leave, listener)
-        listener.follow(await server.feed.follow(caller.tenant_id, listener.hear))
+        listener.follow(await server.pubsub.follow(caller.tenant_id, listener.hear))
         undo.pop_all()
     return listener
 

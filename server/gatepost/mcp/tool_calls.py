@@ -21,7 +21,7 @@ from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import EXPIRED, NO_RECORD, UNRECORDED_EFFECT
 
 ONLY_TASKS = "The tool takes long, so only clients that support tasks (MCP 2026-07-28) can call it."
-PATIENCE_S = 1.0
+UNSTARTED_S = 1.0
 """How long a client waits for a call that has not reached its tool."""
 
 _encode = msgspec.json.encode
@@ -139,12 +139,12 @@ async def _turned(task_client: TaskClient, allowed_s: float, tool: Tool) -> bool
     approval.
     """
     waits = tool.detaches or tool.task_support == "forbidden"
-    patience_s = allowed_s if waits else min(allowed_s, PATIENCE_S)
+    timeout_s = allowed_s if waits else min(allowed_s, UNSTARTED_S)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             await task_client.turn.wait()
         return True
-    return patience_s < allowed_s
+    return timeout_s < allowed_s
 
 
 async def _over(work: asyncio.Task[Outcome]) -> None:

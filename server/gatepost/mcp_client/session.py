@@ -156,7 +156,7 @@ class RemoteSession:
         parser = EventParser(MOST_BYTES)
         try:
             async for piece in reply.aiter_raw():
-                for event in parser.feed(piece):
+                for event in parser.receive(piece):
                     if (outcome := self._of_message(event.data, identity)) is not None:
                         return outcome
         except StreamTooLarge as error:

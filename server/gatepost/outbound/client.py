@@ -23,7 +23,7 @@ from gatepost.outbound.failure import (
     too_late,
 )
 from gatepost.outbound.redirect import STATUSES, following, place
-from gatepost.outbound.request import CORRELATION, OPEN, OutboundRequest, drafted, plain
+from gatepost.outbound.request import CORRELATION, OPEN, OutboundRequest, outbound_request, plain
 from gatepost.telemetry.trace import outgoing
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply, Sending
@@ -77,8 +77,8 @@ class OutboundClient:
 
     def _take_up(self, network: Network) -> None:
         self._network = network
-        self.reach = ToolAddressPolicy(network.allow_hosts)
-        self.lines = ConnectionPools(partial(self._transport, network, self.reach))
+        self.address_policy = ToolAddressPolicy(network.allow_hosts)
+        self.lines = ConnectionPools(partial(self._transport, network, self.address_policy))
 
     def apply(self, network: Network) -> None:
         """Apply new `allow_hosts`; running requests keep their connections."""
@@ -97,10 +97,10 @@ class OutboundClient:
         return self._resolvers.setdefault(tenant, SystemResolver(LOOKUPS))
 
     def _transport(
-        self, network: Network, reach: ToolAddressPolicy, key: PoolKey
+        self, network: Network, address_policy: ToolAddressPolicy, key: PoolKey
     ) -> GuardedTransport:
         return GuardedTransport(
-            reach=reach,
+            address_policy=address_policy,
             # Reading a hundred certificates takes long, and plain http needs none.
             tls=self._tls() if key.secure or network.proxy.startswith("https:") else None,
             proxy=network.proxy,
@@ -130,7 +130,11 @@ class Sender:
     def __init__(
         self, client: OutboundClient, tenant: str, correlation: str | None, upstream: str = ""
     ) -> None:
-        self._reach, self._lines, self._traced = client.reach, client.lines, client.traced
+        self._address_policy, self._lines, self._traced = (
+            client.address_policy,
+            client.lines,
+            client.traced,
+        )
         self._lookups = client.resolver_of(tenant)
         self._tenant, self._upstream = tenant, upstream
         self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
@@ -139,7 +143,7 @@ class Sender:
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
         """Send one request with the call's correlation id, and return the answer."""
-        draft = self.checked(method, url, options)
+        outbound = self.checked(method, url, options)
         timeout_s = options.get("timeout_s", TIMEOUT_S)
         max_bytes = options.get("max_bytes", MAX_BYTES)
         try:
@@ -150,16 +154,16 @@ class Sender:
                 for hop in range(most + 1):
                     try:
                         if "before" in options:
-                            await options["before"](draft.url)
-                        sent = await self._hop(draft, hop < most, timeout_s, max_bytes)
+                            await options["before"](outbound.url)
+                        sent = await self._hop(outbound, hop < most, timeout_s, max_bytes)
                     except httpx2.TransportError as error:
-                        at = draft.where.host
-                        raise failure_of(error, at, draft.method, sent=hop > 0) from error
+                        at = outbound.where.host
+                        raise failure_of(error, at, outbound.method, sent=hop > 0) from error
                     if isinstance(sent, OutboundReply):
                         return sent
-                    draft = sent
+                    outbound = sent
         except TimeoutError:
-            raise too_late(draft.where.host, draft.method) from None
+            raise too_late(outbound.where.host, outbound.method) from None
         raise AssertionError("the last hop answers a Reply")
 
     def checked(self, method: str, url: str, options: Sending) -> OutboundRequest:
@@ -168,22 +172,22 @@ class Sender:
             # A misspelt `confidential` would send a secret in the clear.
             raise TypeError(f"a request has no option {', '.join(sorted(unknown))}")
         url = plain(url)
-        if problem := self._reach.problem(url):
+        if problem := self._address_policy.problem(url):
             raise refused_url(problem)
-        draft = drafted(method, url, options)
-        self._judge(draft)
-        return draft
+        outbound = outbound_request(method, url, options)
+        self._judge(outbound)
+        return outbound
 
     @asynccontextmanager
     async def answered(
-        self, draft: OutboundRequest, timeout_s: float
+        self, outbound: OutboundRequest, timeout_s: float
     ) -> AsyncIterator[httpx2.Response]:
         """Send a checked request, and yield its answer, whose body is not read yet."""
-        secure = draft.where.scheme == "https"
+        secure = outbound.where.scheme == "https"
         key = PoolKey(self._tenant, secure, self._upstream)
         async with self._lines.of(key) as transport:
             answer = await transport.handle_async_request(
-                draft.request(self._fields(draft.url), timeout_s)
+                outbound.request(self._fields(outbound.url), timeout_s)
             )
             try:
                 yield answer
@@ -192,7 +196,7 @@ class Sender:
 
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
         """Return the addresses of *host* for a program that connects by itself."""
-        return await checked_addresses(self._reach, self._lookups, scheme, host, port)
+        return await checked_addresses(self._address_policy, self._lookups, scheme, host, port)
 
     def _fields(self, url: str) -> Mapping[str, str]:
         """Return the client's own headers; only configured origins get the trace context."""
@@ -202,27 +206,31 @@ class Sender:
         return {**self._ours, "traceparent": parent}
 
     async def _hop(
-        self, draft: OutboundRequest, follows: bool, timeout_s: float, max_bytes: int
+        self, outbound: OutboundRequest, follows: bool, timeout_s: float, max_bytes: int
     ) -> OutboundReply | OutboundRequest:
         """Send one request; return the answer, or the next request of a redirect."""
-        async with self.answered(draft, timeout_s) as answer:
+        async with self.answered(outbound, timeout_s) as answer:
             if follows and answer.status_code in STATUSES:
-                onward = following(draft, answer, self._reach)
+                onward = following(outbound, answer, self._address_policy)
                 if onward is not None:
                     self._judge(onward)
                     return onward
-            host = draft.where.host
-            return await answers.read(answer, url=draft.url, host=host, max_bytes=max_bytes)
+            host = outbound.where.host
+            return await answers.read(answer, url=outbound.url, host=host, max_bytes=max_bytes)
 
-    def _judge(self, draft: OutboundRequest) -> None:
-        """Raise ToolFailure unless *draft* may be sent to its URL."""
-        if problem := self._reach.problem(draft.url):
+    def _judge(self, outbound: OutboundRequest) -> None:
+        """Raise ToolFailure unless *outbound* may be sent to its URL."""
+        if problem := self._address_policy.problem(outbound.url):
             raise refused_url(problem)
-        url = draft.where
-        if url.scheme == "https" or self._reach.allows_http(*place(url)):
+        url = outbound.where
+        if url.scheme == "https" or self._address_policy.allows_http(*place(url)):
             return
         # Anyone on the network path can read http and can answer in the server's place.
-        if draft.confidential or draft.method not in HARMLESS or draft.headers.keys() - OPEN:
+        if (
+            outbound.confidential
+            or outbound.method not in HARMLESS
+            or outbound.headers.keys() - OPEN
+        ):
             raise ToolFailure(
                 "denied",
                 f"http://{url.host} is unencrypted, so it may be read and nothing else: use https.",
@@ -246,7 +254,7 @@ AGENT = _agent()
 
 
 async def checked_addresses(
-    reach: ToolAddressPolicy, resolver: Resolver, scheme: str, host: str, port: int
+    address_policy: ToolAddressPolicy, resolver: Resolver, scheme: str, host: str, port: int
 ) -> Sequence[str]:
     """
     Return a few addresses of *host* that a program may connect to (`Outbound.addresses`).
@@ -254,14 +262,14 @@ async def checked_addresses(
     If one of several addresses is not allowed, all are refused: that is how an attacker's name
     looks.
     """
-    allowed = reach.allows(host, port)
+    allowed = address_policy.allows(host, port)
     try:
         problem = authority_problem(parted(f"https://{host}/"))
     except ValueError as error:
         problem = str(error)
     if problem:
         raise ToolFailure("denied", f"{host} is not connected to: {problem}.")
-    if scheme == "http" and not reach.allows_http(host, port):
+    if scheme == "http" and not address_policy.allows_http(host, port):
         raise ToolFailure(
             "denied", f"http://{host} is unencrypted and is not connected to: use https."
         )
@@ -276,7 +284,7 @@ async def checked_addresses(
         raise ToolFailure(
             "upstream_unavailable", f"{host} has no address: the name may be wrong.", retry_after=10
         )
-    if not all(reach.reachable(host, port, ip_address(one)) for one in found):
+    if not all(address_policy.reachable(host, port, ip_address(one)) for one in found):
         raise ToolFailure(
             "denied",
             f"{host} is at an address that is not on the internet, so tools may not reach it. The "

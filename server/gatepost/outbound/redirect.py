@@ -20,7 +20,7 @@ def place(url: httpx2.URL) -> tuple[str, int]:
 
 
 def following(
-    draft: OutboundRequest, answer: httpx2.Response, reach: ToolAddressPolicy
+    outbound: OutboundRequest, answer: httpx2.Response, address_policy: ToolAddressPolicy
 ) -> OutboundRequest | None:
     """
     Return the request that a redirect asks for (RFC 9110 section 15.4); None if not followed.
@@ -32,20 +32,20 @@ def following(
     location = answer.headers.get("location", "")
     if answer.status_code not in STATUSES or not location:
         return None
-    before = httpx2.URL(draft.url)
-    after = _target(draft.url, location, reach)
+    before = httpx2.URL(outbound.url)
+    after = _target(outbound.url, location, address_policy)
     if before.scheme == "https" and after.scheme == "http":
         return None
-    if reach.allows(*place(after)) and not reach.allows(*place(before)):
+    if address_policy.allows(*place(after)) and not address_policy.allows(*place(before)):
         # A public server must not choose requests to internal hosts.
         raise refused_url("a redirect leads from a public server to an internal host")
     moved = (before.scheme, *place(before)) != (after.scheme, *place(after))
-    headers = {n: v for n, v in draft.headers.items() if not moved or n in OPEN}
-    if _becomes_get(draft.method, answer.status_code):
+    headers = {n: v for n, v in outbound.headers.items() if not moved or n in OPEN}
+    if _becomes_get(outbound.method, answer.status_code):
         return OutboundRequest("GET", str(after), headers)
-    if moved and draft.confidential:
+    if moved and outbound.confidential:
         return None
-    return msgspec.structs.replace(draft, url=str(after), parsed=None, headers=headers)
+    return msgspec.structs.replace(outbound, url=str(after), parsed=None, headers=headers)
 
 
 def _becomes_get(method: str, status: int) -> bool:
@@ -55,12 +55,12 @@ def _becomes_get(method: str, status: int) -> bool:
     return status in {301, 302} and method == "POST"
 
 
-def _target(base: str, location: str, reach: ToolAddressPolicy) -> httpx2.URL:
+def _target(base: str, location: str, address_policy: ToolAddressPolicy) -> httpx2.URL:
     try:
         text = plain(urljoin(base, plain(location)))
         if not PRINTABLE.fullmatch(plain(location)):
             raise refused_url("a redirect has an invalid URL")
-        if problem := reach.problem(text):
+        if problem := address_policy.problem(text):
             raise refused_url(f"a redirect leads to another, and {problem}")
         return httpx2.URL(text)
     except (ValueError, httpx2.InvalidURL) as error:

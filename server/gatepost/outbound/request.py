@@ -85,7 +85,7 @@ class OutboundRequest(msgspec.Struct, frozen=True):
         return request
 
 
-def drafted(method: str, url: str, options: Sending) -> OutboundRequest:
+def outbound_request(method: str, url: str, options: Sending) -> OutboundRequest:
     """
     Return the request that a tool asks for; raises ToolFailure if it must not be sent.
 

@@ -92,9 +92,9 @@ async def streamed(
     Raises ToolFailure like `Sender.send`, also while the body is read. `timeout_s` bounds each wait
     for the network; the caller bounds the whole exchange.
     """
-    draft = sender.checked(method, url, options)
+    outbound = sender.checked(method, url, options)
     try:
-        async with sender.answered(draft, options.get("timeout_s", TIMEOUT_S)) as answer:
+        async with sender.answered(outbound, options.get("timeout_s", TIMEOUT_S)) as answer:
             yield StreamedReply(answer)
     except httpx2.TransportError as error:
-        raise failure_of(error, draft.where.host, draft.method, sent=False) from error
+        raise failure_of(error, outbound.where.host, outbound.method, sent=False) from error

@@ -36,7 +36,7 @@ MOST_REMEMBERED = 4096
 AT_ONCE = 50_000
 """The number of matches processed at once, while no other thread runs."""
 
-PATIENCE = 20_000
+MOST_DOUBT = 20_000
 """
 The maximum number of doubtful hits in one text, after which token prefixes alone are redacted.
 """
@@ -326,7 +326,7 @@ class Automaton:
 
     def _checked(self, text: bytes) -> Iterator[SecretSpan]:
         until: dict[SecretMatch, int] = {}
-        patience, effort = PATIENCE, EFFORT
+        doubt_left, effort = MOST_DOUBT, EFFORT
         for which, start, end in self._hits(text):
             for mark in self._marks[which]:
                 effort -= mark.effort
@@ -335,12 +335,12 @@ class Automaton:
                 # What begins within a token of its own form is a part of it.
                 if start < until.get(mark, 0):
                     continue
-                if patience < mark.doubt:
+                if doubt_left < mark.doubt:
                     yield SecretSpan(start, end, mark.name, False)
                     continue
                 span = mark.at(text, start)
                 if span is None:
-                    patience -= mark.doubt
+                    doubt_left -= mark.doubt
                     continue
                 if not span.secret:
                     until[mark] = span.end

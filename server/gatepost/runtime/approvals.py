@@ -9,7 +9,7 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.client import OutboundClient
-from gatepost.policy.approvals.channel_notices import ChannelNotices, Run
+from gatepost.policy.approvals.channel_notifications import ChannelNotifications, Run
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
@@ -24,7 +24,7 @@ from gatepost.policy.approvals.webhook import CLOSING_S, OutboxSender, Webhook, 
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import Tool
 from gatepost.tools.redaction import Redaction
 
@@ -38,7 +38,7 @@ class ApprovalServices:
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         records: Records,
-        relay: Relay,
+        shared_store: SharedStore,
         keyring: KeyRing,
         redaction: Redaction,
         writer: AuditWriter,
@@ -47,13 +47,15 @@ class ApprovalServices:
         listeners: Sequence[ApprovalListener] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._relay, self._redaction = relay, redaction
+        self._shared_store, self._redaction = shared_store, redaction
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
         self.outbox = OutboxSender(records, self.webhook)
-        self._notices: ChannelNotices | None = None
+        self._notifications: ChannelNotifications | None = None
         self._clock = clock
         self._listeners = tuple(listeners)
-        self._notifier = ApprovalNotifier(relay, *self._listeners, audit=ApprovalAudit(writer))
+        self._notifier = ApprovalNotifier(
+            shared_store, *self._listeners, audit=ApprovalAudit(writer)
+        )
         self.service = ApprovalService(
             records, keyring, redaction, self._notifier, is_revoked=is_revoked, clock=clock
         )
@@ -75,11 +77,13 @@ class ApprovalServices:
         settings = config.approvals
         self.service.apply(settings, plan_of(settings, by_name.values()), by_name, beside)
         listeners = self._listeners
-        noticed = by_name.get(settings.notice.tool)
+        noticed = by_name.get(settings.notification.tool)
         if run is not None and noticed is not None:
-            notices = self._notices = self._notices or ChannelNotices(clock=self._clock)
-            notices.apply(settings.notice, noticed, pages(config), run)
-            listeners = *listeners, notices
+            notifications = self._notifications = self._notifications or ChannelNotifications(
+                clock=self._clock
+            )
+            notifications.apply(settings.notification, noticed, pages(config), run)
+            listeners = *listeners, notifications
         hook = settings.webhook
         key = key_of(resolve(hook.secret)) if hook.url else b""
         self.webhook.apply(hook.url, key, pages(config))
@@ -96,8 +100,8 @@ class ApprovalServices:
             try:
                 yield
             finally:
-                if self._notices is not None:
-                    await self._notices.settle(CLOSING_S)
+                if self._notifications is not None:
+                    await self._notifications.settle(CLOSING_S)
 
     def stages(
         self,
@@ -112,7 +116,7 @@ class ApprovalServices:
             ApprovalStage(
                 self.service,
                 runs,
-                self._relay,
+                self._shared_store,
                 redaction=self._redaction,
                 timeout_s=config.tools.timeout_s,
                 max_result_bytes=config.tools.max_result_bytes,

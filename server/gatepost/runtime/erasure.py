@@ -10,7 +10,7 @@ import msgspec
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.context import WorkspaceUsage
 from gatepost.workspace import removal
 from gatepost.workspace.ownership import PRIVATE, adoption, is_foreign_folder
@@ -62,8 +62,15 @@ class TenantErasure:
     with the tenants' folders.
     """
 
-    def __init__(self, tenant: str, records: Records, relay: Relay, root: Path) -> None:
-        self.tenant, self._records, self._relay, self._root = tenant, records, relay, root
+    def __init__(
+        self, tenant: str, records: Records, shared_store: SharedStore, root: Path
+    ) -> None:
+        self.tenant, self._records, self._shared_store, self._root = (
+            tenant,
+            records,
+            shared_store,
+            root,
+        )
 
     async def found(self) -> TenantInventory:
         """Count the tenant's data; nothing is changed."""
@@ -78,7 +85,7 @@ class TenantErasure:
             removed = await self._remove(tell)
             with suppress(StoreUnavailable):
                 # Its contents expire within minutes.
-                await self._relay.of(self.tenant).clear()
+                await self._shared_store.of(self.tenant).clear()
             if not removed:
                 return
             await pause(PAUSE_S)

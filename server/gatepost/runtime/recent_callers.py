@@ -143,12 +143,12 @@ class RecentCallers:
         self,
         records: Records,
         *,
-        is_cut: Callable[[TenantContext], bool],
+        is_refused: Callable[[TenantContext], bool],
         is_out: Callable[[TenantContext], bool],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._records, self._clock = records, clock
-        self._is_cut, self._is_out = is_cut, is_out
+        self._is_refused, self._is_out = is_refused, is_out
         self._told: dict[Key, tuple[TenantContext, float]] = {}
         """The last written state of each caller, and when."""
         self._waiting: dict[str, dict[Key, tuple[TenantContext, float]]] = {}
@@ -162,7 +162,7 @@ class RecentCallers:
         told = self._told.get(key)
         if told is not None and now < told[1] + AGAIN_S and _is_alike(told[0], caller):
             return
-        if self._is_cut(caller):
+        if self._is_refused(caller):
             return
         theirs = self._waiting.get(caller.tenant_id)
         if theirs is None:
@@ -258,7 +258,7 @@ class RecentCallers:
             entry = next((one for one in before.get(tenant, ()) if one.key == KEY), None)
             known = _read(entry)
             every = merged(known, [seen_of(*one) for one in noted.values()], now)
-            after = tuple(one for one in every if not self._is_cut(context(tenant, one)))
+            after = tuple(one for one in every if not self._is_refused(context(tenant, one)))
             if after != known:
                 values[tenant] = _value(after), entry.revision if entry else 0
         until = now + KEPT_S

@@ -2,20 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from functools import cache
 
 import msgspec
 
-from gatepost.audit.retention import Retention
 from gatepost.audit.writer import AuditWriter
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.http.body import RunningRequests
 from gatepost.http.failed_tokens import FailedTokenLimit
-from gatepost.mcp.change_notifications import ChangeFeed
+from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.mcp.tasks.store import TaskLimits, TaskStore
@@ -32,8 +30,7 @@ from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionMetrics
 from gatepost.runtime.exporter import exporter_of
 from gatepost.runtime.gate import introspection_secrets, verifiers_of
-from gatepost.runtime.metrics_sampler import sampler_of, sampling_metrics
-from gatepost.runtime.pack_lifespans import PackLifespans, lifespans_of
+from gatepost.runtime.pack_lifespans import PackLifespans
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
@@ -43,13 +40,11 @@ from gatepost.runtime.tool_services import TenantToolServices
 from gatepost.runtime.upstream_loading import UpstreamLoader
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
-from gatepost.secrets.store import SUBJECT as SECRETS
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.changes import ChangePoller
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
-from gatepost.storage.revocations import SUBJECT as REVOCATIONS
 from gatepost.storage.revocations import RevocationRecord
+from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.access import AccessLog, RequestMetrics
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, Outcome
@@ -84,7 +79,6 @@ class Services:
     verifier: TokenVerifier
     registry: Registry
     runner: Runner
-    lifespans: PackLifespans
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
     _opaque: IntrospectionVerifier | None = None
@@ -99,17 +93,18 @@ class Services:
         keyring: KeyRing,
         *,
         records: Records,
-        relay: Relay,
+        shared_store: SharedStore,
+        lifespans: PackLifespans,
         meter: Meter | None = None,
         source_of: "SourceOf | None" = None,
         fetcher: Fetcher | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.meter, self._clock = meter or Meter.alone(), clock
+        self.lifespans, self.meter, self._clock = lifespans, meter or Meter.alone(), clock
         self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
-        self.records, self.relay, self.keyring = records, relay, keyring
-        self.runs, self.feed = RunningCalls(records, relay, clock=clock), ChangeFeed(relay)
-        self.changes = ChangePoller(records, relay)
+        self.records, self.shared_store, self.keyring = records, shared_store, keyring
+        self.runs = RunningCalls(records, shared_store, clock=clock)
+        self.pubsub, self.changes = ChangePubSub(shared_store), ChangePoller(records, shared_store)
         self.revocations = Revocations(records, ended=self._end_revoked)
         self.streams = streams_of(config, self.revocations, clock)
         self.fetcher = fetcher or Fetcher(development=config.development, network=config.network)
@@ -117,28 +112,28 @@ class Services:
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
         )
         self.keys, self.decisions = IssuerKeySets(self.fetcher), VerdictCache()
-        self.register = SessionRegistry(records, relay, clock=clock)
+        self.register = SessionRegistry(records, shared_store, clock=clock)
         self.workspaces = workspaces_of(config)
-        self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.feed.of(tenant)))
+        self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.pubsub.of(tenant)))
         """What the calls of a tenant share, for as many tenants as there are workspaces."""
         self.secrets = SecretCache(SecretStore(records, keyring))
         self.redaction = Redaction(self.secrets)
-        self.limits = LimitStage(relay if config.storage.shared else None)
+        self.limits = LimitStage(shared_store if config.storage.shared else None)
         self.exporter = exporter_of(config, self.fetcher.tls)
         self.audit_writer = self._audit_writer_for(config)
-        self.watch = stores.Watch(records, relay, takes_nothing=lambda: self.audit_writer.failing)
+        self.watch = stores.Watch(records, shared_store, lambda: self.audit_writer.failing)
         self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
         self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer)
         self.log = self._access_log_for(config)
-        shared = records, relay, keyring, self.redaction, self.audit_writer, self.outbound
-        of_calls = self.revocations.is_cut, [DecisionMetrics(self.meter)], clock
+        shared = records, shared_store, keyring, self.redaction, self.audit_writer, self.outbound
+        of_calls = self.revocations.is_refused, [DecisionMetrics(self.meter)], clock
         self.reviews = ApprovalServices(*shared, *of_calls)
         self.approvals = self.reviews.service
-        task_store = TaskStore(records, self.feed, quota=self.runs.quota, clock=clock)
+        task_store = TaskStore(records, self.pubsub, quota=self.runs.quota, clock=clock)
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
-        self.upstreams = UpstreamLoader(self, self.feed, lambda: self.revocations.suspended)
+        self.upstreams = UpstreamLoader(self, self.pubsub, lambda: self.revocations.suspended)
         self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
 
@@ -162,10 +157,12 @@ class Services:
         )
 
     def _follow_revocations(self) -> None:
-        self.withdrawals = WithdrawnApprovals(self.records, self.approvals)
-        self.denials = DenialCounter(self.records, self.relay, self.audit_writer, self.revocations)
-        is_cut = self.revocations.is_cut
-        self.callers = RecentCallers(self.records, is_cut=is_cut, is_out=self._is_out)
+        self.withdrawn_approvals = WithdrawnApprovals(self.records, self.approvals)
+        self.denials = DenialCounter(
+            self.records, self.shared_store, self.audit_writer, self.revocations
+        )
+        is_refused = self.revocations.is_refused
+        self.callers = RecentCallers(self.records, is_refused=is_refused, is_out=self._is_out)
         self.running_requests = RunningRequests(self.revocations.is_revoked)
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
@@ -202,7 +199,7 @@ class Services:
 
     def _is_out(self, caller: TenantContext) -> bool:
         """Return whether a caller is revoked, or could no longer sign in."""
-        return self._cannot_sign_in(caller) or self.revocations.is_cut(caller)
+        return self._cannot_sign_in(caller) or self.revocations.is_refused(caller)
 
     def _verifier_for(self, config: Config, issuers: IssuerRegistry) -> TokenVerifier:
         """Return the token verifier."""
@@ -279,7 +276,7 @@ class Services:
         self.streams.end(affected_callers(before, after))
         if changed := lists_changed(self.registry, registry):
             # Delayed until the other processes have reloaded too: a client may list at any of them.
-            asyncio.get_running_loop().call_later(SETTLE_S, self.feed.relisted, changed)
+            asyncio.get_running_loop().call_later(SETTLE_S, self.pubsub.relisted, changed)
             if "resources" in changed:
                 # They were checked against the old resources; their clients subscribe again.
                 self.streams.end_watching()
@@ -297,17 +294,17 @@ class Services:
     def _end_revoked(self, new: tuple[RevocationRecord, ...]) -> None:
         """Apply new revocations: end everything of the revoked callers in this process."""
         revocations = self.revocations
-        self.callers.forget(revocations.is_cut)
+        self.callers.forget(revocations.is_refused)
         self.decisions.forget(revocations.is_revoked)
         if self._opaque is not None:
             self._opaque.forget(revocations.is_revoked)
         self.running_requests.end(revocations.is_suspended, "suspended")
         self.running_requests.end(revocations.is_revoked, "revoked")
-        self.streams.end(revocations.is_cut)
-        self.task_runner.end(revocations.is_cut)
-        self.runs.end(revocations.is_cut)
-        self.upstreams.end(revocations.is_cut)
-        self.withdrawals.begin(new)
+        self.streams.end(revocations.is_refused)
+        self.task_runner.end(revocations.is_refused)
+        self.runs.end(revocations.is_refused)
+        self.upstreams.end(revocations.is_refused)
+        self.withdrawn_approvals.begin(new)
 
     def drain(self, within_s: float) -> None:
         """Begin a stop: end event streams and waiting calls, and give tasks time to finish."""
@@ -320,7 +317,7 @@ class Services:
 
     async def aclose(self) -> None:
         """Close all objects, the log last, so that it contains the last requests."""
-        await self.withdrawals.aclose()
+        await self.withdrawn_approvals.aclose()
         await self.task_runner.aclose()
         await self.runs.aclose()  # first, because running calls use the rest
         await self.upstreams.aclose()
@@ -332,7 +329,7 @@ class Services:
         await self.outbound.aclose()
         self.workspaces.close()
         await self.register.aclose()
-        await self.feed.aclose()
+        await self.pubsub.aclose()
         await self.exporter.aclose()
         self.call_batch.flush()
         self.refusals.tell_left_out()
@@ -345,56 +342,3 @@ SourceOf = Callable[[Services, Config], OfferSource | None]
 def upstream_offers(services: Services, config: Config) -> OfferSource | None:
     """Return the offers of upstreams, if the configuration lets any tenant have some."""
     return services.upstreams.source(config)
-
-
-@asynccontextmanager
-async def opened(  # noqa: PLR0913  # the composition root hands over each part by name
-    config: Config,
-    toolbox: Toolbox,
-    keyring: KeyRing,
-    meter: Meter | None = None,
-    source_of: SourceOf | None = None,
-    fetcher: Fetcher | None = None,
-    clock: Callable[[], float] = time.time,
-) -> AsyncIterator[Services]:
-    """
-    Open the services of a valid configuration; nothing is fetched yet.
-
-    *source_of* returns the source of the offers of tenants; default: the upstreams. *fetcher* reads
-    documents of issuers; default: over HTTP. *clock* says when tokens, approvals and tasks expire.
-    Raises StoreRefused, StoreUnavailable and LifespanFailed.
-    """
-    records, relay = await stores.opened(config.storage)
-    async with AsyncExitStack() as closing:
-        closing.push_async_callback(records.aclose)
-        closing.push_async_callback(relay.aclose)
-        lifespans = await closing.enter_async_context(lifespans_of(toolbox.packs))
-        services = Services(
-            config,
-            toolbox,
-            keyring,
-            records=records,
-            relay=relay,
-            meter=meter,
-            source_of=source_of,
-            fetcher=fetcher,
-            clock=clock,
-        )
-        services.lifespans = lifespans
-        keeping = Retention(records, keyring, services.audit_writer)
-        # Closed after the services: calls that end while they close are recorded before the last
-        # checkpoint and counted in the last sample.
-        await closing.enter_async_context(keeping.running())
-        sampler = sampler_of(services)
-        closing.push_async_callback(sampler.sample, seldom=False)
-        closing.push_async_callback(services.aclose)
-        followers = {REVOCATIONS: services.revocations.take_up, SECRETS: services.secrets.take_up}
-        await closing.enter_async_context(services.changes.polling(followers))
-        services.task_runner.start()
-        await closing.enter_async_context(stores.sweeping(records))
-        await closing.enter_async_context(services.callers.writing())
-        await closing.enter_async_context(sampling_metrics(sampler))
-        await closing.enter_async_context(services.reviews.running())
-        await closing.enter_async_context(services.approvals.expiring())
-        await closing.enter_async_context(services.upstreams.running())
-        yield services

@@ -12,10 +12,10 @@ from gatepost.background import during
 from gatepost.config.references import plain
 from gatepost.config.settings import Config, StorageSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 
 # Not the shared generator of the process, which a tool may have seeded.
 DICE = random.SystemRandom()
@@ -36,15 +36,15 @@ def keyring_of(config: Config) -> KeyRing:
     return KeyRing.load(keys.ring, group_read=keys.group_read) if keys.ring else KeyRing.ephemeral()
 
 
-async def opened(settings: StorageSettings) -> tuple[Records, Relay]:
+async def opened(settings: StorageSettings) -> tuple[Records, SharedStore]:
     """
     Open the stores with connections of this process.
 
     Raises StoreRefused, StoreUnavailable and UnresolvedReference. The server starts even if the
-    relay does not answer, because its contents may be lost.
+    shared store does not answer, because its contents may be lost.
     """
     records = await open_records(plain(settings.database))
-    return records, await open_relay(plain(settings.shared))
+    return records, await open_shared_store(plain(settings.shared))
 
 
 async def prepare(settings: StorageSettings) -> None:
@@ -53,12 +53,12 @@ async def prepare(settings: StorageSettings) -> None:
 
     Raises StoreRefused and StoreUnavailable.
     """
-    records, relay = await opened(settings)
-    async with aclosing(records), aclosing(relay):
+    records, shared_store = await opened(settings)
+    async with aclosing(records), aclosing(shared_store):
         try:
-            await relay.ping()
+            await shared_store.ping()
         except StoreUnavailable as outage:
-            log.warning("relay_unavailable", extra={"reason": str(outage)})
+            log.warning("shared_store_unavailable", extra={"reason": str(outage)})
 
 
 @asynccontextmanager
@@ -92,20 +92,20 @@ class Watch:
     def __init__(
         self,
         records: Records,
-        relay: Relay,
-        *,
+        shared_store: SharedStore,
         takes_nothing: Callable[[], bool] = lambda: False,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pings = {"database": records.ping, "shared": relay.ping}
+        self._pings = {"database": records.ping, "shared": shared_store.ping}
         self._records, self._takes_nothing, self._clock = records, takes_nothing, clock
-        self._asking = asyncio.Lock()
+        self._checking = asyncio.Lock()
         self._told: dict[str, State] = {}
         self._until = 0.0
 
     async def states(self) -> dict[str, State]:
         """Return the state of each store by its setting."""
-        async with self._asking:
+        async with self._checking:
             if not self._told or self._clock() >= self._until:
                 states = await asyncio.gather(*map(_state, self._pings.values()))
                 self._told = dict(zip(self._pings, states, strict=True))

@@ -15,7 +15,7 @@ def streams_of(config: Config, revocations: Revocations, clock: Callable[[], flo
     return OpenStreams(
         most=limits.listen_streams,
         most_per_caller=limits.listen_streams_per_caller,
-        is_cut=revocations.is_cut,
+        is_refused=revocations.is_refused,
         clock=clock,
     )
 

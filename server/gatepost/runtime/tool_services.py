@@ -106,7 +106,7 @@ class TenantToolServices:
 
     def _place(self, url: str, name: str, field: str) -> str:
         try:
-            return destination(plain(url), self._outbound.reach)
+            return destination(plain(url), self._outbound.address_policy)
         except ValueError as problem:
             message = f"The secret {name} is not sent to that URL: {problem}."
             raise ToolFailure("denied", message, field=field) from None

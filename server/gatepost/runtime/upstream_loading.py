@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gatepost.config.settings import Config
-from gatepost.mcp.change_notifications import ChangeFeed
+from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.context import SignedHeaders
@@ -26,9 +26,9 @@ class UpstreamLoader:
     """
 
     def __init__(
-        self, parts: "UpstreamParts", feed: ChangeFeed, suspended: Callable[[], Set[str]]
+        self, parts: "UpstreamParts", pubsub: ChangePubSub, suspended: Callable[[], Set[str]]
     ) -> None:
-        self._parts, self._feed, self._suspended = parts, feed, suspended
+        self._parts, self._pubsub, self._suspended = parts, pubsub, suspended
         self._services: UpstreamServices | None = None
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -60,9 +60,9 @@ class UpstreamLoader:
         """Load what the configuration needs; the tables of the one before stay in force."""
         if self._services is None and (config.has_upstreams or config.credentials):
             module = import_module("gatepost.runtime.upstreams")
-            notices = module.ClientNotices(self._feed)
+            notifications = module.ClientNotifications(self._pubsub)
             self._services = module.UpstreamServices(
-                self._parts, config, clients=notices, suspended=self._suspended
+                self._parts, config, clients=notifications, suspended=self._suspended
             )
             if self._is_running:
                 self._start()

@@ -11,7 +11,7 @@ from gatepost.config.settings import Config
 from gatepost.credentials.client import CredentialServices
 from gatepost.credentials.credential import CredentialDenied, CredentialUnavailable
 from gatepost.credentials.registry import CredentialRegistry
-from gatepost.mcp.change_notifications import ChangeFeed
+from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.outbound.client import OutboundClient
 from gatepost.runtime.upstream_metrics import UpstreamMetrics
 from gatepost.secrets.cache import SecretCache
@@ -21,7 +21,7 @@ from gatepost.storage.changes import ChangePoller
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.metric_families import OTHER
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.context import Listed as ListName
@@ -56,7 +56,7 @@ class UpstreamParts(Protocol):
     """What the management of upstreams uses of the process's services."""
 
     records: Records
-    relay: Relay
+    shared_store: SharedStore
     changes: ChangePoller
     secrets: SecretCache
     keyring: KeyRing
@@ -65,22 +65,22 @@ class UpstreamParts(Protocol):
     registry: Registry
 
 
-class ClientNotices:
+class ClientNotifications:
     """Tells the clients of a tenant, at all replicas, what changed; a command (None) has none."""
 
-    def __init__(self, feed: ChangeFeed | None = None) -> None:
-        self._feed = feed
+    def __init__(self, pubsub: ChangePubSub | None = None) -> None:
+        self._pubsub = pubsub
 
     async def relisted(self, tenant: str, lists: frozenset[ListName]) -> None:
         """Tell of changed lists."""
-        if self._feed is not None:
+        if self._pubsub is not None:
             for name in sorted(lists):
-                await self._feed.of(tenant).listed(name)
+                await self._pubsub.of(tenant).listed(name)
 
     async def updated(self, tenant: str, uri: str) -> None:
         """Tell of new content of a resource."""
-        if self._feed is not None:
-            await self._feed.of(tenant).updated(uri)
+        if self._pubsub is not None:
+            await self._pubsub.of(tenant).updated(uri)
 
 
 class UpstreamServices:
@@ -95,7 +95,7 @@ class UpstreamServices:
         parts: UpstreamParts,
         config: Config,
         *,
-        clients: ClientNotices | None = None,
+        clients: ClientNotifications | None = None,
         suspended: Callable[[], Set[str]] = frozenset,
     ) -> None:
         self._parts, self.keyring, self._suspended = parts, parts.keyring, suspended
@@ -112,7 +112,7 @@ class UpstreamServices:
         )
         sealed = SealedHeaders(parts.secrets)
         self.credentials = UpstreamCredentials(self.registry, sealed, lambda: self.configured)
-        self.counter = ChangeCounter(parts.records, parts.relay)
+        self.counter = ChangeCounter(parts.records, parts.shared_store)
         self.store = UpstreamStore(
             parts.records, sealed, self.counter, configured=InForce(lambda: self.configured)
         )
@@ -120,7 +120,7 @@ class UpstreamServices:
             parts.outbound, self.credentials.of, ProgramServices(self._secret, self._redacted)
         )
         self._watch = ChangeWatch(self.counter)
-        leases, clients = Leases(parts.records), clients or ClientNotices()
+        leases, clients = Leases(parts.records), clients or ClientNotifications()
         self.refresher = CatalogueRefresher(
             self.store,
             CatalogueUpdate(self.store, self.connections, clients.relisted, self._redacted),
@@ -143,7 +143,7 @@ class UpstreamServices:
     def _upstream_calls(self) -> UpstreamCalls:
         return UpstreamCalls(
             self.connections,
-            self._parts.relay,
+            self._parts.shared_store,
             self.keyring,
             called=self.refresher.called,
             owner_of=self._owner_of,
@@ -154,7 +154,7 @@ class UpstreamServices:
         return UpstreamAdministration(
             self.store,
             self.catalogues,
-            reach=lambda: self._parts.outbound.reach,
+            address_policy=lambda: self._parts.outbound.address_policy,
             forget=self._forget,
             audit=audit,
         )

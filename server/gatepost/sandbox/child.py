@@ -116,7 +116,9 @@ async def run(
     try:
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(
-                _feed(process.stdin, given), out.drain(process.stdout), err.drain(process.stderr)
+                _write_input(process.stdin, given),
+                out.drain(process.stdout),
+                err.drain(process.stderr),
             )
             code = await process.wait()
     except (asyncio.CancelledError, TimeoutError):
@@ -142,7 +144,7 @@ async def spawned(program: Confined, *, given: bool) -> asyncio.subprocess.Proce
     )
 
 
-async def _feed(stream: asyncio.StreamWriter | None, given: bytes) -> None:
+async def _write_input(stream: asyncio.StreamWriter | None, given: bytes) -> None:
     if stream is None:
         return
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may stop reading

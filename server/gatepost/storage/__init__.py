@@ -1,1 +1,3 @@
-"""What outlives a request: records that a promise depends on, and a relay between processes."""
+"""
+What outlives a request: records that a promise depends on, and a shared store between processes.
+"""

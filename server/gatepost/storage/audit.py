@@ -48,7 +48,7 @@ Stored = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 """A number that a database can hold; a batch that was changed may contain any."""
 
 
-class AuditDraft(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class NewAuditRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A record without a number."""
 
     body: bytes
@@ -186,9 +186,11 @@ class Count(msgspec.Struct, frozen=True):
     """The limit that refused; records without one count once each."""
 
 
-Batch = Mapping[ChainKey, Sequence[AuditDraft]]
-"""Drafts by chain."""
-Link = Callable[[ChainKey, ChainHead | None, Sequence[AuditDraft]], tuple[list[Segment], ChainHead]]
+Batch = Mapping[ChainKey, Sequence[NewAuditRecord]]
+"""New records by chain."""
+Link = Callable[
+    [ChainKey, ChainHead | None, Sequence[NewAuditRecord]], tuple[list[Segment], ChainHead]
+]
 """Return the next segments of a chain, and the head that they lead to."""
 Sign = Callable[[Sequence[ChainHead], Checkpoint | None], tuple[Checkpoint, ChainHead] | None]
 """
@@ -206,12 +208,12 @@ class Extension(Protocol):
         """Return the last head of each chain that this process knows."""
 
     def link(
-        self, chain: ChainKey, found: ChainHead | None, drafts: Sequence[AuditDraft]
+        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
         """Implement `Link`."""
 
     def doubt(self, chain: ChainKey, reason: str) -> None:
-        """Have `link` add a `break` record before the drafts of a chain."""
+        """Have `link` add a `break` record before the new records of a chain."""
 
     def missed(self, head: ChainHead, segments: Sequence[Segment]) -> None:
         """Take note of records of this process that another process has linked."""
@@ -256,8 +258,10 @@ class TenantChain(Protocol):
         The first is the one whose first record has that number or the next higher one.
         """
 
-    async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
-        """Remove the details of these records and add the drafts, both or neither, durably."""
+    async def erase(
+        self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
+    ) -> None:
+        """Remove the details of these records and add the new records, both or neither, durably."""
 
 
 class TenantTrail(Protocol):
@@ -272,7 +276,7 @@ class TenantTrail(Protocol):
     async def writers(self) -> list[int]:
         """Return every writer that has a head or a record, sorted; not that of checkpoints."""
 
-    async def find(self, question: AuditQuery) -> list[AuditRow]:
+    async def find(self, query: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
@@ -299,16 +303,19 @@ class TenantTrail(Protocol):
         """Add a checkpoint of the heads, durably; return None if none is needed."""
 
     async def prune(
-        self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
+        self,
+        through: Mapping[int, int],
+        new_records: Mapping[int, Sequence[NewAuditRecord]],
+        link: Link,
     ) -> bool:
         """
         Remove the records of each writer up to a number, and checkpoints before a number.
 
         Return False, and change nothing, if another process has removed as many or more.
 
-        The drafts are added, all or nothing, durably. *through* and *drafts* have the numbers and
-        the drafts by writer; `CHECKPOINTS` is among them, without drafts, and a checkpoint of its
-        number must exist.
+        The new records are added, all or nothing, durably. *through* and *new_records* have the
+        numbers and the new records by writer; `CHECKPOINTS` is among them, without new records, and
+        a checkpoint of its number must exist.
         """
 
 

@@ -323,13 +323,13 @@ def kept(writer: int, first: int, rows: Sequence[AuditRow]) -> list[Segment]:
     return segments(writer, first, [*map(_written, rows)], times, sorts)
 
 
-def answers(found: Iterable[Segment], question: AuditQuery) -> list[AuditRow]:
+def answers(found: Iterable[Segment], query: AuditQuery) -> list[AuditRow]:
     """Return all records of these segments that match a query."""
-    text = None if question.text is None else quoted(question.text).lower()
+    text = None if query.text is None else quoted(query.text).lower()
     rows: list[AuditRow] = []
     for one in found:
         likely = rows_of(one) if text is None else _with(text, one)
-        rows += [row for row in likely if _answers(row, question, text)]
+        rows += [row for row in likely if _answers(row, query, text)]
     return rows
 
 
@@ -347,15 +347,15 @@ def _with(text: str, segment: Segment) -> list[AuditRow]:
     ]
 
 
-def _answers(row: AuditRow, question: AuditQuery, text: str | None) -> bool:
+def _answers(row: AuditRow, query: AuditQuery, text: str | None) -> bool:
     return (
-        question.tool in (None, row.tool)
-        and question.subject in (None, row.subject)
-        and question.outcome in (None, row.outcome)
-        and question.kind in (None, row.kind)
-        and (question.since is None or row.at >= question.since)
-        and (question.until is None or row.at < question.until)
-        and (question.before is None or row.position < question.before)
+        query.tool in (None, row.tool)
+        and query.subject in (None, row.subject)
+        and query.outcome in (None, row.outcome)
+        and query.kind in (None, row.kind)
+        and (query.since is None or row.at >= query.since)
+        and (query.until is None or row.at < query.until)
+        and (query.before is None or row.position < query.before)
         and (text is None or text in row.body.lower() or text in (row.side or "").lower())
     )
 

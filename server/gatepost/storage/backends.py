@@ -5,7 +5,7 @@ from typing import NamedTuple, cast
 
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
-from gatepost.storage.relay import MemoryRelay, Relay
+from gatepost.storage.shared_store import MemorySharedStore, SharedStore
 
 MEMORY = "memory:"
 
@@ -27,9 +27,9 @@ DATABASES = {
     "sqlite": Backend(SQL, "aiosqlite"),
     "postgresql": Backend(SQL, "asyncpg", "postgres"),
 }
-RELAYS = {
-    "redis": Backend("gatepost.storage.valkey.relay", "redis", "redis"),
-    "rediss": Backend("gatepost.storage.valkey.relay", "redis", "redis"),
+SHARED_STORES = {
+    "redis": Backend("gatepost.storage.valkey.shared_store", "redis", "redis"),
+    "rediss": Backend("gatepost.storage.valkey.shared_store", "redis", "redis"),
 }
 
 
@@ -46,9 +46,9 @@ async def open_records(url: str) -> Records:
     return cast("Records", await module.opened(url))
 
 
-async def open_relay(url: str) -> Relay:
-    """Open the relay at a URL, or one in memory; it connects when it is first used."""
+async def open_shared_store(url: str) -> SharedStore:
+    """Open the shared store at a URL, or one in memory; it connects when it is first used."""
     if not url:
-        return MemoryRelay()
-    module = importlib.import_module(RELAYS[scheme_of(url)].place)
-    return cast("Relay", await module.opened(url))
+        return MemorySharedStore()
+    module = importlib.import_module(SHARED_STORES[scheme_of(url)].place)
+    return cast("SharedStore", await module.opened(url))

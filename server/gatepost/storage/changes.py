@@ -11,7 +11,7 @@ from gatepost.background import during
 from gatepost.storage.entries import NO_TENANT
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay, WakeUps
+from gatepost.storage.shared_store import SharedStore, WakeUps
 
 TOPIC = "changes"
 POLL_S = 0.5
@@ -33,9 +33,9 @@ class ChangePoller:
     long delays neither the polls nor the other followers; it then gets the newest counter.
     """
 
-    def __init__(self, records: Records, relay: Relay) -> None:
+    def __init__(self, records: Records, shared_store: SharedStore) -> None:
         self._records = records
-        self._wake_ups = WakeUps(relay.of(NO_TENANT), TOPIC)
+        self._wake_ups = WakeUps(shared_store.of(NO_TENANT), TOPIC)
         self._followers: set[_Follower] = set()
         self._failing: set[str] = set()
 
@@ -110,8 +110,8 @@ class ChangePoller:
                 log.info("changes_read_again")
 
     async def _follow(self) -> None:
-        """Subscribe to notifications of changes; without the relay only the poll remains."""
-        # Beside the poll, which must not wait for a relay that does not answer.
+        """Subscribe to notifications of changes; without the shared store only the poll remains."""
+        # Beside the poll, which must not wait for a shared store that does not answer.
         async with self._wake_ups as wake_ups:
             is_following = await wake_ups.follow()
             while not is_following:
@@ -130,7 +130,7 @@ class _Follower:
         self.told = asyncio.Event()
 
 
-async def notify(relay: Relay) -> None:
+async def notify(shared_store: SharedStore) -> None:
     """Let every process poll; one that misses it finds the change with its next poll."""
     with contextlib.suppress(StoreUnavailable):
-        await relay.of(NO_TENANT).publish(TOPIC, b"")
+        await shared_store.of(NO_TENANT).publish(TOPIC, b"")

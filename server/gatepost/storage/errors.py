@@ -2,7 +2,7 @@
 
 
 class StoreUnavailable(Exception):
-    """The database or the relay does not answer; a caller hears 503 and may try again."""
+    """The database or the shared store does not answer; a caller hears 503 and may try again."""
 
 
 class StoreRefused(Exception):

@@ -31,8 +31,8 @@ class Leases:
         now = self._clock()
         entries = self._records.of(tenant).entries(SUBJECT)
         entry = await entries.get(name)
-        is_held = entry is not None and (entry.expires_at or 0.0) > now
-        if entry is not None and is_held and entry.value != self._holder:
+        is_leased = entry is not None and (entry.expires_at or 0.0) > now
+        if entry is not None and is_leased and entry.value != self._holder:
             return False
         revision = 0 if entry is None else entry.revision
         return await entries.put(

@@ -1,13 +1,15 @@
-"""The requests of rate limits to a relay, and token buckets of one process (GCRA, ITU-T I.371)."""
+"""
+The requests of rate limits to a shared store, and token buckets of one process (GCRA, ITU-T I.371).
+"""
 
 from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
-SLOT_WAIT_S = 1.0
+CONCURRENCY_WAIT_S = 1.0
 """The `Retry-After` of a concurrency limit, because nobody knows when a call ends."""
 LEASE_S = 10.0
-"""How long the slots of a process stay taken without a renewal."""
+"""How long the running calls of a process count without a renewal."""
 WITHIN = 1e-9
 """The rounding error that is tolerated."""
 
@@ -20,8 +22,8 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
     burst: float
 
 
-class ConcurrencySlot(msgspec.Struct, frozen=True, gc=False):
-    """A request for one of *most* slots."""
+class ConcurrencyLimit(msgspec.Struct, frozen=True, gc=False):
+    """A limit of *most* running calls."""
 
     name: str
     most: int
@@ -29,9 +31,10 @@ class ConcurrencySlot(msgspec.Struct, frozen=True, gc=False):
 
 class Denial(msgspec.Struct, frozen=True, gc=False):
     """
-    A bucket was empty or no slot was free, and nothing was taken.
+    A bucket was empty or a concurrency limit was reached, and nothing was taken.
 
-    ``at`` is the index of the longest wait, first in the spendings and then in the slots.
+    ``at`` is the index of the longest wait, first in the spendings and then in the concurrency
+    limits.
     """
 
     at: int
@@ -113,7 +116,9 @@ class Buckets:
         return found
 
     def spend(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
-        """Take a token, as `TenantRelay.spend` does; *now* is the time of a monotonic clock."""
+        """
+        Take a token, as `TenantSharedStore.spend` does; *now* is the time of a monotonic clock.
+        """
         return self.spend_all([(bucket, 1 / rate, burst / rate)], now)[0]
 
     def spend_all(

@@ -54,5 +54,5 @@ class RevocationStore(Protocol):
     async def put(self, cut: RevocationRecord) -> bool:
         """Store a revocation durably; return False if its tenant has one with this id already."""
 
-    async def delete(self, tenant: str, cut_id: str) -> bool:
+    async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""

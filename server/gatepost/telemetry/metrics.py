@@ -34,8 +34,8 @@ from gatepost.telemetry.shared_memory import (
     INTEGER_BYTES,
     OFFSETS,
     LabelNames,
+    ProcessMetrics,
     SharedMetrics,
-    Slot,
 )
 from gatepost_authz.reasons import LABEL_OF
 
@@ -52,9 +52,9 @@ class Meter:
     is not in them counts as `unknown` or `other`.
     """
 
-    def __init__(self, slot: Slot) -> None:
-        self._slot = slot
-        self._names = {label.name: LabelNames(slot, label) for label in (TOOL, TENANT, UPSTREAM)}
+    def __init__(self, process: ProcessMetrics) -> None:
+        self._metrics = process
+        self._names = {label.name: LabelNames(process, label) for label in (TOOL, TENANT, UPSTREAM)}
         self._layout = {family.name: self._layout_of(family) for family in FAMILIES}
         self._in_seconds = frozenset(family.name for family in FAMILIES if family.in_seconds)
         self._index = lru_cache(MOST_REMEMBERED)(self._index_of)
@@ -71,22 +71,22 @@ class Meter:
     @classmethod
     def alone(cls) -> "Meter":
         """Return a meter that shares its metrics with no other process."""
-        return cls(SharedMetrics().slot(0))
+        return cls(SharedMetrics().of_process(0))
 
-    def used_slots(self) -> list[Slot]:
-        """Return the slot of this process alone."""
-        return [self._slot]
+    def used_metrics(self) -> list[ProcessMetrics]:
+        """Return the metrics of this process alone."""
+        return [self._metrics]
 
     def start(self, *, now: float) -> None:
-        """Start counting in this slot: counters continue, gauges start again."""
+        """Start counting: counters continue, gauges start again."""
         for family in FAMILIES:
             if family.kind == "gauge":
                 start = OFFSETS[family.name]
                 zeros = memoryview(bytes(INTEGER_BYTES * family.size)).cast("Q")
-                self._slot[start : start + family.size] = zeros
+                self._metrics[start : start + family.size] = zeros
         self.set(WORKERS, 1)
         self.set(STARTED, now)
-        self._slot[0] = os.getpid()
+        self._metrics[0] = os.getpid()
 
     def set_label_values(
         self,
@@ -112,10 +112,10 @@ class Meter:
         *outcome* is "success", a failure's kind, or another of OUTCOMES.
         """
         if kind != "tool":
-            self._slot[self._index(OFFER_CALLS.name, kind, outcome)] += len(seconds)
+            self._metrics[self._index(OFFER_CALLS.name, kind, outcome)] += len(seconds)
             return
         tool = UNKNOWN if name is None else name
-        self._slot[self._index(TOOL_CALLS.name, tool, outcome)] += len(seconds)
+        self._metrics[self._index(TOOL_CALLS.name, tool, outcome)] += len(seconds)
         self._observe_all(TOOL_SECONDS, seconds, tool)
 
     def called_for(self, tenant: str, outcome: str, calls: int = 1) -> None:
@@ -131,16 +131,16 @@ class Meter:
         *route* is of ROUTES, *status* 0 if the client had disconnected.
         """
         status_class = f"{status // 100}xx" if 200 <= status < 600 else "none"
-        self._slot[self._index(REQUESTS.name, route, status_class)] += len(seconds)
+        self._metrics[self._index(REQUESTS.name, route, status_class)] += len(seconds)
         self._observe_all(REQUEST_SECONDS, seconds, route)
 
     def refused(self, reason: str) -> None:
         """Count a refused request; *reason* is one of REASONS."""
-        self._slot[self._refusals.get(reason, self._refusals[OTHER])] += 1
+        self._metrics[self._refusals.get(reason, self._refusals[OTHER])] += 1
 
     def refused_token(self, reason: str) -> None:
         """Count a refused token; *reason* is that of the `AuthError`."""
-        self._slot[self._token_refusals.get(reason, self._token_refusals[OTHER])] += 1
+        self._metrics[self._token_refusals.get(reason, self._token_refusals[OTHER])] += 1
 
     def limited(self, limit: str) -> None:
         """Count a call that a limit refused (`caller`, `tenant`, `tool`, `concurrency`, …)."""
@@ -152,17 +152,17 @@ class Meter:
 
     def inc(self, family: MetricFamily, amount: float, *labels: str) -> None:
         """Increase a counter or a gauge, by seconds if the family counts seconds."""
-        self._slot[self._index(family.name, *labels)] += self._stored(family, amount)
+        self._metrics[self._index(family.name, *labels)] += self._stored(family, amount)
 
     def set(self, family: MetricFamily, amount: float, *labels: str) -> None:
         """Set a gauge."""
-        self._slot[self._index(family.name, *labels)] = max(self._stored(family, amount), 0)
+        self._metrics[self._index(family.name, *labels)] = max(self._stored(family, amount), 0)
 
     def observe(self, family: MetricFamily, seconds: float, *labels: str) -> None:
         """Add one observation to a histogram."""
         start, seconds = self._index(family.name, *labels), max(seconds, 0.0)
-        self._slot[start + bisect_left(family.buckets, seconds)] += 1
-        self._slot[start + len(family.buckets) + 1] += int(seconds * NANOSECONDS)
+        self._metrics[start + bisect_left(family.buckets, seconds)] += 1
+        self._metrics[start + len(family.buckets) + 1] += int(seconds * NANOSECONDS)
 
     def _stored(self, family: MetricFamily, amount: float) -> int:
         return int(amount * NANOSECONDS) if family.name in self._in_seconds else int(amount)
@@ -170,8 +170,8 @@ class Meter:
     def _observe_all(self, family: MetricFamily, seconds: Sequence[float], *labels: str) -> None:
         start = self._index(family.name, *labels)
         for bucket, number in Counter(map(bisect_left, repeat(family.buckets), seconds)).items():
-            self._slot[start + bucket] += number
-        self._slot[start + len(family.buckets) + 1] += int(sum(seconds) * NANOSECONDS)
+            self._metrics[start + bucket] += number
+        self._metrics[start + len(family.buckets) + 1] += int(sum(seconds) * NANOSECONDS)
 
     def _layout_of(self, family: MetricFamily) -> tuple[int, list[tuple[Mapping[str, int], int]]]:
         """Return the family's first index, and for each label its values' numbers and stride."""

@@ -20,13 +20,13 @@ NAME_BYTES = 64
 """The maximum length of a tool's name or a tenant's id in bytes."""
 
 OFFSETS: dict[str, int] = {}
-"""The index of the first integer of each family in a slot."""
+"""The index of the first integer of each family in the metrics of a process."""
 NAME_OFFSETS: dict[str, int] = {}
 """The index of the values of each configured label; the first integer is their number."""
 
 
 def _lay_out() -> int:
-    """Fill OFFSETS and NAME_OFFSETS, and return the number of integers of a slot."""
+    """Fill OFFSETS and NAME_OFFSETS, and return the number of integers of a process."""
     end = 1  # the first integer is the id of the process, or 0 if there was none
     for family in FAMILIES:
         OFFSETS[family.name] = end
@@ -38,21 +38,21 @@ def _lay_out() -> int:
     return end
 
 
-SLOT_SIZE = _lay_out()
+METRICS_SIZE = _lay_out()
 
 COMBINED: dict[str, Callable[[int, int], int]] = {"sum": add, "max": max, "min": min}
 
-Slot = memoryview
+ProcessMetrics = memoryview
 """
 The metrics of one process: unsigned 64-bit integers, each of which is written and read atomically.
 """
 
 
-class UsedSlots(Protocol):
+class UsedMetrics(Protocol):
     """The metrics of one process or of several."""
 
-    def used_slots(self) -> list[Slot]:
-        """Return the slots of the processes."""
+    def used_metrics(self) -> list[ProcessMetrics]:
+        """Return the metrics of the processes."""
 
 
 class SharedMetrics:
@@ -64,37 +64,39 @@ class SharedMetrics:
     """
 
     def __init__(self, processes: int = 1) -> None:
-        self._integers = memoryview(mmap.mmap(-1, processes * SLOT_SIZE * INTEGER_BYTES)).cast("Q")
-        self._slots = [
-            self._integers[number * SLOT_SIZE : (number + 1) * SLOT_SIZE]
+        self._integers = memoryview(mmap.mmap(-1, processes * METRICS_SIZE * INTEGER_BYTES)).cast(
+            "Q"
+        )
+        self._processes = [
+            self._integers[number * METRICS_SIZE : (number + 1) * METRICS_SIZE]
             for number in range(processes)
         ]
 
-    def slot(self, number: int) -> Slot:
+    def of_process(self, number: int) -> ProcessMetrics:
         """
-        Return the slot of one process; only that process may write it, each metric from one thread.
+        Return the metrics of one process; only that process writes them, each from one thread.
         """
-        return self._slots[number]
+        return self._processes[number]
 
-    def used_slots(self) -> list[Slot]:
-        """Return the slots of all processes that have ever counted."""
-        return [slot for slot in self._slots if slot[0]]
+    def used_metrics(self) -> list[ProcessMetrics]:
+        """Return the metrics of all processes that have ever counted."""
+        return [process for process in self._processes if process[0]]
 
 
 class LabelNames:
     """
-    The values of one configured label in a slot, in the order in which they were added.
+    The values of one configured label in a process, in the order in which they were added.
 
     They are stored with the counts, so that readers and the next process find them.
     """
 
-    def __init__(self, slot: Slot, label: ConfiguredLabel) -> None:
+    def __init__(self, process: ProcessMetrics, label: ConfiguredLabel) -> None:
         self._most = label.most
         start = NAME_OFFSETS[label.name]
-        self._count = slot[start : start + 1]
-        self._bytes = slot[start + 1 : start + 1 + label.most * NAME_BYTES // INTEGER_BYTES].cast(
-            "B"
-        )
+        self._count = process[start : start + 1]
+        self._bytes = process[
+            start + 1 : start + 1 + label.most * NAME_BYTES // INTEGER_BYTES
+        ].cast("B")
         self.numbers = {name: number for number, name in enumerate(self.read())}
         """The number of each value."""
 
@@ -118,19 +120,21 @@ class LabelNames:
             self.numbers[name] = at + 2
 
 
-def values_of(slot: Slot, label: Label) -> list[str]:
+def values_of(process: ProcessMetrics, label: Label) -> list[str]:
     """Return the values of a label that a process can have counted, in order."""
-    return LabelNames(slot, label).read() if isinstance(label, ConfiguredLabel) else [*label.values]
+    return (
+        LabelNames(process, label).read() if isinstance(label, ConfiguredLabel) else [*label.values]
+    )
 
 
-def totals_of(family: MetricFamily, metrics: UsedSlots) -> dict[tuple[str, ...], list[int]]:
+def totals_of(family: MetricFamily, metrics: UsedMetrics) -> dict[tuple[str, ...], list[int]]:
     """Return the integers of a family over all processes, for each used combination of labels."""
     combine = COMBINED[family.aggregation]
     totals: dict[tuple[str, ...], list[int]] = {}
-    for slot in metrics.used_slots():
+    for process in metrics.used_metrics():
         start = OFFSETS[family.name]
-        for values in product(*(values_of(slot, label) for label in family.labels)):
-            counted = slot[start : start + family.width].tolist()
+        for values in product(*(values_of(process, label) for label in family.labels)):
+            counted = process[start : start + family.width].tolist()
             start += family.width
             # Of a gauge 0 is a value; a counter with labels appears once it has counted.
             if any(counted) or not family.labels or family.kind == "gauge":

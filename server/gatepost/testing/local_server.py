@@ -16,7 +16,8 @@ from gatepost.check.problems import problems
 from gatepost.config.settings import Config
 from gatepost.dev.composition import IssuerHabits, dev_config
 from gatepost.policy.approvals.request import ApprovalRequest, Operator, Undecidable
-from gatepost.runtime.services import Services, opened
+from gatepost.runtime.services import Services
+from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.testing.local_client import AnswerElicitation, LocalClient, LocalConnection
 from gatepost.tools.pack import Pack

@@ -280,24 +280,24 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         roots: tuple[Root, ...] = await self._ask(key, Roots())
         return roots
 
-    async def ask_together(
-        self, questions: Mapping[str, ElicitationRequest[Any]]
-    ) -> dict[str, Any]:
+    async def ask_together(self, requests: Mapping[str, ElicitationRequest[Any]]) -> dict[str, Any]:
         """
         Ask several things at once, which costs one round: Elicitation, UrlElicitation, Sampling and
         Roots by the tool's own keys; the answers come by the same keys.
         """
-        if twice := questions.keys() & set(self.asked):
+        if twice := requests.keys() & set(self.asked):
             raise ValueError(f"{', '.join(sorted(twice))}: a key is for one question of a run")
-        self.asked.extend(questions)
+        self.asked.extend(requests)
         try:
-            return await put(self.client, questions)
-        except Misanswered as mistake:
-            raise ToolFailure("validation", f"The answer cannot be used: {mistake}.") from None
+            return await put(self.client, requests)
+        except Misanswered as described_error:
+            raise ToolFailure(
+                "validation", f"The answer cannot be used: {described_error}."
+            ) from None
 
-    async def _ask(self, key: str | None, question: ElicitationRequest[Any]) -> Any:
+    async def _ask(self, key: str | None, request: ElicitationRequest[Any]) -> Any:
         key = key or f"question-{len(self.asked) + 1}"
-        return (await self.ask_together({key: question}))[key]
+        return (await self.ask_together({key: request}))[key]
 
 
 TaskSupport = Literal["forbidden", "optional", "required"]

@@ -1,4 +1,4 @@
-"""Validate within bounds, and describe mistakes in sentences that an agent can act on."""
+"""Validate within bounds, and describe validation errors in sentences that an agent can act on."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -50,7 +50,7 @@ NOTHING_HIDDEN = Hidden(())
 EVERYTHING_HIDDEN = Hidden([(None,)])
 
 
-def mistake(
+def described_error(
     error: jsonschema_rs.ValidationError, hidden: Hidden = NOTHING_HIDDEN
 ) -> tuple[str, str]:
     """Return the argument at fault (empty if not a single one) and a sentence that says how."""
@@ -110,7 +110,7 @@ TOO_MUCH_TO_SEARCH = (
 MOST_STEPS = 1_000_000
 """Values times the subschemas that each is checked against; each takes under 0.1 microseconds."""
 MOST_COPIED = 40_000
-"""Values that all mistakes together may copy; each takes half a microsecond."""
+"""Values that all validation errors together may copy; each takes half a microsecond."""
 EXACT = 2**53
 MOST_EXTREME = 1_000
 """
@@ -120,8 +120,8 @@ to 20 microseconds.
 SHOWN_ITEMS = (20, 3)
 SHOWN_CHARACTERS = 2_000
 """
-How much of each list, object and text of a long document is checked to describe a mistake. A
-mistake that the cut itself may have caused is not reported.
+How much of each list, object and text of a long document is checked to describe a validation error.
+A validation error that the cut itself may have caused is not reported.
 """
 
 STRUCTURE = frozenset(
@@ -140,7 +140,7 @@ STRUCTURE = frozenset(
 """
 The keywords, apart from those with subschemas, that mean the same to pydantic and to JSON Schema.
 Those of numbers are omitted: a validator takes longer to compare a number than pydantic takes to
-report a mistake.
+report a validation error.
 """
 
 Explain = Callable[[Any, Hidden], ToolFailure | None]
@@ -153,13 +153,14 @@ class _TooLong(Exception):
 
 class Bounds:
     """
-    Keeps long documents from a check that builds all mistakes, unless there can be only a few.
+    Keeps long documents from a check that builds all validation errors, unless there can be only a
+    few.
 
-    A long document is first checked with *validator*, which stops at the first mistake and builds
-    none. If it fails, *explain* describes the mistakes in the document's beginning. At most
-    *most_mistakes* are built. *most_steps* limits the values times the alternatives for each, in
-    schemas with alternatives. *copying* says that each mistake copies the object or list it is
-    about.
+    A long document is first checked with *validator*, which stops at the first error and builds
+    none. If it fails, *explain* describes the validation errors in the document's beginning. At
+    most *most_errors* are built. *most_steps* limits the values times the alternatives for each, in
+    schemas with alternatives. *copying* says that each validation error copies the object or list
+    it is about.
     """
 
     def __init__(  # noqa: PLR0913
@@ -169,13 +170,13 @@ class Bounds:
         validator: Callable[[], Any],
         explain: Explain,
         *,
-        most_mistakes: int,
+        most_errors: int,
         most_steps: int = MOST_STEPS,
         copying: bool = False,
         hidden: Hidden = NOTHING_HIDDEN,
     ) -> None:
         self._branching, self._explain, self._make = branching, explain, validator
-        self._most_mistakes, self._most_steps, self._hidden = most_mistakes, most_steps, hidden
+        self._most_errors, self._most_steps, self._hidden = most_errors, most_steps, hidden
         self._copying = copying
         self._divides = copying and any(RANGES.keys() & one.keys() for one in objects_in(schema))
         self._looks = max(map(looks_around, objects_in(schema)), default=0)
@@ -190,8 +191,8 @@ class Bounds:
         """A document of this length cannot have too many values: each takes two bytes."""
 
     def _room(self, members: int) -> int:
-        """Return how many values a document may have if all its mistakes are built."""
-        room = self._most_mistakes // members
+        """Return how many values a document may have if all its validation errors are built."""
+        room = self._most_errors // members
         return min(room, isqrt(MOST_COPIED // members)) if self._copying else room
 
     def hidden(self, arguments: bytes) -> Hidden:
@@ -206,7 +207,7 @@ class Bounds:
         Raises ToolFailure if the document is invalid or too large to check. *value* is the decoded
         document, if the caller has it.
         """
-        is_long = len(arguments) > LONG_BYTES  # a mistake would copy all of it
+        is_long = len(arguments) > LONG_BYTES  # a validation error would copy all of it
         if not is_long and most_values(arguments) <= self._harmless:
             return False
         if len(arguments) * self._looks > MOST_SEARCHED:
@@ -250,11 +251,11 @@ class Bounds:
         if failure := self.of_beginning(value, members, hidden):
             return failure
         if subschemas == 1:
-            # Without alternatives, only the first mistake is built.
+            # Without alternatives, only the first error is built.
             try:
                 self.validator.validate(value)
             except jsonschema_rs.ValidationError as error:
-                field, sentence = mistake(error, hidden)
+                field, sentence = described_error(error, hidden)
                 return ToolFailure("validation", sentence, field=field or None)
         return ToolFailure(
             "validation",
@@ -263,7 +264,10 @@ class Bounds:
         )
 
     def of_beginning(self, value: Any, members: int, hidden: Hidden) -> ToolFailure | None:
-        """Return a mistake in the beginning of a long document; None if there is none to name."""
+        """
+        Return a validation error in the beginning of a long document; None if there is none to
+        name.
+        """
         for most in SHOWN_ITEMS:
             room = [self._room(members)]
             with suppress(_TooLong):

@@ -51,10 +51,10 @@ def bounds_of(core_schema: Any) -> list[Bound]:
 
 def failing_fast(core_schema: Any) -> Any:
     """
-    Return the schema with lists and objects that are left at their first mistake.
+    Return the schema with lists and objects that are left at their first error.
 
-    pydantic otherwise builds a mistake for each of 40,000 items, with an exception for each if the
-    item's type or validator is written in Python.
+    pydantic otherwise builds a validation error for each of 40,000 items, with an exception for
+    each if the item's type or validator is written in Python.
     """
     if isinstance(core_schema, list | tuple):
         return type(core_schema)(map(failing_fast, core_schema))

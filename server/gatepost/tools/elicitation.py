@@ -11,7 +11,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from gatepost.tools.client import Client, InputRequest
-from gatepost.tools.forms import Schema, form_of, is_secret, mistake_in
+from gatepost.tools.forms import Schema, form_of, is_secret, validation_error_in
 from gatepost.tools.sampling import why_not_sampled
 
 T = TypeVar("T")
@@ -30,7 +30,9 @@ class Misanswered(ValueError):
 
 
 class MalformedAnswer(Misanswered):
-    """An answer without the form that the protocol requires, by a mistake of the client."""
+    """
+    An answer without the form that the protocol requires, by a validation error of the client.
+    """
 
 
 class Unfit(Misanswered):
@@ -136,21 +138,21 @@ class Roots:
         return tuple(Root(root["uri"], root.get("name")) for root in answer["roots"])
 
 
-async def put(client: Client, questions: Mapping[str, ElicitationRequest[Any]]) -> dict[str, Any]:
+async def put(client: Client, requests: Mapping[str, ElicitationRequest[Any]]) -> dict[str, Any]:
     """
-    Ask all *questions* at once; return the answers by the same keys.
+    Ask all *requests* at once; return the answers by the same keys.
 
     Raises the exceptions of Client.request, Misanswered, and ValueError for invalid keys.
     """
-    if not 0 < len(questions) <= AT_ONCE or not all(KEY.fullmatch(key) for key in questions):
+    if not 0 < len(requests) <= AT_ONCE or not all(KEY.fullmatch(key) for key in requests):
         raise ValueError(
             f"1 to {AT_ONCE} questions are asked at once, by keys of 1 to 64 letters, digits, "
             "`_`, `.` and `-`"
         )
-    answers = await client.request({key: one.request for key, one in questions.items()})
+    answers = await client.request({key: one.request for key, one in requests.items()})
     taken = {}
-    for key, question in questions.items():
-        taken[key] = question.read(check_answer(question.request, answers.get(key)))
+    for key, request in requests.items():
+        taken[key] = request.read(check_answer(request.request, answers.get(key)))
     return taken
 
 
@@ -162,8 +164,8 @@ def check_answer(request: InputRequest, answer: Any) -> Mapping[str, Any]:
         _check_elicited(request.params, answer)
     elif request.method == "roots/list":
         _check_roots(answer)
-    elif mistake := why_not_sampled(request.params, answer):
-        raise MalformedAnswer(mistake)
+    elif described_error := why_not_sampled(request.params, answer):
+        raise MalformedAnswer(described_error)
     return answer
 
 
@@ -176,8 +178,8 @@ def _check_elicited(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Non
     content = answer.get("content")
     if not isinstance(content, Mapping):
         raise MalformedAnswer("an accepted form has content")
-    if mistake := mistake_in(params["requestedSchema"], content):
-        raise Unfit(mistake)
+    if described_error := validation_error_in(params["requestedSchema"], content):
+        raise Unfit(described_error)
 
 
 def _check_roots(answer: Mapping[str, Any]) -> None:

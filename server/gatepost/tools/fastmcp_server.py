@@ -72,7 +72,7 @@ class FastMcpServer:
 
         Raises ToolFailure for an error of the server, and what asking the client raises.
         """
-        asking = AskedByServer(ctx, self._elicited)
+        elicitation = AskedByServer(ctx, self._elicited)
 
         async def tell(message: Any) -> None:
             if message.level in LEVELS:
@@ -82,17 +82,17 @@ class FastMcpServer:
         before = self._users.set(self._user(self._caller(ctx)))
         try:
             async with self.connection(
-                progress_handler=ctx.progress, log_handler=tell, elicitation_handler=asking
+                progress_handler=ctx.progress, log_handler=tell, elicitation_handler=elicitation
             ) as client:
-                done = await asking.unless_refused(work(client))
+                done = await elicitation.unless_refused(work(client))
         except self._refused as error:
             found = getattr(error, "code", 0) not in NOT_FOUND
             kind: FailureKind = "tool_error" if found else "not_found"
             raise ToolFailure(kind, str(error) or "The server refused the request.") from None
         finally:
             self._users.reset(before)
-        if asking.refusal is not None:
-            raise asking.refusal
+        if elicitation.refusal is not None:
+            raise elicitation.refusal
         return done[0]
 
     def _caller(self, ctx: CallContext) -> Any:
@@ -125,11 +125,11 @@ class AskedByServer:
     async def __call__(self, message: str, shape: Any, params: Any, context: Any) -> Any:
         """Answer `elicitation/create`, as FastMCP calls its handler."""
         if (url := getattr(params, "url", None)) is not None:
-            asking: Awaitable[Any] = self._ctx.ask_url(message, url)
+            elicitation: Awaitable[Any] = self._ctx.ask_url(message, url)
         else:
-            asking = self._ctx.ask(message, params.requested_schema)
+            elicitation = self._ctx.ask(message, params.requested_schema)
         # In a task of its own: what ends a call is no Exception, and would end the connection.
-        task = asyncio.ensure_future(asking)
+        task = asyncio.ensure_future(elicitation)
         try:
             await asyncio.wait({task})
         finally:

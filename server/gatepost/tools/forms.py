@@ -56,11 +56,11 @@ def form_of(fields: Any) -> Schema:
     return {"type": "object", "properties": shown, **({"required": required} if required else {})}
 
 
-def mistake_in(schema: Schema, content: Mapping[str, Any]) -> str | None:
+def validation_error_in(schema: Schema, content: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a completed form, as a sentence without its values (E-13)."""
     known = {name: value for name, value in content.items() if name in schema["properties"]}
     try:
-        # `validate` stops at the first mistake; iterating would build all of them first.
+        # `validate` stops at the first error; iterating would build all of them first.
         Draft202012Validator(schema, validate_formats=True).validate(known)
     except JsonSchemaError as error:
         name = ".".join(str(part) for part in error.instance_path)

@@ -212,12 +212,12 @@ class ToolDeadline(Interruptible[T]):
     """
 
     __slots__ = (
+        "_abandon_timer",
         "_allowed_s",
         "_began",
         "_holds",
         "_is_token_over",
         "_limit_s",
-        "_patience",
         "_since",
         "_timer",
         "_used_s",
@@ -237,17 +237,17 @@ class ToolDeadline(Interruptible[T]):
         return TokenExpired if self._is_token_over else DeadlinePassed
 
     def begin(self, stop: Stop) -> None:
-        self._patience: asyncio.TimerHandle | None = None
+        self._abandon_timer: asyncio.TimerHandle | None = None
         self._used_s = 0.0
         self._began = self._since = asyncio.get_running_loop().time()
         self._timer: asyncio.TimerHandle | None = None
         self._set_timer(stop)
 
     def end(self) -> None:
-        for handle in (self._timer, self._patience):
+        for handle in (self._timer, self._abandon_timer):
             if handle is not None:
                 handle.cancel()
-        self._timer = self._patience = None
+        self._timer = self._abandon_timer = None
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -286,11 +286,11 @@ class ToolDeadline(Interruptible[T]):
 
     def be_patient(self, stop: Stop) -> None:
         """Let a tool that is to stop go on for `abandon_s` and no longer."""
-        if self._patience is None:
-            self._patience = timer(self.abandon_s, self._insist, stop)
+        if self._abandon_timer is None:
+            self._abandon_timer = timer(self.abandon_s, self._insist, stop)
 
     def _insist(self, stop: Stop) -> None:
-        self._patience = None
+        self._abandon_timer = None
         stop.insist()
 
     def throw(self, *error: Any) -> Any:

@@ -37,21 +37,21 @@ def completer(
     names = frozenset(arguments)
 
     def check(raw: bytes) -> CompletionRequest:
-        question = msgspec.json.decode(raw, type=CompletionRequest)
-        if question.argument not in names:
+        completion = msgspec.json.decode(raw, type=CompletionRequest)
+        if completion.argument not in names:
             known = ", ".join(sorted(names)) or "none"
-            message = f"`{question.argument[:64]}` is not an argument here; there are: {known}."
+            message = f"`{completion.argument[:64]}` is not an argument here; there are: {known}."
             raise ToolFailure("validation", message, field="argument.name")
-        texts = (question.value, *question.given.values())
-        if len(question.given) > MOST_GIVEN or max(map(len, texts)) > MOST_CHARACTERS:
+        texts = (completion.value, *completion.given.values())
+        if len(completion.given) > MOST_GIVEN or max(map(len, texts)) > MOST_CHARACTERS:
             raise ToolFailure("validation", "The arguments are too long.", field="argument.value")
-        return question
+        return completion
 
-    async def invoke(ctx: CallContext, question: CompletionRequest) -> Outcome:
-        suggest = suggestions.get(question.argument)
+    async def invoke(ctx: CallContext, completion: CompletionRequest) -> Outcome:
+        suggest = suggestions.get(completion.argument)
         if suggest is None:
             return _answered(())
-        return _answered(await awaited(suggest)(ctx, question.value, question.given))
+        return _answered(await awaited(suggest)(ctx, completion.value, completion.given))
 
     return Completer(
         arguments=names,

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema_rs
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.bounded_validation import Bounds, Hidden, decoded, mistake
+from gatepost.tools.bounded_validation import Bounds, Hidden, decoded, described_error
 from gatepost.tools.schema_branches import branching_of
 from gatepost.tools.secret import secret_arguments
 
@@ -82,12 +82,12 @@ def _refuse_reference(uri: str) -> Any:
     raise ValueError(f"the schema refers to {uri}, which lies outside of it")
 
 
-SHOWN_MISTAKES = 3
+SHOWN_ERRORS = 3
 """As many as an agent can correct at once; thirty would fill its context window."""
 MOST_MISTAKES = 1_000
 """
-The most mistakes that are built for one document. Each takes 1/30 of a millisecond, because a
-failed alternative is kept with all its mistakes.
+The most validation errors that are built for one document. Each takes 1/30 of a millisecond,
+because a failed alternative is kept with all its validation errors.
 """
 COUNTED = frozenset({"minItems", "minProperties", "contains", "minLength", "pattern", "format"})
 """Keywords that the beginning of a document may violate although the whole does not."""
@@ -103,18 +103,18 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
 
     def explain(value: Any, hidden: Hidden, without: Set[str] = COUNTED) -> ToolFailure | None:
         found = (error for error in validator.iter_errors(value) if error.kind.name not in without)
-        mistakes = [mistake(error, hidden) for error in islice(found, SHOWN_MISTAKES)]
-        if not mistakes:
+        errors = [described_error(error, hidden) for error in islice(found, SHOWN_ERRORS)]
+        if not errors:
             return None
-        message = " ".join(sentence for _, sentence in mistakes)
-        return ToolFailure("validation", message, field=mistakes[0][0] or None)
+        message = " ".join(sentence for _, sentence in errors)
+        return ToolFailure("validation", message, field=errors[0][0] or None)
 
     bounds = Bounds(
         schema,
         branching_of(schema),
         lambda: validator,
         explain,
-        most_mistakes=MOST_MISTAKES,
+        most_errors=MOST_MISTAKES,
         copying=True,
         hidden=Hidden(secret_arguments(schema)),
     )

@@ -30,7 +30,7 @@ from gatepost.tools.redaction import (
     failure_without,
     is_harmless,
     is_quoted,
-    question_without,
+    request_without,
 )
 from gatepost.tools.secret import literals
 from gatepost.tools.truncation import UNENCODABLE
@@ -258,7 +258,7 @@ class RedactedCall(msgspec.Struct):
     ) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client, with requests without secrets; it never sees the state."""
         clean = {
-            key: await self._search(_sent(request), question_without, request)
+            key: await self._search(_sent(request), request_without, request)
             for key, request in requests.items()
         }
         with held(self.clock, self.admitted):

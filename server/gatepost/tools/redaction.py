@@ -171,7 +171,7 @@ def is_large(arguments: bytes, *, reads_texts: bool) -> bool:
 
 def is_quoted(arguments: bytes, *, with_secrets: bool) -> bool:
     """
-    Return whether mistakes in the arguments are described with the values at fault.
+    Return whether validation errors in the arguments are described with the values at fault.
 
     Such a description is redacted by redacting and checking the arguments once more.
     *with_secrets*: some of the arguments are secrets.
@@ -277,7 +277,7 @@ def failure_without(failure: Failure, redactor: Redactor) -> Failure:
     return _replace(failure, message=message, field=field)
 
 
-def question_without(request: InputRequest, redactor: Redactor) -> InputRequest:
+def request_without(request: InputRequest, redactor: Redactor) -> InputRequest:
     """Redact a request for input; return the same object if there are no secrets."""
     try:
         params = document.cleaned(_encode(request.params), redactor)

@@ -18,9 +18,9 @@ from gatepost.tools.offers import (
 )
 from gatepost.tools.search import search_tools
 from gatepost.tools.tenant_offers import OfferSource, TenantOffers, entries_of
-from gatepost.tools.tenant_reach import OfferIndex, TenantReach
 from gatepost.tools.uri_template import is_uri
 from gatepost.tools.visible import Visible, of_kind
+from gatepost.tools.visible_offers import OfferIndex, VisibleOffers
 from gatepost_authz.caller import TenantContext
 
 # A permission set is a set of scopes. The cache is bounded, because an issuer might put a new scope
@@ -88,7 +88,7 @@ class Registry:
         self._search = {} if source is None else search_tools(self.searchable)
         self._enabled = OfferIndex(entries_of(tuple(listed)) if source is not None else ())
         # By snapshot, so that what was made of one goes with it.
-        self._reaches: WeakKeyDictionary[TenantOffers, TenantReach] = WeakKeyDictionary()
+        self._visible_offers: WeakKeyDictionary[TenantOffers, VisibleOffers] = WeakKeyDictionary()
 
     @property
     def offers(self) -> list[Offer]:
@@ -136,7 +136,7 @@ class Registry:
         if self.source is None or name in self.tools:
             return name
         await self.ready(caller)
-        return self._reach(self._at_hand(caller)).called_name(name, caller)
+        return self._visible_to(self._at_hand(caller)).called_name(name, caller)
 
     def known(self, caller: TenantContext, name: str) -> Tool | None:
         """
@@ -147,14 +147,14 @@ class Registry:
         tool = self.tools.get(name)
         if tool is None and self.source is not None:
             beside = self.source.at_hand(caller)
-            return None if beside is None else self._reach(beside).tool(name)
+            return None if beside is None else self._visible_to(beside).tool(name)
         return tool
 
     def known_tools(self, caller: TenantContext) -> list[Tool]:
         """Return the tools that the caller's tenant has; this caller may not see all."""
         if self.source is None:
             return [*self.tools.values()]
-        return [*self.tools.values(), *self._reach(self._at_hand(caller)).tools()]
+        return [*self.tools.values(), *self._visible_to(self._at_hand(caller)).tools()]
 
     def withheld(self, tool: Tool, caller: TenantContext) -> frozenset[str]:
         """Return the missing scopes that hide a tool from the caller; empty if it is not hidden."""
@@ -165,7 +165,7 @@ class Registry:
     def visible(self, caller: TenantContext) -> Visible:
         """Return what this caller can see; the same object for the same permissions."""
         if self.source is not None:
-            return self._reach(self._at_hand(caller)).visible(caller)
+            return self._visible_to(self._at_hand(caller)).visible(caller)
         held = caller.scopes & self._deciding
         visible = self._visible.get(held)
         if visible is None:
@@ -177,10 +177,10 @@ class Registry:
 
     def searchable(self, caller: TenantContext) -> Visible:
         """Return what this caller can see, with all tools of agents with the mode `search`."""
-        return self._reach(self._at_hand(caller)).visible(caller, whole=True)
+        return self._visible_to(self._at_hand(caller)).visible(caller, whole=True)
 
     def _of_tenant(self, kind: Kind, key: str, caller: TenantContext) -> Offer:
-        found = self._reach(self._at_hand(caller)).offer(kind, key, caller)
+        found = self._visible_to(self._at_hand(caller)).offer(kind, key, caller)
         if found is None:
             raise UnknownTool(key) if kind == "tool" else Unknown(key)
         return found
@@ -192,13 +192,13 @@ class Registry:
             raise StoreUnavailable("the tenant's offers are not loaded")
         return beside
 
-    def _reach(self, beside: TenantOffers) -> TenantReach:
-        reach = self._reaches.get(beside)
-        if reach is None:
-            reach = self._reaches[beside] = TenantReach(
+    def _visible_to(self, beside: TenantOffers) -> VisibleOffers:
+        visible = self._visible_offers.get(beside)
+        if visible is None:
+            visible = self._visible_offers[beside] = VisibleOffers(
                 self._enabled, beside, search=self._search, obtainable=self._limited
             )
-        return reach
+        return visible
 
 
 def _checked(offers: tuple[AnyOffer, ...]) -> dict[str, AnyOffer]:

@@ -44,13 +44,13 @@ from gatepost.tools.raw_schema import validator_of
 from gatepost.tools.schema_branches import branching_of
 from gatepost.tools.secret import secret_arguments
 
-# As many mistakes as an agent can correct at once; thirty would fill its context window.
-SHOWN_MISTAKES = 3
+# As many validation errors as an agent can correct at once; thirty would fill its context window.
+SHOWN_ERRORS = 3
 
 MOST_MISTAKES = 10_000
 """
-The most mistakes that are built for one document. Each takes a microsecond, and one more for each
-value in the part of the document it is about.
+The most validation errors that are built for one document. Each takes a microsecond, and one more
+for each value in the part of the document it is about.
 """
 MOST_TRIED = 100_000
 """
@@ -59,7 +59,7 @@ Values times the alternatives for each; pydantic tries all of them, at 0.3 micro
 MOST_UNKNOWN = 10
 """The most unknown members that are reported."""
 MOST_LISTED = 1_000
-"""More mistakes are not described, because that takes longer than finding them."""
+"""More validation errors are not described, because that takes longer than finding them."""
 
 SHORTENED = frozenset({"too_short", "string_too_short", "string_pattern_mismatch"})
 
@@ -90,7 +90,7 @@ SILENT = frozenset(
         "too_short",
     }
 )
-"""The mistakes whose message never quotes the value; that of an author's validator may."""
+"""The validation errors whose message never quotes the value; that of an author's validator may."""
 
 Check = Callable[[bytes], Any]
 
@@ -129,7 +129,7 @@ def arguments_of(function: Callable[..., Any]) -> FunctionArguments:
 
 
 class _ArgumentCheck:
-    """Validates arguments; long ones are bounded first, and left at the first mistake."""
+    """Validates arguments; long ones are bounded first, and left at the first error."""
 
     def __init__(self, adapter: TypeAdapter[Any], schema: Mapping[str, Any], names: str) -> None:
         self._core_schema = adapter.core_schema
@@ -142,7 +142,7 @@ class _ArgumentCheck:
             branching_of(schema, discriminated=True),
             lambda: validator_of(structure_of(schema)),
             self._explain,
-            most_mistakes=MOST_MISTAKES,
+            most_errors=MOST_MISTAKES,
             most_steps=MOST_TRIED,
             hidden=Hidden(secret_arguments(schema)),
         )
@@ -152,7 +152,7 @@ class _ArgumentCheck:
         validate: Any = self._validate
         if len(arguments) > self._bounds.harmless_bytes:
             self._bounds.passes(arguments)
-            validate = self._until_first_mistake
+            validate = self._until_first_error
         if self.own_bounds and most_values(arguments, within_texts=True) > FEW_VALUES:
             document = decoded(arguments)
             for bound in self.own_bounds:
@@ -169,9 +169,9 @@ class _ArgumentCheck:
         return _raised(failure)
 
     @property
-    def _until_first_mistake(self) -> Any:
+    def _until_first_error(self) -> Any:
         # Made at first use, because most tools never need it. What was made for a model before
-        # would go on after its first mistake.
+        # would go on after its first error.
         if self._validate_long is None:
             schema = failing_fast(self._core_schema)
             self._validate_long = SchemaValidator(schema, _use_prebuilt=False).validate_json
@@ -181,7 +181,7 @@ class _ArgumentCheck:
         try:
             self._validate(msgspec.json.encode(value), strict=True)
         except ValidationError as error:
-            return None if _is_cut(error) else _failure(error, self._names, hidden)
+            return None if _is_refused(error) else _failure(error, self._names, hidden)
         return None
 
 
@@ -213,7 +213,7 @@ def texts_of(function: Callable[..., Any]) -> Texts:
 
     def check(values: Mapping[str, str]) -> dict[str, Any]:
         if len(values) > len(known):
-            # Otherwise every mistake would copy all of them.
+            # Otherwise every validation error would copy all of them.
             values = {name: values[name] for name in sorted(values.keys() & known)} | dict(
                 islice(((name, values[name]) for name in values if name not in known), MOST_UNKNOWN)
             )
@@ -350,8 +350,8 @@ def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
     return seen
 
 
-def _is_cut(error: ValidationError) -> bool:
-    """Return whether the cut of a document may have caused the mistake."""
+def _is_refused(error: ValidationError) -> bool:
+    """Return whether the cut of a document may have caused the validation error."""
     found = () if error.error_count() > MOST_LISTED else error.errors(include_url=False)
     return any(one["type"] in SHORTENED for one in found)
 
@@ -359,10 +359,12 @@ def _is_cut(error: ValidationError) -> bool:
 def _failure(error: ValidationError, names: str, hidden: Hidden) -> ToolFailure:
     count = error.error_count()
     if count > MOST_LISTED:
-        message = f"The arguments have {count} mistakes, too many to list. Send less at once."
+        message = (
+            f"The arguments have {count} validation errors, too many to list. Send less at once."
+        )
         return ToolFailure("validation", message)
     details = error.errors(include_url=False)
-    shown = details[:SHOWN_MISTAKES]
+    shown = details[:SHOWN_ERRORS]
     sentences = [_sentence(detail, names, hidden) for detail in shown]
     if more := len(details) - len(shown):
         sentences.append(f"And {more} more.")

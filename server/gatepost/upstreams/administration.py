@@ -67,12 +67,12 @@ class UpstreamAdministration:
         store: UpstreamStore,
         catalogues: Catalogues,
         *,
-        reach: Callable[[], ToolAddressPolicy],
+        address_policy: Callable[[], ToolAddressPolicy],
         forget: Forget,
         audit: ManagementAudit,
     ) -> None:
         self._store, self._catalogues = store, catalogues
-        self._reach, self._forget, self._audit = reach, forget, audit
+        self._address_policy, self._forget, self._audit = address_policy, forget, audit
 
     async def servers(self, tenant: str) -> Sequence[UpstreamServer]:
         """Return the servers of a tenant."""
@@ -110,14 +110,14 @@ class UpstreamAdministration:
         self, tenant: str, changes: ServerChanges, actor: ManagementActor
     ) -> UpstreamServer:
         """Register a server; raises InvalidField, Conflict and SecretRefused."""
-        changes = changes.checked(self._reach())
+        changes = changes.checked(self._address_policy())
         if changes.name is UNSET:
             raise InvalidField("name", "The field name is missing.")
         if changes.url is UNSET:
             raise InvalidField("url", "The field url is missing.")
-        draft = UpstreamServer(id="", tenant=tenant, name=changes.name)
+        changed = UpstreamServer(id="", tenant=tenant, name=changes.name)
         try:
-            server = await self._store.create(_changed(draft, changes), _secrets(changes))
+            server = await self._store.create(_changed(changed, changes), _secrets(changes))
         except NameTaken:
             raise taken(changes.name) from None
         except TooManyRegistrations as many:
@@ -133,7 +133,7 @@ class UpstreamAdministration:
     ) -> UpstreamServer:
         """Change a registered server; raises InvalidField, Conflict and SecretRefused."""
         self._own(server)
-        changes = changes.checked(self._reach())
+        changes = changes.checked(self._address_policy())
         try:
             changed = await self._store.replace(_changed(server, changes), _secrets(changes))
         except NameTaken:

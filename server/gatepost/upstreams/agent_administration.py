@@ -50,11 +50,11 @@ class AgentAdministration:
         if changes.name is UNSET:
             raise InvalidField("name", "The field name is missing.")
         fresh = AgentRegistration(id="", tenant=tenant, name=changes.name)
-        draft = await self._changed(fresh, changes)
+        changed = await self._changed(fresh, changes)
         try:
-            agent = await self._store.create_agent(draft)
+            agent = await self._store.create_agent(changed)
         except NameTaken:
-            raise taken(draft) from None
+            raise taken(changed) from None
         except TooManyRegistrations as many:
             raise Conflict(f"The agent is not added: {many}.") from None
         await self._note("added", agent, actor)
@@ -65,11 +65,11 @@ class AgentAdministration:
     ) -> AgentRegistration:
         """Change an agent; raises InvalidField and Conflict."""
         _own(agent)
-        draft = await self._changed(agent, changes.checked())
+        changed = await self._changed(agent, changes.checked())
         try:
-            changed = await self._store.replace_agent(draft)
+            changed = await self._store.replace_agent(changed)
         except NameTaken:
-            raise taken(draft) from None
+            raise taken(changed) from None
         except RegistrationChanged:
             raise Conflict(
                 "The agent was changed at the same time. Read it and try again."

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from gatepost.storage.changes import notify
 from gatepost.storage.entries import CHANGES, NO_TENANT
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 
 SUBJECT = "mcp_changes"
 
@@ -15,15 +15,15 @@ class ChangeCounter:
     """Counts changes in the store; all methods raise StoreUnavailable."""
 
     def __init__(
-        self, records: Records, relay: Relay, *, clock: Callable[[], float] = time.time
+        self, records: Records, shared_store: SharedStore, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._records, self._relay, self._clock = records, relay, clock
+        self._records, self._shared_store, self._clock = records, shared_store, clock
 
     async def changed(self, tenant: str) -> None:
         """Count a change of a tenant, and wake the replicas."""
         for one in (tenant, NO_TENANT):
             await self._records.of(one).entries(SUBJECT).put(CHANGES, b"", now=self._clock())
-        await notify(self._relay)
+        await notify(self._shared_store)
 
     async def total(self) -> int:
         """Return a number that grows with each change of any tenant."""

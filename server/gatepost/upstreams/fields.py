@@ -63,15 +63,15 @@ def checked_description(description: str, field: str = "description") -> str:
     return description
 
 
-def checked_url(url: str, reach: ToolAddressPolicy) -> str:
+def checked_url(url: str, address_policy: ToolAddressPolicy) -> str:
     """Return *url* if requests to it are allowed by its text; raise InvalidField."""
     if not url:
         raise InvalidField("url", "The URL is empty.")
     if len(url) > MOST_URL:
         raise InvalidField("url", f"The URL has more than {MOST_URL} characters.")
-    if problem := reach.problem(url):
+    if problem := address_policy.problem(url):
         raise InvalidField("url", f"The URL cannot be used: {problem}.")
-    if url.startswith("http:") and not allows_http(url, reach):
+    if url.startswith("http:") and not allows_http(url, address_policy):
         raise InvalidField(
             "url",
             "The URL is unencrypted: use https. An operator can allow plain http to one host of "
@@ -80,10 +80,10 @@ def checked_url(url: str, reach: ToolAddressPolicy) -> str:
     return url
 
 
-def allows_http(url: str, reach: ToolAddressPolicy) -> bool:
+def allows_http(url: str, address_policy: ToolAddressPolicy) -> bool:
     """Return whether the configuration allows plain http to the host of *url*."""
     host, _, port = url.removeprefix("http://").partition("/")[0].rpartition(":")
-    return port.isdigit() and reach.allows_http(host.strip("[]"), int(port))
+    return port.isdigit() and address_policy.allows_http(host.strip("[]"), int(port))
 
 
 def checked_header(name: str) -> str:

@@ -96,29 +96,29 @@ def _server(name: str, entry: Any) -> ImportedServer:
         checked_name(name)
     except InvalidField as invalid:
         raise ImportProblem(f"the server {name[:80]!r} cannot be used: {invalid.message}") from None
-    draft = _Draft(name)
+    imported = _ImportedServer(name)
     url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
     if isinstance(url, str):
         if entry.get("type") == "sse":
-            draft.notes.append(
+            imported.notes.append(
                 "its type is sse, the transport of 2024-11-05, which Gatepost does not speak: "
                 "use the server's Streamable HTTP endpoint"
             )
-        draft.fields["url"] = draft.text(url, "url")
-        draft.headers(_strings(name, entry, "headers"))
+        imported.fields["url"] = imported.text(url, "url")
+        imported.headers(_strings(name, entry, "headers"))
     elif isinstance(entry.get("command"), str):
-        draft.fields["command"] = draft.text(entry["command"], "command")
+        imported.fields["command"] = imported.text(entry["command"], "command")
         arguments = entry.get("args", [])
         if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
             raise ImportProblem(f"`args` of the server {name!r} is not a list of texts")
-        draft.fields["args"] = tuple(draft.text(one, "args") for one in arguments)
-        draft.environment(_strings(name, entry, "env"))
-        draft.confinement(entry)
+        imported.fields["args"] = tuple(imported.text(one, "args") for one in arguments)
+        imported.environment(_strings(name, entry, "env"))
+        imported.confinement(entry)
     else:
         raise ImportProblem(f"the server {name!r} has neither `url` nor `command`")
     if entry.get("disabled") is True or entry.get("enabled") is False:
-        draft.fields["status"] = "disabled"
-    return draft.server()
+        imported.fields["status"] = "disabled"
+    return imported.server()
 
 
 def _strings(name: str, entry: Mapping[str, Any], member: str) -> dict[str, str]:
@@ -128,7 +128,7 @@ def _strings(name: str, entry: Mapping[str, Any], member: str) -> dict[str, str]
     return found
 
 
-class _Draft:
+class _ImportedServer:
     """Collects the table of one server, and what its secrets are called from now on."""
 
     def __init__(self, name: str) -> None:
@@ -238,24 +238,24 @@ def servers_of_registry(document: Mapping[str, Any]) -> tuple[ImportedServer, ..
     description = document.get("description")
     found = []
     for entry in (*_objects(document, "remotes"), *_objects(document, "packages")):
-        draft = _Draft(name)
+        imported = _ImportedServer(name)
         if isinstance(description, str) and description:
-            draft.fields["description"] = description
+            imported.fields["description"] = description
         kind = entry.get("type", entry.get("transport_type"))
         if isinstance(entry.get("url"), str):
             if kind not in HTTP_TYPES:
                 continue
-            draft.fields["url"] = draft.text(entry["url"], "url")
-            draft.headers(dict(_named(entry, "headers")))
-        elif not _packaged(draft, entry):
+            imported.fields["url"] = imported.text(entry["url"], "url")
+            imported.headers(dict(_named(entry, "headers")))
+        elif not _packaged(imported, entry):
             continue
-        found.append(draft.server())
+        found.append(imported.server())
     if not found:
         raise ImportProblem(f"{name!r} has no remote by Streamable HTTP and no stdio package")
     return tuple(found)
 
 
-def _packaged(draft: _Draft, entry: Mapping[str, Any]) -> bool:
+def _packaged(imported: _ImportedServer, entry: Mapping[str, Any]) -> bool:
     """Fill in the program of a package; return False if it cannot be run over stdio."""
     kind = entry.get("registryType", entry.get("registry_type", entry.get("registry_name")))
     identifier = entry.get("identifier", entry.get("name"))
@@ -272,12 +272,12 @@ def _packaged(draft: _Draft, entry: Mapping[str, Any]) -> bool:
     command, *before = RUNNERS[kind]
     given = entry.get("packageArguments", entry.get("package_arguments", []))
     own = [*_arguments(given if isinstance(given, list) else [])]
-    draft.fields |= {
+    imported.fields |= {
         "command": hint if isinstance(hint, str) and hint else command,
         "args": (*before, identifier, *own),
     }
     names = "environmentVariables" if "environmentVariables" in entry else "environment_variables"
-    draft.environment(dict(_named(entry, names)))
+    imported.environment(dict(_named(entry, names)))
     return True
 
 

@@ -42,12 +42,12 @@ class ServerChanges(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return "<ServerChanges>"
 
-    def checked(self, reach: ToolAddressPolicy) -> "ServerChanges":
+    def checked(self, address_policy: ToolAddressPolicy) -> "ServerChanges":
         """Return these changes with headers by lower-case names; raises InvalidField."""
         if isinstance(self.name, str):
             checked_name(self.name)
         if isinstance(self.url, str):
-            checked_url(self.url, reach)
+            checked_url(self.url, address_policy)
         if isinstance(self.description, str):
             checked_description(self.description)
         if isinstance(self.api_key, str):

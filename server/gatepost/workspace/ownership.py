@@ -11,7 +11,7 @@ from gatepost.workspace.resolver import DIRECTORY, Resolver
 
 PRIVATE = ".gatepost"
 """The folder beside the tenants' folders; no tenant's id begins with a dot."""
-LEDGER = ".usage"
+USAGE_FILE = ".usage"
 """The file with a tenant's usage; it is created first, so it marks the folder."""
 
 NOWHERE = -1
@@ -91,7 +91,7 @@ def is_foreign_folder(root: int, tenant: str, resolver: Resolver) -> bool:
     except OSError:
         return True
     try:
-        os.stat(LEDGER, dir_fd=home, follow_symlinks=False)
+        os.stat(USAGE_FILE, dir_fd=home, follow_symlinks=False)
     except FileNotFoundError:
         return True
     finally:
@@ -104,5 +104,5 @@ def adoption(root: Path, tenant: str) -> str:
     home = root / PRIVATE / tenant
     return (
         f"move {root / tenant} away; if its files are this tenant's, as after a restored backup: "
-        f"mkdir -p -m 700 {home} && touch {home / LEDGER}"
+        f"mkdir -p -m 700 {home} && touch {home / USAGE_FILE}"
     )

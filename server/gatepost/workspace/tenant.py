@@ -19,7 +19,7 @@ from gatepost.tools.context import (
     WorkspaceFile,
     WorkspaceUsage,
 )
-from gatepost.workspace.ownership import LEDGER, NOWHERE, PRIVATE, Owned
+from gatepost.workspace.ownership import NOWHERE, PRIVATE, USAGE_FILE, Owned
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
 from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of, resolver_of
 from gatepost.workspace.tree import Parts, Tree
@@ -100,7 +100,7 @@ class Home:
         self.root = root
         self.tenant = tenant
         self.resolver = resolver or resolver_of()
-        self.ledger = UsageFile(self._opened, self._count, quota)
+        self.usage_file = UsageFile(self._opened, self._count, quota)
         self.running: set[threading.Event] = set()
         self._owned = Owned(root, tenant, self.resolver)
         self._threads = threads
@@ -132,7 +132,7 @@ class Home:
         """Run blocking work that changes files: one change at a time, counted."""
 
         def counted(stop: threading.Event) -> T:
-            with self.ledger.changing(stop) as delta:
+            with self.usage_file.changing(stop) as delta:
                 return work(delta, stop)
 
         async with self._changes:
@@ -155,7 +155,7 @@ class Home:
         handle = self._folder((PRIVATE, self.tenant))
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            return os.open(LEDGER, flags, 0o600, dir_fd=handle)
+            return os.open(USAGE_FILE, flags, 0o600, dir_fd=handle)
         finally:
             os.close(handle)
 
@@ -321,11 +321,11 @@ class TenantWorkspace:
 
     async def usage(self) -> WorkspaceUsage:
         """Count the storage of the tenant in all its directories."""
-        return await self._home.run(self._home.ledger.counted)
+        return await self._home.run(self._home.usage_file.counted)
 
     async def room(self) -> WorkspaceUsage:
         """Return the remaining quota of the tenant, negative if it is exceeded."""
-        kept, quota = await self.usage(), self._home.ledger.quota
+        kept, quota = await self.usage(), self._home.usage_file.quota
         return WorkspaceUsage(quota.bytes - kept.bytes, quota.files - kept.files)
 
     async def place(self) -> Path:

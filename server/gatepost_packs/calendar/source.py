@@ -40,7 +40,7 @@ class DocumentCache:
         self._bytes = 0
         self._kept: OrderedDict[CacheKey, CachedDocument] = OrderedDict()
 
-    def asking(self, key: CacheKey) -> dict[str, str]:
+    def conditions(self, key: CacheKey) -> dict[str, str]:
         """Return the headers of a conditional request (RFC 9110 section 13.1)."""
         kept = self._kept.get(key)
         return dict(kept.validators) if kept is not None else {}
@@ -129,7 +129,7 @@ class CalendarSource:
             url,
             headers={"accept": "text/calendar, */*;q=0.1"}
             | basic(user, password)
-            | CACHE.asking(key),
+            | CACHE.conditions(key),
             max_bytes=self._settings.max_bytes,
             timeout_s=self._settings.timeout_s,
             redirects=REDIRECTS,

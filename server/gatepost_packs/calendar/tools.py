@@ -149,7 +149,7 @@ async def calendar_read(
         if isinstance(one, ToolFailure)
     ]
     documents = [one for found in fetched if isinstance(found, list) for one in found]
-    question = {
+    request = {
         "start": begins.isoformat(),
         "end": ends.isoformat(),
         "words": (query or "").casefold().split(),
@@ -157,7 +157,7 @@ async def calendar_read(
         "seconds": settings.timeout_s * WORK_SHARE,
         "calendars": [_asked(one) for one in documents],
     }
-    read = await _read(question, settings.timeout_s)
+    read = await _read(request, settings.timeout_s)
     return _told(begins, ends, read, gaps)
 
 
@@ -210,10 +210,10 @@ def _asked(documents: CalendarDocuments) -> dict[str, Any]:
     }
 
 
-async def _read(question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+async def _read(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     narrower = "Ask for one calendar, or for a shorter period."
     try:
-        read: dict[str, Any] = await ask(WORKER, question, timeout_s=timeout_s)
+        read: dict[str, Any] = await ask(WORKER, request, timeout_s=timeout_s)
     except TimeoutError:
         message = (
             f"The calendars were fetched, but could not be parsed within {timeout_s:g} s. "

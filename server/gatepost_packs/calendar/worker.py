@@ -41,23 +41,23 @@ class NoCalendar(ValueError):
     """A text has no calendar in it; its message says so."""
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
+def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     Return the sorted occurrences in a period, of all documents of all calendars.
 
-    *question* has `start` and `end` (ISO 8601 with offset), `words`, `limit`, `seconds`, and
+    *request* has `start` and `end` (ISO 8601 with offset), `words`, `limit`, `seconds`, and
     `calendars`, each with `name`, `zone` and `documents` (base64).
     """
     signal.signal(signal.SIGVTALRM, _overdue)
-    reading = CalendarReader(question)
-    for number, calendar in enumerate(question["calendars"]):
+    reading = CalendarReader(request)
+    for number, calendar in enumerate(request["calendars"]):
         # Equal shares of the time; a calendar passes on what it leaves, and a hostile one hides no
         # other.
-        share = reading.left_s / (len(question["calendars"]) - number)
+        share = reading.left_s / (len(request["calendars"]) - number)
         reading.read(calendar, share)
     found = sorted(reading.found, key=lambda one: one[0])
     return {
-        "events": [event for _, event in found[: question["limit"]]],
+        "events": [event for _, event in found[: request["limit"]]],
         "total": len(found),
         "readable": reading.readable,
         "left_out": reading.left_out,
@@ -70,13 +70,13 @@ def _overdue(signum: int, frame: object) -> None:
 
 
 class CalendarReader:
-    """One question while its calendars are read."""
+    """One request while its calendars are read."""
 
-    def __init__(self, question: dict[str, Any]) -> None:
-        self.start = datetime.fromisoformat(question["start"])
-        self.end = datetime.fromisoformat(question["end"])
-        self.words: list[str] = question["words"]
-        self.left_s: float = question["seconds"]
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.start = datetime.fromisoformat(request["start"])
+        self.end = datetime.fromisoformat(request["end"])
+        self.words: list[str] = request["words"]
+        self.left_s: float = request["seconds"]
         self.share_s = 0.0
         self.found: list[Found] = []
         self.readable = 0

@@ -120,11 +120,11 @@ async def _send(
     """Send to one destination; a reported failure holds no part of the URL."""
     connections = WorkerConnections(ctx.http, ctx.settings(Network))
     async with connections.open():
-        question = texts | {"url": url, "handle": HANDLE}
+        request = texts | {"url": url, "handle": HANDLE}
         try:
             said = await ask(
                 WORKER,
-                question,
+                request,
                 timeout_s=timeout_s,
                 handles=((connections.handle, HANDLE),),
                 reads=tuple(str(path) for path in mimetypes.knownfiles),

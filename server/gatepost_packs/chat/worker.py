@@ -56,7 +56,7 @@ class ConnectionClient:
         ours.settimeout(ours.gettimeout())  # blocking is a property of the handed-over socket
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
+def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     Send `body` and `title` to `url`; return `service`, `parts` sent, their number `of`, and
     `status`.
@@ -65,8 +65,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     `max_parts` messages. `handle` is the socket that connections come from, `ca` further trusted
     certificates.
     """
-    client, statuses = ConnectionClient(question["handle"]), StatusHandler()
-    use_connections(client, question["ca"])
+    client, statuses = ConnectionClient(request["handle"]), StatusHandler()
+    use_connections(client, request["ca"])
     asset = apprise.AppriseAsset(
         app_id="Gatepost",
         app_desc="A message from an agent",
@@ -82,14 +82,14 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         pgp_autogen=False,
         pem_autogen=False,
     )
-    plugin = apprise.Apprise.instantiate(question["url"], asset=asset)
+    plugin = apprise.Apprise.instantiate(request["url"], asset=asset)
     if plugin is None:
         return {"problem": "url"}
     client.scheme = scheme_of(plugin)
     forbid()
     service = str(plugin.service_name)
-    messages = drafted(plugin, asset, question)
-    if len(messages) > question["max_parts"]:
+    messages = messages_of(plugin, asset, request)
+    if len(messages) > request["max_parts"]:
         return {"problem": "long", "service": service, "of": len(messages)}
     sent = 0
     for message in messages:
@@ -126,10 +126,10 @@ def scheme_of(plugin: Any) -> str:
     return "https" if plugin.secure else "http"
 
 
-def drafted(plugin: Any, asset: Any, question: dict[str, Any]) -> list[dict[str, Any]]:
+def messages_of(plugin: Any, asset: Any, request: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the messages as the provider takes them: converted, and split if too long."""
     messages: list[dict[str, Any]] = []
-    if "overflow=" not in question["url"]:
+    if "overflow=" not in request["url"]:
         plugin.overflow_mode = apprise.OverflowMode.SPLIT
 
     def keep(**message: Any) -> bool:
@@ -141,7 +141,7 @@ def drafted(plugin: Any, asset: Any, question: dict[str, Any]) -> list[dict[str,
     sender.add(plugin)
     # As text: the agent writes neither markup nor emoji names.
     sender.notify(
-        body=question["body"], title=question["title"], body_format=apprise.NotifyFormat.TEXT
+        body=request["body"], title=request["title"], body_format=apprise.NotifyFormat.TEXT
     )
     del plugin.send
     return messages

@@ -1,4 +1,4 @@
-"""Runs a worker for one question: confined, and ended with the call."""
+"""Runs a worker for one request: confined, and ended with the call."""
 
 import asyncio
 import math
@@ -28,14 +28,14 @@ class WorkerFailed(Exception):
 
 async def ask(
     worker: Path,
-    question: Any,
+    request: Any,
     *,
     timeout_s: float,
     handles: tuple[tuple[int, int], ...] = (),
     reads: tuple[str, ...] = (),
 ) -> Any:
     """
-    Return the result of `answer` in the file *worker* for *question*; both are JSON values.
+    Return the result of `answer` in the file *worker* for *request*; both are JSON values.
 
     The worker reads Python's own files and *reads*, writes no file, opens no connection, and
     inherits only *handles*, each by its second number. Raises WorkerFailed, or TimeoutError after
@@ -54,7 +54,7 @@ async def ask(
         handles=handles,
         runs=(*SYSTEM, INTERPRETER),
     )
-    given = msgspec.json.encode({"path": path, "question": question})
+    given = msgspec.json.encode({"path": path, "request": request})
     async with asyncio.timeout(timeout_s), workers:
         ended = await run(program, timeout_s=timeout_s, most=MOST_ANSWER_BYTES, given=given)
     if ended.code != 0 or ended.cut[0]:

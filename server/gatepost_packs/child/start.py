@@ -1,8 +1,8 @@
 """
-Entry point of a worker: one question from stdin, its answer to stdout, both JSON.
+Entry point of a worker: one request from stdin, its answer to stdout, both JSON.
 
 Run by path, `python -I start.py WORKER.py SECONDS`, so that it imports nothing of the server.
-WORKER.py defines `answer(question)`.
+WORKER.py defines `answer(request)`.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 
 
 def main(worker: str, seconds: int) -> None:
-    """Answer one question."""
+    """Answer one request."""
     signal.alarm(seconds)  # on systems where nothing else ends the worker of a killed server
     # Text that a library prints must not be taken for the answer.
     answers = os.dup(1)
@@ -22,7 +22,7 @@ def main(worker: str, seconds: int) -> None:
     os.dup2(silence, 2)
     asked = json.load(sys.stdin.buffer)
     sys.path[:] = asked["path"]
-    answer = runpy.run_path(worker)["answer"](asked["question"])
+    answer = runpy.run_path(worker)["answer"](asked["request"])
     data = memoryview(json.dumps(answer, ensure_ascii=False).encode(errors="replace"))
     while data:
         data = data[os.write(answers, data) :]

@@ -16,7 +16,7 @@ import msgspec
 from gatepost import CallContext, ToolFailure, Workspace, WorkspaceUsage
 from gatepost.sandbox import SYSTEM, Confined, ProcessResult, run
 from gatepost_packs.git import repository
-from gatepost_packs.git.concurrency import slot, turn
+from gatepost_packs.git.concurrency import limit, turn
 from gatepost_packs.git.configuration import Configuration
 from gatepost_packs.git.environment import Ground, fixed, program, variables
 from gatepost_packs.git.policy import Plan
@@ -70,7 +70,7 @@ class GitResult(msgspec.Struct, frozen=True):
 
 async def perform(ctx: CallContext, plan: Plan, timeout_s: int) -> GitResult:
     """Run *plan* in the tenant's workspace; ToolFailure if it may not run or took too long."""
-    async with slot(ctx.caller.tenant_id), _ground(ctx.workspace) as ground:
+    async with limit(ctx.caller.tenant_id), _ground(ctx.workspace) as ground:
         if plan.reads:
             return await _Run(ctx, plan, ground, timeout_s).answer()
         async with turn(ground.home):

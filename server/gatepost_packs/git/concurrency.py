@@ -16,7 +16,7 @@ MOST, MOST_OF_ONE = 16, 4
 """Programs at once in one server process, and for one tenant."""
 
 
-class GitSlots:
+class GitConcurrency:
     """The semaphores of one event loop."""
 
     def __init__(self) -> None:
@@ -28,19 +28,19 @@ class GitSlots:
         return self.tenants.setdefault(tenant, asyncio.Semaphore(MOST_OF_ONE))
 
 
-_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, GitSlots] = WeakKeyDictionary()
+_concurrency: WeakKeyDictionary[asyncio.AbstractEventLoop, GitConcurrency] = WeakKeyDictionary()
 
 
 @asynccontextmanager
-async def slot(tenant: str) -> AsyncIterator[None]:
-    """Hold one of the tenant's slots, then one of all; ToolFailure after waiting too long."""
-    slots = _slots.setdefault(asyncio.get_running_loop(), GitSlots())
-    own = slots.of(tenant)
+async def limit(tenant: str) -> AsyncIterator[None]:
+    """Wait for the limit of the tenant, then that of all; ToolFailure after waiting too long."""
+    concurrency = _concurrency.setdefault(asyncio.get_running_loop(), GitConcurrency())
+    own = concurrency.of(tenant)
     async with AsyncExitStack() as held:
         try:
             async with asyncio.timeout(WAIT_S):
                 await held.enter_async_context(own)
-                await held.enter_async_context(slots.all)
+                await held.enter_async_context(concurrency.all)
         except TimeoutError:
             message = "Too many git commands run at once. Try again."
             raise ToolFailure("upstream_unavailable", message, retry_after=5) from None

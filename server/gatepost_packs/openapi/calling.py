@@ -97,7 +97,7 @@ async def openapi_call(  # noqa: PLR0913  # its page has so many
     given = OperationInput(
         path=path_params or {}, query=query_params or {}, headers=headers or {}, body=body
     )
-    target, options = _drafted(operation, given, record)
+    target, options = _request_of(operation, given, record)
     url = place.base + target
     auth = await credential.headers(ctx, record.credential, url=url, home=place.home)
     options["headers"] = {**options.get("headers", {}), **auth}
@@ -122,7 +122,7 @@ def _place(record: store.ApiRecord, document: Any, operation: Operation) -> Call
     return CallTarget(own or home, home)
 
 
-def _drafted(
+def _request_of(
     operation: Operation, given: OperationInput, record: store.ApiRecord
 ) -> tuple[str, Sending]:
     try:

@@ -283,7 +283,7 @@ class ScriptQueue:
         self, tenant: str, settings: ScriptsSettings, *, patient: bool = True
     ) -> AsyncIterator[None]:
         """
-        Hold a worker slot during a block; ToolFailure if the queue is full.
+        Hold a worker during a block; ToolFailure if the queue is full.
 
         A run inside another must not be *patient*: it could wait for itself.
         """

@@ -282,7 +282,7 @@ async def vault_search(
 
 async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]:
     """Return the path of the note that is meant, its heading, and remarks about the choice."""
-    exact, (target, heading) = await _standing(catalog, path)
+    exact, (target, heading) = await _existing(catalog, path)
     if exact is not None and "/" in target:
         return exact, heading, []
     target = target.removeprefix(SHOWN)
@@ -304,7 +304,7 @@ async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]
     return found[0], heading, remarks
 
 
-async def _standing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple[str, str]]:
+async def _existing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple[str, str]]:
     """
     Return the note at exactly that path or link, and the requested name and heading.
 

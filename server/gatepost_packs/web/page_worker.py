@@ -52,16 +52,16 @@ MARKDOWN = Markdown(
 PLAIN = PlainText(bullet="- ", table_cell_separator="\t", images=True)
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
+def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     Return `title`, `text` and whether the text was `cut`.
 
-    *question* has the page's `source` and `url`, and `markdown`: false for plain text.
+    *request* has the page's `source` and `url`, and `markdown`: false for plain text.
     """
-    page = Page(question, around=False)
+    page = Page(request, around=False)
     if len(page.text) < LITTLE:
         # All text is in elements that usually surround the content; better too much than nothing.
-        everything = Page(question, around=True)
+        everything = Page(request, around=True)
         page = everything if len(everything.text) > 2 * len(page.text) else page
     return {"title": page.title, "text": page.text[:CHARACTERS], "cut": page.cut}
 
@@ -69,10 +69,10 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 class Page:
     """A page as it is shown; content *around* the main content only if wanted."""
 
-    def __init__(self, question: dict[str, Any], *, around: bool) -> None:
-        document = turbohtml.parse(question["source"], positions=False)
+    def __init__(self, request: dict[str, Any], *, around: bool) -> None:
+        document = turbohtml.parse(request["source"], positions=False)
         self._link_characters = 0
-        self._base = self._url = question["url"]
+        self._base = self._url = request["url"]
         if base := document.select_one("base[href]"):
             self._base = self._absolute(base.attr("href") or "", ("http", "https")) or self._url
         self.title = _title(document)
@@ -84,7 +84,7 @@ class Page:
         part.strip_tags(NESTED_MARKS)
         self._resolve(part)
         _flatten_layout(part)
-        text = part.to_markdown(MARKDOWN) if question["markdown"] else part.to_text(PLAIN)
+        text = part.to_markdown(MARKDOWN) if request["markdown"] else part.to_text(PLAIN)
         self.text = CONTROLS.sub("", text)
         self.cut = max(len(self.text), self._link_characters) > CHARACTERS
 

@@ -56,5 +56,5 @@ async def allows(rules: str, url: str, user_agent: str) -> bool:
     if not rules.strip():
         return True
     token = AGENT.match(user_agent)
-    question = {"rules": rules, "url": url, "agent": token[0] if token else "gatepost"}
-    return bool(await ask(WORKER, question, timeout_s=JUDGE_S))
+    request = {"rules": rules, "url": url, "agent": token[0] if token else "gatepost"}
+    return bool(await ask(WORKER, request, timeout_s=JUDGE_S))

@@ -9,7 +9,7 @@ VERSION = re.compile(r"^(\s*user-agent\s*:\s*[a-z_-]+)/.*", re.IGNORECASE | re.M
 """What stands behind a product token: Protego would compare it (RFC 9309 section 2.2.1)."""
 
 
-def answer(question: dict[str, Any]) -> bool:
+def answer(request: dict[str, Any]) -> bool:
     """Return whether `agent` may fetch `url` by the `rules`."""
-    rules = Protego.parse(VERSION.sub(r"\1", question["rules"]))
-    return bool(rules.can_fetch(question["url"], question["agent"]))
+    rules = Protego.parse(VERSION.sub(r"\1", request["rules"]))
+    return bool(rules.can_fetch(request["url"], request["agent"]))

@@ -110,10 +110,10 @@ async def _read(tenant: str, reply: OutboundReply, form: Format) -> HtmlPage:
     if not html or form == "raw":
         text = await asyncio.to_thread(CONTROLS.sub, "", source)
         return HtmlPage("", text, reply.truncated)
-    question = {"source": source, "url": reply.url, "markdown": form == "markdown"}
+    request = {"source": source, "url": reply.url, "markdown": form == "markdown"}
     try:
         async with _worker_of(tenant):
-            read = await ask(PAGE_WORKER, question, timeout_s=READ_S)
+            read = await ask(PAGE_WORKER, request, timeout_s=READ_S)
     except (TimeoutError, WorkerFailed):
         message = "The page takes too much time or memory to read. Look for a simpler one."
         raise ToolFailure("validation", message, field="url") from None

@@ -123,10 +123,12 @@ def asks(scene: Scene, *people: Person) -> list[Held]:
 def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: Scene) -> None:
     alice, bob = (scene.of("acme", "asks", sub=name) for name in ("alice", "bob"))
     of_alice, of_bob = asks(scene, alice, bob)
-    reach = RevocationRecord(
+    address_policy = RevocationRecord(
         id="", tenant="acme", subject="alice", created_at=0.0, created_by="test"
     )
-    order = revocation(reach, now=time.time(), leeway_s=0, longest_s=3_600, kept_s=3_600, block_s=0)
+    order = revocation(
+        address_policy, now=time.time(), leeway_s=0, longest_s=3_600, kept_s=3_600, block_s=0
+    )
     services = scene.gate.services
 
     run(scene, services.records.revocations.put(order))
@@ -241,7 +243,7 @@ def test_an_erased_tenant_begins_anew(scene: Scene, tmp_path: Path) -> None:
     services = scene.gate.services
 
     suspend(scene, ["acme"])
-    erasure = TenantErasure("acme", services.records, services.relay, tmp_path)
+    erasure = TenantErasure("acme", services.records, services.shared_store, tmp_path)
     run(scene, erasure.run(lambda line: None))
     left = run(scene, erasure.found())
     assert left.is_nothing, left

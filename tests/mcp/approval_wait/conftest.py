@@ -105,7 +105,7 @@ class Request:
 
 def with_decisions(decisions: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
     """What *make* makes of the tools and the stage."""
-    return make(pack.tools.values(), stages=[decisions], asking=decisions.asks, **more)
+    return make(pack.tools.values(), stages=[decisions], approval_tools=decisions.asks, **more)
 
 
 class DecisionStage:

@@ -16,7 +16,7 @@ from tests.mcp.approval_wait.conftest import (
 )
 from tests.mcp.approval_wait.test_tasks import TaskReplicas, Visitor, waiting
 from tests.mcp.approval_wait.test_url_elicitation import ACCEPT, PAGES, answer_of
-from tests.support.asking_tools import ask_again
+from tests.support.client_requests import ask_again
 from tests.support.endpoint import META, EndpointClient, TaskClient, message
 from tests.support.endpoint_streams import EndpointPair
 

@@ -9,7 +9,7 @@ import pytest
 from gatepost.mcp import tool_calls
 from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.tasks import TaskRecord
 from tests.mcp.approval_wait.conftest import (
     MESSAGE,
@@ -39,10 +39,12 @@ class TaskReplicas:
     """Two replicas with one stage, each with its own cable to the store."""
 
     def __init__(self, decisions: DecisionStage, kind: type[TaskClient]) -> None:
-        records, relay = MemoryRecords(), MemoryRelay()
+        records, shared_store = MemoryRecords(), MemorySharedStore()
         self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
-            with_decisions(decisions, kind, records=cable, relay=relay, task_limits=TERMS)
+            with_decisions(
+                decisions, kind, records=cable, shared_store=shared_store, task_limits=TERMS
+            )
             for cable in self.cables
         )
 
@@ -250,7 +252,7 @@ async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
     decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a decision makes it one; its author did not want it to be."""
-    monkeypatch.setattr(tool_calls, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.0)
     client = with_decisions(decisions, TaskClient)
     (request := Request(PAGE)).decide("approved")
     decisions.requests[b"{}"] = request

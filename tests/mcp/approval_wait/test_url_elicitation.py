@@ -14,7 +14,7 @@ from tests.mcp.approval_wait.conftest import (
     Verdict,
     with_decisions,
 )
-from tests.support.asking_tools import ask_again, go_on, questions
+from tests.support.client_requests import ask_again, go_on, input_requests_of
 from tests.support.endpoint import EndpointClient, Response
 
 PAGES = {"elicitation": {"form": {}, "url": {}}}
@@ -27,7 +27,7 @@ def client(decisions: DecisionStage) -> EndpointClient:
 
 
 def key_of(response: Response) -> str:
-    (key,) = questions(response)
+    (key,) = input_requests_of(response)
     return key
 
 
@@ -62,7 +62,7 @@ async def test_a7_the_page_is_the_answer_and_nothing_waits(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """It names what waits and where; the call is over, and what it asked for is not."""
-    asked = questions(await begin(client))
+    asked = input_requests_of(await begin(client))
 
     (question,) = asked.values()
     assert question["method"] == "elicitation/create"

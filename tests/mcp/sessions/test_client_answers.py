@@ -1,4 +1,4 @@
-"""Who may answer a question, until when, and how many may wait for an answer."""
+"""Who may answer a next_request, until when, and how many may wait for an answer."""
 
 import asyncio
 import json
@@ -7,11 +7,11 @@ import pytest
 
 from gatepost.mcp.endpoint import EndpointLimits
 from gatepost.mcp.sessions import client
-from tests.support.asking_tools import (
+from tests.support.client_requests import (
     ACCEPTED,
     SESSION_CAPABILITIES,
+    next_request,
     opened,
-    question,
     said_in_session,
 )
 from tests.support.endpoint import a_caller, message
@@ -26,9 +26,9 @@ async def replicas() -> EndpointPair:
 @pytest.mark.requirement("CX-05")
 async def test_cx_05_a_question_waits_so_long_and_is_taken_back() -> None:
     """The client hears that its answer is not waited for; the tool, that none came."""
-    replicas = await opened(limits=EndpointLimits(question_timeout_s=0.05))
+    replicas = await opened(limits=EndpointLimits(client_request_timeout_s=0.05))
     live = replicas.call(replicas.one, "ask_name")
-    asked = await question(live)
+    asked = await next_request(live)
 
     _, taken_back = await live.event()
 
@@ -42,7 +42,7 @@ async def test_cx_05_a_question_waits_so_long_and_is_taken_back() -> None:
 async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(replicas: EndpointPair) -> None:
     """A person may take longer than the tool may run."""
     live = replicas.call(replicas.one, "ask_name")
-    asked = await question(live)
+    asked = await next_request(live)
     done, _ = await asyncio.wait({live.task}, timeout=0.5)
     assert not done
     await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
@@ -55,7 +55,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPa
     """Another session, another caller, another id, twice, or too late: nothing comes of it."""
     mine = replicas.session
     live = replicas.call(replicas.one, "ask_name")
-    asked = await question(live)
+    asked = await next_request(live)
     wrong = {"action": "accept", "content": {"name": "Eve"}}
     for identity in (asked["id"] + "x", asked["id"][:-3], "1", 1, 7, ""):
         assert await replicas.answer(replicas.two, identity, result=wrong) == 202
@@ -66,7 +66,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPa
     assert await replicas.answer(replicas.two, asked["id"], result=wrong) == 404
     replicas.become(a_caller())
 
-    kept = vars(replicas.one.relay.of("acme"))["_notes"]
+    kept = vars(replicas.one.shared_store.of("acme"))["_notes"]
     assert [name for name in kept if "/answer/" in name] == []
     await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
     assert await said_in_session(live) == (False, "accept Ann")
@@ -80,12 +80,12 @@ async def test_de_10_an_answer_arrives_although_word_of_it_is_lost(
     """The process that waits looks by itself now and then."""
     monkeypatch.setattr(client, "LOOK_EVERY_S", 0.02)
     live = replicas.call(replicas.one, "ask_name")
-    asked = await question(live)
+    asked = await next_request(live)
 
     async def vanishes(topic: str, told: bytes) -> None:
         return
 
-    monkeypatch.setattr(replicas.one.relay.of("acme"), "publish", vanishes)
+    monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", vanishes)
     await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
 
     assert await said_in_session(live) == (False, "accept Ann")
@@ -95,15 +95,15 @@ async def test_de_10_an_answer_arrives_although_word_of_it_is_lost(
 async def test_sa_04_a_question_is_found_again_after_a_lost_connection(
     replicas: EndpointPair,
 ) -> None:
-    """It stands in the stream's journal like every message; the answer still finds its call."""
+    """It stands in the stream's event log like every message; the answer still finds its call."""
     live = replicas.call(replicas.one, "ask_name")
     block = await live.block()
     assert block is not None
-    await question(live)
+    await next_request(live)
     live.hang_up()
 
     again = replicas.resume(replicas.two, block["id"])
-    asked = await question(again)
+    asked = await next_request(again)
     await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
 
     assert await said_in_session(again) == (False, "accept Ann")
@@ -112,7 +112,7 @@ async def test_sa_04_a_question_is_found_again_after_a_lost_connection(
 async def test_several_questions_go_out_at_once(replicas: EndpointPair) -> None:
     """Answered in any order, at any process."""
     live = replicas.call(replicas.one, "ask_two")
-    first, second = await question(live), await question(live)
+    first, second = await next_request(live), await next_request(live)
     await replicas.answer(replicas.two, second["id"], result={"action": "decline"})
     await replicas.answer(replicas.one, first["id"], result=ACCEPTED)
 
@@ -122,7 +122,7 @@ async def test_several_questions_go_out_at_once(replicas: EndpointPair) -> None:
 async def test_a_failed_question_takes_the_others_back(replicas: EndpointPair) -> None:
     """Nobody fills in a form for a call that is over."""
     live = replicas.call(replicas.one, "ask_two")
-    first, second = await question(live), await question(live)
+    first, second = await next_request(live), await next_request(live)
     await replicas.answer(replicas.two, second["id"], error={"code": -1, "message": "no"})
 
     _, taken_back = await live.event()
@@ -133,9 +133,9 @@ async def test_a_failed_question_takes_the_others_back(replicas: EndpointPair) -
 @pytest.mark.requirement("S-21")
 async def test_s_21_a_caller_is_asked_so_many_questions_at_once() -> None:
     """The next one fails as too many, and may come later; an answer makes room."""
-    replicas = await opened(limits=EndpointLimits(questions_per_caller=2))
+    replicas = await opened(limits=EndpointLimits(client_requests_per_caller=2))
     live = replicas.call(replicas.one, "ask_two")
-    asked = [await question(live) for _ in range(2)]
+    asked = [await next_request(live) for _ in range(2)]
     refused = replicas.post(
         replicas.one, message("tools/call", {"name": "ask_name", "arguments": {}}, identity=8)
     )
@@ -146,7 +146,7 @@ async def test_s_21_a_caller_is_asked_so_many_questions_at_once() -> None:
     assert refused.headers["content-type"] == "application/json"
     assert (await said_in_session(live))[0] is False
     again = replicas.call(replicas.one, "ask_name")
-    await replicas.answer(replicas.one, (await question(again))["id"], result=ACCEPTED)
+    await replicas.answer(replicas.one, (await next_request(again))["id"], result=ACCEPTED)
     assert (await said_in_session(again))[0] is False
 
 
@@ -167,7 +167,7 @@ async def test_de_09_answers_may_come_in_a_batch() -> None:
     """2025-03-26: an array of responses is 202, and each finds its call."""
     replicas = await opened("2025-03-26")
     live = replicas.call(replicas.one, "roots")
-    asked = await question(live)
+    asked = await next_request(live)
     answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
 
     taken = await replicas.two.within(replicas.session, json.dumps([answer]).encode())

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.asking_tools import (
+from tests.support.client_requests import (
     ACCEPTED,
     SESSION_CAPABILITIES,
+    next_request,
     opened,
-    question,
     said_in_session,
 )
 from tests.support.endpoint import message
@@ -31,7 +31,7 @@ async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
     """202 to the answer, at the process that asks as at the other; 25-06 has no mode member."""
     replicas = await opened(version)
     live = replicas.call(replicas.one, "ask_name")
-    asked = await question(live)
+    asked = await next_request(live)
 
     assert asked["method"] == "elicitation/create"
     assert asked["params"]["message"] == "Who are you?"
@@ -47,7 +47,7 @@ async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
 async def test_e_12_a_no_is_an_answer(replicas: EndpointPair, action: str) -> None:
     """The tool learns which of the two it is."""
     live = replicas.call(replicas.one, "ask_name")
-    asked = await question(live)
+    asked = await next_request(live)
     await replicas.answer(replicas.two, asked["id"], result={"action": action})
 
     assert await said_in_session(live) == (False, f"{action} None")
@@ -59,7 +59,7 @@ async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: st
     """Both go out on the call and are read as the revision writes them."""
     replicas = await opened(version)
     live = replicas.call(replicas.one, "sample")
-    asked = await question(live)
+    asked = await next_request(live)
     message_ = asked["params"]["messages"][0]
     assert (asked["method"], asked["params"]["maxTokens"]) == ("sampling/createMessage", 10)
     assert (message_["role"], message_["content"]["text"]) == ("user", "Say hello")
@@ -68,7 +68,7 @@ async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: st
     assert await said_in_session(live) == (False, "m")
 
     live = replicas.call(replicas.two, "roots")
-    asked = await question(live)
+    asked = await next_request(live)
     assert asked["method"] == "roots/list"
     await replicas.answer(replicas.one, asked["id"], result={"roots": [{"uri": "file:///work"}]})
     assert await said_in_session(live) == (False, "file:///work")
@@ -80,7 +80,7 @@ async def test_e_05_a_page_to_visit_has_an_id_of_its_own(replicas: EndpointPair)
     ids = set()
     for _ in range(2):
         live = replicas.call(replicas.one, "ask_page")
-        asked = await question(live)
+        asked = await next_request(live)
         assert asked["params"]["mode"] == "url"
         assert asked["params"]["url"] == "https://mcp.example.com/connect"
         ids.add(asked["params"]["elicitationId"])
@@ -163,7 +163,7 @@ async def test_e_01_an_empty_elicitation_capability_means_forms(replicas: Endpoi
     """As clients that know no other kind declare it."""
     replicas = await opened(elicitation={})
     live = replicas.call(replicas.one, "ask_name")
-    asked = await question(live)
+    asked = await next_request(live)
     await replicas.answer(replicas.one, asked["id"], result=ACCEPTED)
 
     assert (await said_in_session(live))[0] is False
@@ -187,7 +187,7 @@ async def test_e_12_a_client_that_fails_fails_the_call_and_nothing_else(
 ) -> None:
     """The model reads why; a client's words are cut, and the session goes on."""
     live = replicas.call(replicas.one, "ask_name")
-    asked = await question(live)
+    asked = await next_request(live)
     await replicas.answer(replicas.two, asked["id"], **member)
 
     failed, text = await said_in_session(live)

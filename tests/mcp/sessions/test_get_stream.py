@@ -62,8 +62,13 @@ async def watch(replicas: EndpointPair, *uris: str) -> None:
         client.endpoint._handshake._server.may_read = lambda caller, uri: True  # type: ignore[method-assign]
     session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())
     assert session is not None
-    sessions, relay = replicas.one.records.of("acme").sessions, replicas.one.relay.of("acme")
-    await revise(sessions, relay, session, lambda r: msgspec.structs.replace(r, subscriptions=uris))
+    sessions, shared_store = (
+        replicas.one.records.of("acme").sessions,
+        replicas.one.shared_store.of("acme"),
+    )
+    await revise(
+        sessions, shared_store, session, lambda r: msgspec.structs.replace(r, subscriptions=uris)
+    )
 
 
 @pytest.mark.requirement("S-09", "DE-12", "S-10")
@@ -108,7 +113,7 @@ async def test_s_11_the_newest_stream_of_a_session_is_told_and_no_other(
         async def vanishes(topic: str, message: bytes) -> None:
             return
 
-        monkeypatch.setattr(replicas.one.relay.of("acme"), "publish", vanishes)
+        monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", vanishes)
     newer = await replicas.get(replicas.two).opened()
     await settled()
     if lost:
@@ -270,7 +275,7 @@ async def test_s_21_a_caller_holds_so_many_streams_and_no_more(replicas: Endpoin
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_relay_that_fails_leaves_nothing_behind(
+async def test_s_21_a_shared_store_that_fails_leaves_nothing_behind(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream is refused, its place is free again, and nothing follows any topic."""
@@ -278,13 +283,13 @@ async def test_s_21_a_relay_that_fails_leaves_nothing_behind(
     async def fails(*_: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(replicas.one.relay.of("acme"), "publish", fails)
+    monkeypatch.setattr(replicas.one.shared_store.of("acme"), "publish", fails)
     live = replicas.get(replicas.one)
     await live.over()
     await settled()
 
     assert live.status == 503
     assert len(replicas.one.streams) == 0
-    assert replicas.one.feed.tenants == ()
+    assert replicas.one.pubsub.tenants == ()
     await replicas.hears_no_more()
-    assert vars(replicas.one.relay.of("acme"))["_followers"] == {}
+    assert vars(replicas.one.shared_store.of("acme"))["_followers"] == {}

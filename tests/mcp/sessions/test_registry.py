@@ -11,8 +11,8 @@ from gatepost.mcp.sessions.channel import GOOD_S, IDLE_S, MessageChannel, Sessio
 from gatepost.mcp.sessions.session import McpSession, McpSessions
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.sessions import SessionRecord
+from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.endpoint import Clock, Ring, a_caller
 
 
@@ -25,9 +25,9 @@ class Two:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
-        self.records, self.relay = MemoryRecords(), MemoryRelay()
-        self.here = SessionRegistry(self.records, self.relay, clock=self.clock)
-        self.there = SessionRegistry(self.records, self.relay, clock=self.clock)
+        self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
+        self.here = SessionRegistry(self.records, self.shared_store, clock=self.clock)
+        self.there = SessionRegistry(self.records, self.shared_store, clock=self.clock)
         self.sessions = self.records.of("acme").sessions
         self.reads = 0
         self.gate: asyncio.Event | None = None
@@ -49,8 +49,10 @@ class Two:
 
     async def change(self, session: McpSession, tell: bool = True, **changes: Any) -> None:
         """What a process that is neither of the two does."""
-        relay = self.relay.of("acme")
-        room = MessageChannel(session, SessionRecord(), sessions=self.sessions, relay=relay)
+        shared_store = self.shared_store.of("acme")
+        room = MessageChannel(
+            session, SessionRecord(), sessions=self.sessions, shared_store=shared_store
+        )
         await room.revise(lambda record: msgspec.structs.replace(record, **changes))
         if tell:
             await room.tell("end" if changes.get("ended") else "watch")
@@ -115,7 +117,7 @@ async def test_a_change_while_the_record_is_read_is_not_missed(two: Two) -> None
     assert await two.here.channel("acme", session) is None
 
 
-async def test_without_a_relay_every_request_reads(
+async def test_without_a_shared_store_every_request_reads(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody could tell, so nothing is taken for known."""
@@ -123,7 +125,7 @@ async def test_without_a_relay_every_request_reads(
     async def fails(*_: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(two.relay.of("acme"), "follow", fails)
+    monkeypatch.setattr(two.shared_store.of("acme"), "follow", fails)
     session = a_session()
     await two.level(two.here, session)
     await two.change(session, tell=False, log_level="error")
@@ -149,7 +151,7 @@ async def test_what_is_known_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatc
     await asyncio.sleep(0)
 
     assert len(two.here) == 10
-    followers = vars(two.relay.of("acme"))["_followers"]
+    followers = vars(two.shared_store.of("acme"))["_followers"]
     assert len(followers) == 10
     await two.here.aclose()
     assert followers == {}
@@ -159,18 +161,18 @@ async def test_two_first_requests_at_once_follow_once(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one's ear is given back."""
-    relay = two.relay.of("acme")
-    follow = relay.follow
+    shared_store = two.shared_store.of("acme")
+    follow = shared_store.follow
 
     async def slowly(topic: str, deliver: Any) -> Any:
         await asyncio.sleep(0)
         return await follow(topic, deliver)
 
-    monkeypatch.setattr(relay, "follow", slowly)
+    monkeypatch.setattr(shared_store, "follow", slowly)
     session = a_session()
 
     await asyncio.gather(*(two.level(two.here, session) for _ in range(5)))
     await asyncio.sleep(0)
 
-    (ears,) = vars(relay)["_followers"].values()
+    (ears,) = vars(shared_store)["_followers"].values()
     assert len(ears) == len(two.here) == 1

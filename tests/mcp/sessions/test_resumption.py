@@ -110,13 +110,13 @@ async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> 
 
 @pytest.mark.requirement("S-04")
 async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(replicas: EndpointPair) -> None:
-    """No stream, no journal: nothing of it is at the relay."""
+    """No stream, no event log: nothing of it is at the shared store."""
     params = {"name": "chatter", "arguments": {"reports": 0, "size": 3}}
     live = replicas.post(replicas.one, _body("tools/call", params))
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
-    assert vars(replicas.one.relay.of("acme"))["_logs"] == {}
+    assert vars(replicas.one.shared_store.of("acme"))["_logs"] == {}
 
 
 @pytest.mark.requirement("S-12", "S-08", "S-10")
@@ -287,19 +287,19 @@ async def test_s_12_nothing_follows_the_end(replicas: EndpointPair) -> None:
 async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
     replicas: EndpointPair,
 ) -> None:
-    """Beats keep the journal and the connection; the client sees comments at most."""
+    """Beats keep the event log and the connection; the client sees comments at most."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
-    shelf = vars(replicas.one.relay.of("acme"))["_logs"]
-    (journal,) = shelf.values()
-    before, taken = journal.until, live.taken
+    shelf = vars(replicas.one.shared_store.of("acme"))["_logs"]
+    (event_log,) = shelf.values()
+    before, taken = event_log.until, live.taken
     for _ in range(resumable.MARK_EVERY):
         for _ in range(replicas.one.streams.steps):
             replicas.one.streams.look()
         for _ in range(50):
             await asyncio.sleep(0)
     assert live.taken > taken
-    assert journal.until > before
+    assert event_log.until > before
     live.hang_up()
     Step.let("a")
 
@@ -310,13 +310,13 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_a_journal_whose_process_died_ends_the_wait(replicas: EndpointPair) -> None:
+async def test_s_12_an_event_log_whose_process_died_ends_the_wait(replicas: EndpointPair) -> None:
     """The stream ends, and the next attempt is told that there is nothing."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
     again = await replicas.resume(replicas.two, seen).opened()
     assert await live.block() is None
-    vars(replicas.one.relay.of("acme"))["_logs"].clear()
+    vars(replicas.one.shared_store.of("acme"))["_logs"].clear()
     for _ in range(replicas.two.streams.steps):
         replicas.two.streams.look()
 
@@ -332,17 +332,17 @@ async def test_s_05_a_slow_reader_slows_its_tool_down(replicas: EndpointPair) ->
     live = replicas.call(replicas.one, "chatter", slow=True, reports=100, size=1)
     await live.opened()
     done, _ = await asyncio.wait({live.task}, timeout=0.1)
-    (journal,) = vars(replicas.one.relay.of("acme"))["_logs"].values()
+    (event_log,) = vars(replicas.one.shared_store.of("acme"))["_logs"].values()
 
     assert not done
-    assert (live.taken, journal.last) == (0, 1)
+    assert (live.taken, event_log.last) == (0, 1)
     live.read()
     assert len(await live.rest()) == 101
     await live.over()
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_a_failing_relay_costs_the_ids_and_nothing_else(
+async def test_s_12_a_failing_shared_store_costs_the_ids_and_nothing_else(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer comes as it would; nobody is promised to find it again."""
@@ -350,7 +350,7 @@ async def test_s_12_a_failing_relay_costs_the_ids_and_nothing_else(
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(replicas.one.relay.of("acme"), "append", fails)
+    monkeypatch.setattr(replicas.one.shared_store.of("acme"), "append", fails)
     live = replicas.call(replicas.one, "walk", steps=[])
 
     assert (await live.event())[0] == ""

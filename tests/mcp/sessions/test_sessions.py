@@ -11,8 +11,8 @@ from gatepost.mcp.sessions.channel import revise
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemorySessions
-from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.sessions import SessionRecord
+from gatepost.storage.shared_store import MemorySharedStore
 from tests.support.endpoint import Ring, a_caller, message
 from tests.support.endpoint_streams import EndpointPair
 
@@ -242,7 +242,7 @@ async def test_l_04_only_what_the_revision_has_counts(version: str, left: object
 
 async def test_changes_at_the_same_time_are_all_kept() -> None:
     """Two processes that write one record lose nothing of each other; an ended one stays so."""
-    store, relay = MemorySessions(), MemoryRelay().of("acme")
+    store, shared_store = MemorySessions(), MemorySharedStore().of("acme")
     session, _ = McpSessions(Ring()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())
     replace = msgspec.structs.replace
 
@@ -254,9 +254,9 @@ async def test_changes_at_the_same_time_are_all_kept() -> None:
 
     before = await store.get(session.key)
     await meddle(before)
-    await asyncio.gather(*(revise(store, relay, session, add(str(n))) for n in range(5)))
-    await revise(store, relay, session, lambda record: replace(record, ended=True))
-    await revise(store, relay, session, lambda record: replace(record, ended=False))
+    await asyncio.gather(*(revise(store, shared_store, session, add(str(n))) for n in range(5)))
+    await revise(store, shared_store, session, lambda record: replace(record, ended=True))
+    await revise(store, shared_store, session, lambda record: replace(record, ended=False))
 
     record = await store.get(session.key)
     assert (record.log_level, set(record.subscriptions)) == ("error", set("01234"))

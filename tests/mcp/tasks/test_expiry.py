@@ -94,7 +94,7 @@ async def test_k_02_a_retried_call_waits_as_a_task(
     client: TaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same idempotency key while the first runs: another task, one run, the same result."""
-    monkeypatch.setattr(tool_calls, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.05)
     client.meta = {**client.meta, IDEMPOTENCY_KEY: "k1"}
     first, second = await client.start("wait"), await client.start("wait")
     Signal.go.set()

@@ -10,7 +10,7 @@ import pytest
 from gatepost import CallContext, Pack
 from tests.mcp import fixture_questions
 from tests.mcp.fixture_questions import TaskConfirmation, TaskName
-from tests.support.asking_tools import accept
+from tests.support.client_requests import accept
 from tests.support.endpoint import DECLARED, META, TaskClient
 
 pack = Pack("asking")

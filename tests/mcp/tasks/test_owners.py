@@ -102,7 +102,10 @@ async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: TaskClient
     """Like every other request of it."""
     task = await client.start("write_slowly")
     suspended = TaskClient(
-        TOOLS, records=client.records, relay=client.relay, suspended=frozenset({"acme"})
+        TOOLS,
+        records=client.records,
+        shared_store=client.shared_store,
+        suspended=frozenset({"acme"}),
     )
 
     assert (await suspended.about("get", task["taskId"])).error == (200, -31001)
@@ -200,24 +203,24 @@ def test_k_16_a_terminal_state_never_changes(edits: list[tuple[Any, int]]) -> No
 
     async def race() -> list[str]:
         client = TaskClient(TOOLS)
-        ledgers = [
+        task_stores = [
             client.task_runner.task_store,
-            TaskStore(client.records, client.feed, clock=client.clock),
+            TaskStore(client.records, client.pubsub, clock=client.clock),
         ]
-        await ledgers[0].create("acme", a_record(client.clock.now))
+        await task_stores[0].create("acme", a_record(client.clock.now))
         seen: list[str] = []
 
-        async def write(status: Any, yields: int, ledger: TaskStore) -> None:
+        async def write(status: Any, yields: int, task_store: TaskStore) -> None:
             for _ in range(yields):
                 await asyncio.sleep(0)
             end = failed(-32603, "no") if status == "failed" else {"status": status}
-            await ledger.change("acme", "t", lambda r: msgspec.structs.replace(r, **end))
-            record = await ledger.get("acme", "t")
+            await task_store.change("acme", "t", lambda r: msgspec.structs.replace(r, **end))
+            record = await task_store.get("acme", "t")
             assert record is not None
             seen.append(record.status)
 
         await asyncio.gather(
-            *(write(*edit, ledgers[n % 2]) for n, edit in enumerate(edits)),
+            *(write(*edit, task_stores[n % 2]) for n, edit in enumerate(edits)),
         )
         return seen
 

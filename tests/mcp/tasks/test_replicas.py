@@ -11,11 +11,11 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call
 from tests.mcp import fixture_questions
 from tests.mcp.fixture_questions import TaskConfirmation
-from tests.support.asking_tools import accept
+from tests.support.client_requests import accept
 from tests.support.endpoint import TaskClient
 from tests.support.proxies import DetachableRecords
 
@@ -76,15 +76,21 @@ TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 
 
 class SharedTaskReplicas:
-    """Two replicas over one store and one relay; the first one's cable to the store can be cut."""
+    """
+    Two replicas over one store and one shared store; the first one's cable to the store can be cut.
+    """
 
     def __init__(self) -> None:
         Runs.begun = asyncio.Queue()
         self.records = MemoryRecords()
         self.cable = DetachableRecords(self.records)
-        relay = MemoryRelay()
-        self.first = TaskClient(TOOLS, records=self.cable, relay=relay, task_limits=TERMS)
-        self.second = TaskClient(TOOLS, records=self.records, relay=relay, task_limits=TERMS)
+        shared_store = MemorySharedStore()
+        self.first = TaskClient(
+            TOOLS, records=self.cable, shared_store=shared_store, task_limits=TERMS
+        )
+        self.second = TaskClient(
+            TOOLS, records=self.records, shared_store=shared_store, task_limits=TERMS
+        )
 
     def time_passes(self, seconds: float) -> None:
         """At both."""
@@ -148,10 +154,10 @@ async def test_k_07_any_replica_shows_a_task(replicas: SharedTaskReplicas) -> No
 async def test_k_13_words_reach_the_replica_that_runs_it(
     replicas: SharedTaskReplicas, connected: bool
 ) -> None:
-    """Over the relay at once, and without one when the record is looked at next."""
+    """Over the shared store at once, and without one when the record is looked at next."""
     if not connected:
         replicas.second = TaskClient(
-            TOOLS, records=replicas.records, relay=MemoryRelay(), task_limits=TERMS
+            TOOLS, records=replicas.records, shared_store=MemorySharedStore(), task_limits=TERMS
         )
     asking = await replicas.first.start("confirm_delete", {"filename": "a"})
     requests = (await replicas.first.until(asking["taskId"], "input_required"))["inputRequests"]
@@ -238,7 +244,7 @@ async def test_who_was_taken_for_dead_writes_nothing(replicas: SharedTaskReplica
     go_on = await next_run()
     late.set()
     replicas.cable.cut = False
-    await replicas.first.feed.of("acme").moved(task["taskId"])
+    await replicas.first.pubsub.of("acme").moved(task["taskId"])
     await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.2)
 
     assert (await replicas.second.get(task["taskId"]))["status"] == "working"
@@ -344,7 +350,8 @@ async def test_of_many_that_look_one_takes_a_task_up(replicas: SharedTaskReplica
     await next_run()
     replicas.crash()
     others = [
-        TaskClient(TOOLS, records=replicas.records, relay=replicas.second.relay) for _ in range(4)
+        TaskClient(TOOLS, records=replicas.records, shared_store=replicas.second.shared_store)
+        for _ in range(4)
     ]
     for other in others:
         other.clock.now = replicas.second.clock.now

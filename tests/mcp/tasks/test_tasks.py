@@ -237,7 +237,7 @@ async def test_k_05_a_created_task_is_flat(client: TaskClient) -> None:
 @pytest.mark.requirement("K-07")
 async def test_k_07_a_task_is_durable_before_it_is_promised(client: TaskClient) -> None:
     """It was kept when its tool began, and any replica finds it at once."""
-    replica = TaskClient(TOOLS, records=client.records, relay=client.relay)
+    replica = TaskClient(TOOLS, records=client.records, shared_store=client.shared_store)
     task = await client.start("wait_for_word")
 
     assert (await replica.get(task["taskId"]))["status"] == "working"

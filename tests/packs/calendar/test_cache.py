@@ -23,11 +23,11 @@ def test_news_are_asked_for_by_what_the_server_called_the_last() -> None:
     cache.take(key("tag"), reply(200, b"1", etag='"1"', last_modified="yesterday"))
     cache.take(key("none"), reply(200, b"1"))
 
-    assert cache.asking(key("tag")) == {
+    assert cache.conditions(key("tag")) == {
         "if-none-match": '"1"',
         "if-modified-since": "yesterday",
     }
-    assert cache.asking(key("none")) == {}
+    assert cache.conditions(key("none")) == {}
     assert cache.take(key("tag"), reply(304)).body == b"1"
     assert cache.take(key("none"), reply(304)).status == 304
 
@@ -41,5 +41,5 @@ def test_what_was_used_longest_ago_is_forgotten_first() -> None:
     cache.take(key("three"), reply(200, b"12345", etag='"1"'))
     cache.take(key("four"), reply(200, b"1234567890+", etag='"1"'))
 
-    kept = [name for name in ("one", "two", "three", "four") if cache.asking(key(name))]
+    kept = [name for name in ("one", "two", "three", "four") if cache.conditions(key(name))]
     assert kept == ["one", "three"]

@@ -49,9 +49,9 @@ TRIES: dict[str, Callable[[], object]] = {
 }
 
 
-def answer(question: Any) -> dict[str, str]:
+def answer(request: Any) -> dict[str, str]:
     """What kind of error each try ended with, by its name; nothing for one that worked."""
-    worker = runpy.run_path(question["worker"])
+    worker = runpy.run_path(request["worker"])
     ours, _ = socket.socketpair()
     worker["use_connections"](worker["ConnectionClient"](ours.detach()), "")
     worker["forbid"]()
@@ -102,10 +102,10 @@ async def sent(client: OutboundClient, url: str, *, trusted: bool = True) -> tup
     network = client.network
     switchboard = WorkerConnections(client.of("acme"), network)
     ca = certificates(network) if trusted else ""
-    question = {"url": url, "title": "", "body": "hello", "ca": ca, "max_parts": 1, "handle": 3}
+    request = {"url": url, "title": "", "body": "hello", "ca": ca, "max_parts": 1, "handle": 3}
     async with switchboard.open():
         said = await ask(
-            Path(worker.__file__), question, timeout_s=30, handles=((switchboard.handle, 3),)
+            Path(worker.__file__), request, timeout_s=30, handles=((switchboard.handle, 3),)
         )
     return said, [failure.failure.kind for failure in switchboard.failures]
 
@@ -165,11 +165,11 @@ def test_nothing_else_is_possible_in_a_worker(tmp_path: Path) -> None:
     """By the interpreter alone: also where the kernel confines nothing."""
     actions = tmp_path / "forbidden_actions.py"
     actions.write_text(FORBIDDEN_ACTIONS, encoding="utf-8")
-    question = {"path": sys.path, "question": {"worker": worker.__file__}}
+    request = {"path": sys.path, "request": {"worker": worker.__file__}}
     command = [sys.executable, "-I", START, str(actions), "30"]
 
     ended = subprocess.run(
-        command, input=json.dumps(question).encode(), capture_output=True, timeout=30, check=True
+        command, input=json.dumps(request).encode(), capture_output=True, timeout=30, check=True
     )
 
     outcomes = json.loads(ended.stdout)

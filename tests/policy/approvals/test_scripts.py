@@ -241,7 +241,7 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
     async def are_woken() -> bool:
         return len(woken) == 2
 
-    async with aclosing(await deployment.relay.of(ACME).follow(TOPIC, woken.append)):
+    async with aclosing(await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)):
         await service.scripts.allow(ACME, NEW, Operator("root"))
         held = await approvals.holds(NEW)
         was = await service.scripts.revoke(ACME, NEW.name, Operator("root"))

@@ -73,7 +73,7 @@ async def test_whoever_waits_goes_on_wherever_it_is_decided() -> None:
 
 
 async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
-    """The relay may lose messages: whoever waits looks for itself."""
+    """The shared store may lose messages: whoever waits looks for itself."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))

@@ -15,7 +15,7 @@ from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY
 from gatepost.tools.redaction import Redaction
@@ -40,7 +40,7 @@ async def denied(caller: TenantContext) -> None:
 async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message is kept for requests that are made while the webhook is on."""
     monkeypatch.setenv("HOOK_SECRET", SECRET)
-    records, relay, keyring = MemoryRecords(), MemoryRelay(), KeyRing.ephemeral()
+    records, shared_store, keyring = MemoryRecords(), MemorySharedStore(), KeyRing.ephemeral()
     redaction, tools = Redaction(), ApprovalDeployment().pack.tools
     outbound = OutboundClient(Network(), tls=Fetcher(development=True).tls)
     kept = []
@@ -48,13 +48,13 @@ async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyP
         aclosing(outbound),
         aclosing(AuditWriter(records, keyring, redaction, AuditSettings())) as writer,
     ):
-        services = ApprovalServices(records, relay, keyring, redaction, writer, outbound)
+        services = ApprovalServices(records, shared_store, keyring, redaction, writer, outbound)
         for number, config in enumerate((OFF, ON, OFF)):
             services.apply(config, tools.values())
             runner = Runner(
                 Registry(tools.values()),
                 context_for=context,
-                stages=services.stages(config, RunningCalls(records, relay), denied),
+                stages=services.stages(config, RunningCalls(records, shared_store), denied),
                 **LIMITS,
             )
             arguments = b'{"amount":%d}' % number

@@ -24,7 +24,9 @@ async def test_a_plain_call_does_not_meet_what_is_about_others() -> None:
     deployment, limits = IdempotencyDeployment(), LimitStage()
     limits.apply(LimitRules(bucket(1_000)), most=10)
     once = IdempotencyStage(
-        RunningCalls(deployment.records, deployment.relay), timeout_s=9, max_result_bytes=10_000
+        RunningCalls(deployment.records, deployment.shared_store),
+        timeout_s=9,
+        max_result_bytes=10_000,
     )
     runner = Runner(
         Registry(deployment.pack.tools.values()), context_for=context, stages=(once, limits)

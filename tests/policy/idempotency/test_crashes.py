@@ -1,4 +1,4 @@
-"""Idempotency keys when a process, the database or the relay is gone in the middle (O12)."""
+"""Idempotency keys when a process, the database or the shared store is gone in the middle (O12)."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from gatepost.policy.idempotency import execution
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay, Subscription
+from gatepost.storage.shared_store import MemorySharedStore, Subscription
 from tests.policy.conftest import (
     IdempotencyDeployment,
     IdempotencyReplica,
@@ -147,8 +147,8 @@ class SwitchedStore:
         return ask
 
 
-class Wire(MemoryRelay):
-    """A relay that may be away."""
+class Wire(MemorySharedStore):
+    """A shared store that may be away."""
 
     def __init__(self, switch: Switch) -> None:
         super().__init__()
@@ -222,11 +222,11 @@ async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The relay may lose everything; waiting only takes longer then."""
+    """The shared store may lose everything; waiting only takes longer then."""
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     switch = Switch()
     switch.away = {"publish", "follow"}
-    deployment = IdempotencyDeployment(relay=Wire(switch))
+    deployment = IdempotencyDeployment(shared_store=Wire(switch))
     one, other = deployment.replica(), deployment.replica()
     with capture_logs():
         first = asyncio.create_task(one.call(tool=HELD))
@@ -239,7 +239,7 @@ async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.Monkey
 
 
 async def test_a_wake_up_spares_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a relay, whoever waits hears of the ending at once."""
+    """With a shared store, whoever waits hears of the ending at once."""
     monkeypatch.setattr(execution, "POLL_S", 3600)
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()

@@ -14,7 +14,7 @@ from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.record import KEPT_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import InputNeeded
 from gatepost.tools.interruption import HUNG_UP
@@ -73,7 +73,7 @@ class World:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.records, self.relay = MemoryRecords(), MemoryRelay()
+        self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
         self.invocations: list[Invocation] = []
         self.calls: list[Asked] = []
         self.pack = Pack("world")
@@ -82,7 +82,7 @@ class World:
         self.replicas = [self._replica() for _ in range(REPLICAS)]
 
     def _replica(self) -> tuple[RunningCalls, Runner]:
-        runs = RunningCalls(self.records, self.relay, clock=self.clock)
+        runs = RunningCalls(self.records, self.shared_store, clock=self.clock)
         once = IdempotencyStage(runs, timeout_s=3600.0, max_result_bytes=1_000_000)
         registry = Registry(self.pack.tools.values())
         return runs, Runner(

@@ -16,7 +16,7 @@ from tests.support.replicas import Replicas
 
 pytestmark = pytest.mark.requirement("O12")
 
-PATIENCE_S = 30
+ANSWER_S = 30
 SHORT_LEASES = """
 from gatepost.policy.idempotency import execution
 from tests.support.replica_tools import effects_pack
@@ -49,7 +49,7 @@ class Pair(Replicas):
 
     def call(self, at: int, tool: str, what: str, key: str) -> str:
         """The same, and wait for it."""
-        return self.begin(at, tool, what, key).result(PATIENCE_S)
+        return self.begin(at, tool, what, key).result(ANSWER_S)
 
     def _call(self, at: int, tool: str, what: str, key: str) -> str:
         named, body = modern("tools/call", {"name": tool, "arguments": {"what": what}})
@@ -62,7 +62,7 @@ class Pair(Replicas):
             (IDEMPOTENCY.decode(), key),
         ]
         data = request("POST", "/mcp", [*head, *named], body)
-        answer = exchange(self.ports[at], data, timeout=PATIENCE_S)
+        answer = exchange(self.ports[at], data, timeout=ANSWER_S)
         text: str = result(answer)["content"][0]["text"]
         return text
 
@@ -90,7 +90,7 @@ def test_two_processes_run_a_call_once_and_survive_each_other(pair: Pair) -> Non
     calls = [pair.begin(at, "act", "shared", "k1") for at in (0, 1, 1, 0)]
     eventually(pair.effects, within=10)
     pair.go()
-    assert {call.result(PATIENCE_S) for call in calls} == {"shared 1"}
+    assert {call.result(ANSWER_S) for call in calls} == {"shared 1"}
     (pair.folder / replica_tools.GO).unlink()
 
     lost = [pair.begin(0, tool, tool, "k2") for tool in ("act", "put")]
@@ -98,15 +98,15 @@ def test_two_processes_run_a_call_once_and_survive_each_other(pair: Pair) -> Non
     pair.kill(0)
     for call in lost:
         with pytest.raises((ConnectionError, TimeoutError)):
-            call.result(PATIENCE_S)
+            call.result(ANSWER_S)
 
     # Both retries wait for the lease of the dead process at the same time.
     again = [pair.begin(1, tool, tool, "k2") for tool in ("act", "put")]
     assert pair.call(1, "act", "shared", "k1") == "shared 1"
-    eventually(lambda: pair.effects().count("put") == 2, within=PATIENCE_S)
+    eventually(lambda: pair.effects().count("put") == 2, within=ANSWER_S)
     pair.go()
-    assert "It is unknown" in again[0].result(PATIENCE_S)
-    assert again[1].result(PATIENCE_S) == "put 2"
+    assert "It is unknown" in again[0].result(ANSWER_S)
+    assert again[1].result(ANSWER_S) == "put 2"
     assert sorted(pair.effects()) == ["act", "put", "put", "shared"]
 
     pair.restart(0)

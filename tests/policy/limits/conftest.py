@@ -10,7 +10,7 @@ import pytest
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY, Client, InputRequest, SilentClient, Waiting
 from gatepost.tools.registry import Registry
@@ -58,9 +58,11 @@ class LimitedProcess:
     person and then waits for the gate, `other` calls `wait`, and `look` just answers.
     """
 
-    def __init__(self, terms: LimitRules, relay: Relay | None = None, **settings: Any) -> None:
+    def __init__(
+        self, terms: LimitRules, shared_store: SharedStore | None = None, **settings: Any
+    ) -> None:
         self.now = 0.0
-        self.limits = LimitStage(relay, monotonic=lambda: self.now)
+        self.limits = LimitStage(shared_store, monotonic=lambda: self.now)
         self.limits.apply(terms, **settings)
         self.gate = asyncio.Event()
         self.ran: Counter[str] = Counter()

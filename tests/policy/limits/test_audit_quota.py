@@ -19,9 +19,9 @@ from gatepost.policy.limits.rules import DAY_S, Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import RECORD_BYTES, AuditRow
-from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import Call
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
@@ -178,8 +178,10 @@ def test_refused_calls_count(idp: Idp, url: str) -> None:
 class Replica:
     """One process, whose tool `echo` has records of its arguments' size."""
 
-    def __init__(self, records: MemoryRecords, relay: Relay, terms: LimitRules) -> None:
-        self.limits = LimitStage(relay)
+    def __init__(
+        self, records: MemoryRecords, shared_store: SharedStore, terms: LimitRules
+    ) -> None:
+        self.limits = LimitStage(shared_store)
         self.limits.apply(terms)
         self.writer = AuditWriter(
             records,
@@ -233,12 +235,12 @@ def _context(call: Call) -> CallContext:
 @asynccontextmanager
 async def replicas(url: str, terms: LimitRules) -> AsyncIterator[list[Replica]]:
     """Two, on one Valkey."""
-    relays = [await open_relay(url) for _ in range(2)]
-    found = [Replica(MemoryRecords(), relay, terms) for relay in relays]
+    shared_stores = [await open_shared_store(url) for _ in range(2)]
+    found = [Replica(MemoryRecords(), shared_store, terms) for shared_store in shared_stores]
     yield found
-    for replica, relay in zip(found, relays, strict=True):
+    for replica, shared_store in zip(found, shared_stores, strict=True):
         await replica.writer.aclose()
-        await relay.aclose()
+        await shared_store.aclose()
 
 
 def a_day(most: int) -> Bound:

@@ -8,9 +8,9 @@ import pytest
 from gatepost.policy.limits.requests import CallerRequests
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
-from gatepost.storage.backends import open_relay
+from gatepost.storage.backends import open_shared_store
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from tests.support.endpoint import a_caller
 
 BURST = 5
@@ -18,14 +18,14 @@ TERMS = LimitRules(caller=Bound(rate=0.001, burst=BURST), tenant=Bound(rate=0.00
 
 
 @pytest.fixture
-async def relay(valkey: str) -> AsyncIterator[Relay]:
-    opened = await open_relay(valkey)
+async def shared_store(valkey: str) -> AsyncIterator[SharedStore]:
+    opened = await open_shared_store(valkey)
     yield opened
     await opened.aclose()
 
 
-def process(relay: Relay | None, refused: list[str]) -> CallerRequests:
-    limits = LimitStage(relay)
+def process(shared_store: SharedStore | None, refused: list[str]) -> CallerRequests:
+    limits = LimitStage(shared_store)
     limits.apply(TERMS)
     return CallerRequests(limits, refused.append)
 
@@ -37,10 +37,10 @@ async def spent(processes: Sequence[CallerRequests], times: int, **caller: Any) 
     return ["" if one is None else str(one.limit) for one in failures]
 
 
-async def test_processes_count_requests_together(relay: Relay) -> None:
+async def test_processes_count_requests_together(shared_store: SharedStore) -> None:
     """A second process is no second allowance; the tenant's bucket is spent from, too."""
     refused: list[str] = []
-    both = [process(relay, refused), process(relay, refused)]
+    both = [process(shared_store, refused), process(shared_store, refused)]
 
     assert await spent(both, BURST + 2) == [""] * BURST + ["caller"] * 2
     assert await spent(both, 4, subject="bob") == [""] * 2 + ["tenant"] * 2
@@ -49,22 +49,22 @@ async def test_processes_count_requests_together(relay: Relay) -> None:
 
 
 async def test_while_nobody_counts_together_each_process_counts(
-    relay: Relay, monkeypatch: pytest.MonkeyPatch
+    shared_store: SharedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests do not stop because they cannot be counted, and are not free for that."""
-    one = process(relay, [])
+    one = process(shared_store, [])
 
     async def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(type(relay.of("acme")), "spend_all", away)
+    monkeypatch.setattr(type(shared_store.of("acme")), "spend_all", away)
 
     assert await spent([one], BURST + 1) == [""] * BURST + ["caller"]
 
 
-async def test_without_a_limit_nothing_is_counted(relay: Relay) -> None:
+async def test_without_a_limit_nothing_is_counted(shared_store: SharedStore) -> None:
     """No question to another process is asked for it."""
-    limits = LimitStage(relay)
+    limits = LimitStage(shared_store)
     limits.apply(LimitRules())
     free = CallerRequests(limits, [].append)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.config.limits import NamedToolAllowance, ToolAllowance
+from gatepost.config.limits import NamedToolLimitSettings, ToolLimitSettings
 from gatepost.config.settings import LimitsSettings
 from gatepost.policy.limits.rules import ANY, Bound, rules_of
 from tests.support.client import failure, result
@@ -111,8 +111,8 @@ def test_a_tool_named_in_no_table_has_what_the_table_of_all_says() -> None:
     """And a named one what differs, key by key."""
     terms = rules_of(
         LimitsSettings(
-            tool=ToolAllowance(requests_per_second=2.0, concurrency=7),
-            tools={"echo": NamedToolAllowance(concurrency=0)},
+            tool=ToolLimitSettings(requests_per_second=2.0, concurrency=7),
+            tools={"echo": NamedToolLimitSettings(concurrency=0)},
         )
     )
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gatepost.policy.limits.rules import Bound, LimitRules
-from gatepost.storage.backends import open_relay
+from gatepost.storage.backends import open_shared_store
 from tests.policy.limits.conftest import WITHIN_S, LimitedProcess, bucket, places, settle
 from tests.support.endpoint import a_caller
 from tests.support.stores import Valkey
@@ -25,10 +25,10 @@ async def processes(
     url: str, terms: LimitRules, number: int = 2
 ) -> AsyncIterator[list[LimitedProcess]]:
     """So many, on one Valkey."""
-    relays = [await open_relay(url) for _ in range(number)]
-    yield [LimitedProcess(terms, relay) for relay in relays]
-    for relay in relays:
-        await relay.aclose()
+    shared_stores = [await open_shared_store(url) for _ in range(number)]
+    yield [LimitedProcess(terms, shared_store) for shared_store in shared_stores]
+    for shared_store in shared_stores:
+        await shared_store.aclose()
 
 
 async def came(condition: Callable[[], bool]) -> None:
@@ -102,10 +102,12 @@ async def came_true(process: LimitedProcess) -> None:
             await settle(1)
 
 
-async def test_while_the_relay_is_away_each_process_counts_for_itself(
+async def test_without_the_shared_store_each_process_counts_for_itself(
     own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What runs counts on, here and, when the relay is back with nothing in it, for everybody."""
+    """
+    What runs counts on, here and, when the shared store is back with nothing in it, for everybody.
+    """
     monkeypatch.setattr("gatepost.storage.valkey.concurrency.RENEW_S", 0.05)
     terms = LimitRules(tenant=Bound(0.001, 3, 2))
     async with processes(own_valkey.url(), terms) as (one, other):

@@ -38,10 +38,12 @@ class RevocationReplicas(BalancedReplicas):
 
     commands: CommandProcess
 
-    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], relay: Valkey) -> None:
+    def __init__(
+        self, idp: Idp, folder: Path, storage: Mapping[str, str], shared_store: Valkey
+    ) -> None:
         # This preset's tokens may say that they are a program's without naming a client.
         super().__init__(idp, folder, storage, preset="auth0", approvals=ASKED)
-        self.relay = relay
+        self.shared_store = shared_store
         self.issuer = idp.issuer("main")
 
     @contextmanager
@@ -55,16 +57,16 @@ class RevocationReplicas(BalancedReplicas):
             self.commands.kill()
 
     @contextmanager
-    def without_relay(self, *, really: bool = True) -> Iterator[None]:
+    def without_shared_store(self, *, really: bool = True) -> Iterator[None]:
         """Nothing travels between the replicas inside the block."""
         if not really:
             yield
             return
-        self.relay.stop()
+        self.shared_store.stop()
         try:
             yield
         finally:
-            self.relay.start()
+            self.shared_store.start()
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[ApprovalService]:
@@ -180,11 +182,11 @@ def replicas(
 ) -> Iterator[RevocationReplicas]:
     folder = tmp_path_factory.mktemp("revocation")
     with (
-        Valkey.running() as relay,
+        Valkey.running() as shared_store,
         postgres_server.database(like=postgres_template) as database,
     ):
         replicas = RevocationReplicas(
-            idp, folder, {"database": database, "shared": relay.url()}, relay
+            idp, folder, {"database": database, "shared": shared_store.url()}, shared_store
         )
         with replicas.running():
             yield replicas

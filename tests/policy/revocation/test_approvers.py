@@ -92,10 +92,10 @@ class Asked:
         self.call = asyncio.create_task(sending)
         stack.callback(self.call.cancel)
 
-        async def is_held() -> bool:
+        async def is_leased() -> bool:
             return self.held in await waiting(service)
 
-        await self.replicas.until(is_held)
+        await self.replicas.until(is_leased)
 
     async def is_there(self, service: ApprovalService) -> bool:
         """Whether all of it still is."""

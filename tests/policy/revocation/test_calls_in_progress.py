@@ -42,11 +42,11 @@ def on_loop(replicas: Server, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def cut(replicas: Server, one: RevocationRecord) -> Iterator[None]:
+def record(replicas: Server, one: RevocationRecord) -> Iterator[None]:
     """Somebody is shut out for the time of a block, and the server knows."""
     services = replicas.services
     on_loop(replicas, services.records.revocations.put(one))
-    eventually(lambda: one in services.revocations._snapshot.cuts, within=WITHIN_S)
+    eventually(lambda: one in services.revocations._snapshot.revocations, within=WITHIN_S)
     try:
         yield
     finally:
@@ -91,7 +91,7 @@ def test_a_body_that_takes_its_time_gains_nothing(
     with replicas.nothing_runs(), half_sent(replicas, path, fields, body, token) as connection:
         # The head is judged by now: another request on a connection of its own was served.
         assert replicas.client.ask(token, "server/discover").status == 200
-        with cut(replicas, one):
+        with record(replicas, one):
             connection.sendall(body[-1:])
             answer = read_answer(connection)
     assert told(answer) == expected(protocol, how)
@@ -128,7 +128,7 @@ def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> Non
         assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
     assert len(on_loop(replicas, service.waiting("acme"))) == 1
 
-    with cut(replicas, replace(SHUT[how][0], before=time.time())):
+    with record(replicas, replace(SHUT[how][0], before=time.time())):
         eventually(lambda: not on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
         states = [one.state for one in on_loop(replicas, service.history("acme"))]
         assert "withdrawn" in states

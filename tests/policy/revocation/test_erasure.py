@@ -12,7 +12,7 @@ import pytest
 
 from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.workspace.ownership import PRIVATE
 from tests.policy.revocation.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
 from tests.storage.test_tenant_data import FURNISHED, furnish
@@ -34,12 +34,12 @@ class Scene:
     """Two tenants' folders and records, without a server."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.records, self.relay = root, MemoryRecords(), MemoryRelay()
+        self.root, self.records, self.shared_store = root, MemoryRecords(), MemorySharedStore()
         self.told: list[str] = []
         self.pauses = 0
 
     async def erase(self, tell: Any = None) -> None:
-        erasure = TenantErasure("acme", self.records, self.relay, self.root)
+        erasure = TenantErasure("acme", self.records, self.shared_store, self.root)
         await erasure.run(tell or self.told.append, self.pause)
 
     async def pause(self, seconds: float) -> None:
@@ -70,7 +70,7 @@ async def scene(tmp_path: Path) -> Scene:
 
 async def test_what_would_go_is_counted_first(scene: Scene) -> None:
     """And counting leaves everything as it was."""
-    erasure = TenantErasure("acme", scene.records, scene.relay, scene.root)
+    erasure = TenantErasure("acme", scene.records, scene.shared_store, scene.root)
     found = await erasure.found()
 
     assert found.records == FURNISHED
@@ -131,7 +131,7 @@ async def test_whoever_still_writes_is_waited_for(scene: Scene) -> None:
             fill(scene.root, "acme")
         scene.pauses += 1
 
-    await TenantErasure("acme", scene.records, scene.relay, scene.root).run(print, pause)
+    await TenantErasure("acme", scene.records, scene.shared_store, scene.root).run(print, pause)
     assert scene.pauses == 2
     assert await scene.is_gone()
 
@@ -144,7 +144,7 @@ async def test_whoever_never_stops_writing_is_told(scene: Scene) -> None:
         await furnish(scene.records, "acme")
 
     with pytest.raises(Unfinished):
-        await TenantErasure("acme", scene.records, scene.relay, scene.root).run(print, pause)
+        await TenantErasure("acme", scene.records, scene.shared_store, scene.root).run(print, pause)
     assert scene.pauses == PASSES
 
 

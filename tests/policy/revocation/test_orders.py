@@ -31,9 +31,9 @@ UNDATED = msgspec.structs.replace(BOB, issued_at=None)
 
 
 def order(block_s: float = 0.0, leeway_s: float = 0.0, **selectors: str) -> RevocationRecord:
-    reach = RevocationRecord(id="", created_at=NOW, created_by="root", **selectors)
+    address_policy = RevocationRecord(id="", created_at=NOW, created_by="root", **selectors)
     return revocation(
-        reach, now=NOW, leeway_s=leeway_s, longest_s=DAY, kept_s=7 * DAY, block_s=block_s
+        address_policy, now=NOW, leeway_s=leeway_s, longest_s=DAY, kept_s=7 * DAY, block_s=block_s
     )
 
 

@@ -43,10 +43,12 @@ async def is_served(client: ReplicaClient, at: int) -> bool:
     return b'"result"' in answer.content
 
 
-@pytest.mark.parametrize("relay", ["relay", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "shared_store", ["shared_store", pytest.param("none", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("order", ORDERS)
 async def test_everything_of_who_is_shut_out_ends_everywhere(
-    replicas: RevocationReplicas, order: str, relay: str
+    replicas: RevocationReplicas, order: str, shared_store: str
 ) -> None:
     """
     Tokens that were seen before, streams, calls, sessions, tasks: at the replica that is told and
@@ -64,7 +66,7 @@ async def test_everything_of_who_is_shut_out_ends_everywhere(
         )
         await asyncio.gather(*(one.open(stack) for one in (*victims, bystander)))
 
-        with replicas.without_relay(really=relay == "none"):
+        with replicas.without_shared_store(really=shared_store == "none"):
             ordered = await replicas.commands.order(*command)
             await everything_ends(replicas, victims, shut=shut)
         if shut:

@@ -14,8 +14,8 @@ from gatepost.storage import changes
 from gatepost.storage.changes import ChangePoller, notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.revocations import SUBJECT, RevocationRecord
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
 from tests.policy.revocation.test_orders import BOB, NOW, order
@@ -55,8 +55,8 @@ class WatchingProcess:
     """One process's knowledge, with clocks that a test moves."""
 
     def __init__(self) -> None:
-        self.records, self.relay = Records(), MemoryRelay()
-        self.poller = ChangePoller(self.records, self.relay)
+        self.records, self.shared_store = Records(), MemorySharedStore()
+        self.poller = ChangePoller(self.records, self.shared_store)
         self.now, self.told = NOW, 0
         self.new: tuple[RevocationRecord, ...] = ()
         self.revocations = Revocations(
@@ -113,8 +113,8 @@ async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
 async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
     """To whoever withdraws what waits; at a start not what others have acted on long ago."""
     old = msgspec.structs.replace(CUT, id="old", created_at=NOW - 7 * 86_400)
-    for cut in (old, CUT):
-        await process.records.revocations.put(cut)
+    for record in (old, CUT):
+        await process.records.revocations.put(record)
     await process.revocations.look()
     await process.revocations.look()
     assert process.new == (CUT,)
@@ -131,14 +131,14 @@ async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
 async def test_a_hold_is_of_one_caller_and_ends(process: WatchingProcess) -> None:
     """A machine that goes by a person's id is not that person; no token is refused for it."""
     machine = msgspec.structs.replace(BOB, subject_kind="client")
-    cut = hold(machine, now=NOW, for_s=600, by="approvals", reason="")
+    record = hold(machine, now=NOW, for_s=600, by="approvals", reason="")
     await process.revocations.look()
     told = process.told
-    await process.records.revocations.put(cut)
+    await process.records.revocations.put(record)
     await process.revocations.look()
 
     assert (process.revocations.held_s(machine), process.revocations.held_s(BOB)) == (600, 0)
-    assert process.revocations.holds("acme") == [cut]
+    assert process.revocations.holds("acme") == [record]
     assert not process.revocations.is_revoked(machine)
     assert (process.new, process.told) == ((), told)
     process.now += 600
@@ -195,9 +195,9 @@ async def watching(
 
 
 async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
-    """Word on the relay is a reason to look at once."""
+    """Word on the shared store is a reason to look at once."""
     await watching.records.revocations.put(CUT)
-    await notify(watching.relay)
+    await notify(watching.shared_store)
     await told(watching, 1)
 
     assert watching.revocations.is_revoked(BOB)
@@ -218,7 +218,7 @@ async def test_a_wake_up_does_not_outlive_the_stop(process: WatchingProcess, tur
 async def test_without_a_wake_up_it_looks_by_itself(
     process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The relay may lose anything."""
+    """The shared store may lose anything."""
     monkeypatch.setattr(changes, "POLL_S", 0.01)
     async with process.watching():
         await process.records.revocations.put(CUT)
@@ -250,7 +250,7 @@ async def test_a_stream_that_opens_too_late_ends_at_once(process: WatchingProces
     await process.records.revocations.put(CUT)
     await process.revocations.look()
     streams = OpenStreams()
-    streams.is_cut = process.revocations.is_cut
+    streams.is_refused = process.revocations.is_refused
     late, other = Opened(BOB), Opened(msgspec.structs.replace(BOB, subject="carol"))
     for stream in (late, other):
         streams.enter(stream)

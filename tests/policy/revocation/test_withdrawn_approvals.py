@@ -55,14 +55,14 @@ class Revocable(ApprovalDeployment):
     def _revokes(self, caller: TenantContext) -> bool:
         return self.snapshot.revokes(caller, self.clock.now)
 
-    def learn(self, *cuts: RevocationRecord) -> None:
+    def learn(self, *revocations: RevocationRecord) -> None:
         """Both have read these, and have not done anything about them yet."""
-        self.snapshot = RevocationSnapshot([*self.snapshot.cuts, *cuts])
+        self.snapshot = RevocationSnapshot([*self.snapshot.revocations, *revocations])
 
-    async def shut(self, cut: RevocationRecord) -> int:
+    async def shut(self, record: RevocationRecord) -> int:
         """Both read it and act on it; how much they ended."""
-        self.learn(cut)
-        return sum([await withdraw(self.records, one.service, [cut]) for one in self.replicas])
+        self.learn(record)
+        return sum([await withdraw(self.records, one.service, [record]) for one in self.replicas])
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
     await approvals.submit([script], by=caller.subject, most=9, asker=asker)
     [waits] = await here.service.waiting(ACME)
     assert (waits.caller.actor, waits.caller.kind) == (caller.actor, caller.subject_kind)
-    cut = order(**selectors)
-    deployment.learn(cut)
+    record = order(**selectors)
+    deployment.learn(record)
 
     assert len(await here.service.waiting(ACME)) == (0 if reached else 1)
     assert (await here.service.get(ACME, waits.id) is None) == reached
@@ -119,7 +119,7 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
         with pytest.raises(Undecidable, match="Nothing of that content waits"):
             await there.service.approve(ACME, waits.id, Operator("root"))
     assert not await approvals.holds(script)
-    assert await deployment.shut(cut) == 0  # who tried to decide has ended it
+    assert await deployment.shut(record) == 0  # who tried to decide has ended it
     assert [one.what for one in deployment.changes] == (["withdrawn"] if reached else [])
     deployment.clock.now += 1000
     await approvals.submit([script], by="carol", most=9)
@@ -145,13 +145,13 @@ async def test_who_has_signed_in_since_keeps_what_they_ask_for(deployment: Revoc
     """Whenever a server acts on it, also in the very second, and when it starts an hour later."""
     here, there = deployment.replicas
     old = await here.asked(caller=ALICE, what="old")
-    cut = order(subject="alice")
-    deployment.learn(cut)
+    record = order(subject="alice")
+    deployment.learn(record)
     deployment.clock.now += 1
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
     new = await there.asked(caller=fresh, what="new")
 
-    assert await deployment.shut(cut) == 0  # the old one went when the inbox was looked at
+    assert await deployment.shut(record) == 0  # the old one went when the inbox was looked at
     assert [one.id for one in await here.service.waiting(ACME)] == [new.id]
     assert (await state_of(there, old)) == "withdrawn"
 
@@ -204,7 +204,7 @@ async def test_what_an_older_version_kept_is_judged_by_its_own_age(
 ) -> None:
     """As far as clocks may differ what came at about the same time goes with the rest."""
     here, there = deployment.replicas
-    cut = order(subject="alice")
+    record = order(subject="alice")
     deployment.clock.now = NOW + later_s
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW + 1000))
     for what in ("asked", "granted"):
@@ -213,15 +213,15 @@ async def test_what_an_older_version_kept_is_judged_by_its_own_age(
             await here.service.approve(ACME, request.id, CAROL, grant=GrantScope(uses=3))
     tenant = deployment.records.of(ACME)
     for approval_id in await tenant.approvals.undecided():
-        record = await tenant.approvals.get(approval_id)
-        assert record is not None
-        old = msgspec.structs.replace(record, details=aged(record.details))
+        stored = await tenant.approvals.get(approval_id)
+        assert stored is not None
+        old = msgspec.structs.replace(stored, details=aged(stored.details))
         assert await tenant.approvals.replace(old)
     [grant] = await tenant.grants.all(deployment.clock.now)
     await tenant.grants.revoke(grant.id)
     await tenant.grants.add(msgspec.structs.replace(grant, details=aged(grant.details)))
 
-    assert await deployment.shut(cut) == (3 if reached else 0)
+    assert await deployment.shut(record) == (3 if reached else 0)
     assert len(await there.service.grants(ACME)) == (0 if reached else 1)
 
 
@@ -245,12 +245,12 @@ async def test_a_grant_does_not_outlive_who_gave_it(deployment: Revocable) -> No
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
     assert text_of(await there.call(caller=ALICE, what="b")) == "b 0 1"
-    cut = order(subject="bob")
-    deployment.learn(cut)
+    record = order(subject="bob")
+    deployment.learn(record)
 
     assert failure_kind(await there.call(caller=ALICE, what="b")) == "approval_pending"
     assert await here.service.grants(ACME) == []
-    assert await deployment.shut(cut) == 1 + 1  # and the approval, whose call was never made
+    assert await deployment.shut(record) == 1 + 1  # and the approval, whose call was never made
     assert [one.what for one in deployment.changes].count("grant_revoked") == 1
     assert await deployment.records.of(ACME).grants.page("", 9) == []
 
@@ -272,13 +272,13 @@ async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Revoc
     _, there = deployment.replicas
     deployment.gate = asyncio.Event()
     _, running = await begun(deployment, CAROL)
-    cut = order(subject="alice")
-    deployment.learn(cut)
+    record = order(subject="alice")
+    deployment.learn(record)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert await deployment.shut(cut) == 0
+    assert await deployment.shut(record) == 0
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
     assert "was stopped while its tool ran" in text_of(await there.call(caller=fresh, what="a"))
     assert deployment.effects["a"] == 1
@@ -360,12 +360,12 @@ async def test_an_outage_only_delays_it(
         return await withdrawing(tenant)
 
     monkeypatch.setattr(there.service, "withdraw", failing)
-    cut = order(subject="alice", tenant=ACME)
-    deployment.learn(cut)
-    withdrawals = WithdrawnApprovals(deployment.records, there.service, pause=pause)
-    withdrawals.begin([cut])
+    record = order(subject="alice", tenant=ACME)
+    deployment.learn(record)
+    withdrawn_approvals = WithdrawnApprovals(deployment.records, there.service, pause=pause)
+    withdrawn_approvals.begin([record])
     async with asyncio.timeout(10):
-        await asyncio.gather(*withdrawals._tasks)
+        await asyncio.gather(*withdrawn_approvals._tasks)
 
     assert pauses == [1.0, 5.0, 30.0, *[120.0] * 6]
     assert [one.state for one in await here.service.history(ACME)] == ["withdrawn"]

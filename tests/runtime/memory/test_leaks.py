@@ -97,7 +97,7 @@ def test_a_call_that_is_over_is_let_go_without_the_collector(name: str, traffic:
 
 @pytest.mark.parametrize("name", LEFT_STREAMS)
 def test_a_stream_that_its_client_left_is_collected(name: str, traffic: Traffic) -> None:
-    """One listener refers to itself through the relay's word; the collector finds that."""
+    """One listener refers to itself through the shared store's word; the collector finds that."""
     asyncio.run(repeat(name, traffic, TIMES))
 
     def is_gone() -> bool:

@@ -28,7 +28,7 @@ import pytest
 
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.settings import Config
-from gatepost.runtime.services import opened
+from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.logs import configure
 from tests.architecture.source import ROOT
@@ -36,7 +36,7 @@ from tests.storage.crashes.workload import Order, broken, pack, work
 
 DICE = random.SystemRandom()
 # Nothing that is not killed may take longer; it would be stuck.
-PATIENCE_S = 20.0
+STUCK_S = 20.0
 TRIAL_RUNS = 4
 AT_A_STATEMENT = 0.85
 """How many die at a statement of their database; the others die by the clock."""
@@ -187,7 +187,7 @@ class Killer:
         """Until all have ended, by themselves or by us."""
         self.report.runs += 1
         alive = {one.pid: one for one in processes}
-        stuck_at = time.monotonic() + PATIENCE_S
+        stuck_at = time.monotonic() + STUCK_S
         while alive:
             self._listen(alive)
             now = time.monotonic()

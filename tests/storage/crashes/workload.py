@@ -38,7 +38,8 @@ from gatepost.policy.idempotency import execution
 from gatepost.rest.exchange import RestLimits
 from gatepost.rest.routes import RestRoutes
 from gatepost.runtime.server import bind, listen_config
-from gatepost.runtime.services import Services, opened
+from gatepost.runtime.services import Services
+from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditRow
 from gatepost.storage.errors import StoreUnavailable

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.relay import MemoryRelay, Relay
-from gatepost.storage.valkey.relay import ValkeyRelay
+from gatepost.storage.shared_store import MemorySharedStore, SharedStore
+from gatepost.storage.valkey.shared_store import ValkeySharedStore
 from gatepost.tools.api import Offer, Tool
 from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Definition
@@ -27,7 +27,7 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.server import UpstreamServer
-from tests.support.asking_tools import questions
+from tests.support.client_requests import input_requests_of
 from tests.support.endpoint import EndpointClient, Response
 
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
@@ -190,29 +190,34 @@ class Gate:
         upstream: ScriptedUpstream,
         *,
         server: UpstreamServer = CRM,
-        relay: Relay | None = None,
+        shared_store: SharedStore | None = None,
         keyring: KeyRing | None = None,
         records: Any = None,
         made: Definition | None = None,
         offers: Callable[[UpstreamCalls], Sequence[Offer]] | None = None,
         **more: Any,
     ) -> None:
-        self.relay, self.keyring = relay or MemoryRelay(), keyring or KeyRing.ephemeral()
-        self.calls = UpstreamCalls(upstream, self.relay, self.keyring, **more)
+        self.shared_store, self.keyring = (
+            shared_store or MemorySharedStore(),
+            keyring or KeyRing.ephemeral(),
+        )
+        self.calls = UpstreamCalls(upstream, self.shared_store, self.keyring, **more)
         tools = offers(self.calls) if offers else [offered(self.calls, server, made)]
-        self.client = EndpointClient(tools, relay=self.relay, keyring=self.keyring, records=records)
+        self.client = EndpointClient(
+            tools, shared_store=self.shared_store, keyring=self.keyring, records=records
+        )
 
 
 def key_of(response: Response) -> str:
-    (key,) = questions(response)
+    (key,) = input_requests_of(response)
     return key
 
 
 @pytest.fixture(params=["memory", "valkey"])
-async def relay(request: pytest.FixtureRequest) -> AsyncIterator[Relay]:
+async def shared_store(request: pytest.FixtureRequest) -> AsyncIterator[SharedStore]:
     if request.param == "memory":
-        yield MemoryRelay()
+        yield MemorySharedStore()
         return
-    opened = ValkeyRelay(request.getfixturevalue("valkey"))
+    opened = ValkeySharedStore(request.getfixturevalue("valkey"))
     yield opened
     await opened.aclose()

@@ -26,7 +26,7 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.server import Allowed
 from gatepost.workspace import TenantWorkspace
-from tests.support.asking_tools import ask_again, said
+from tests.support.client_requests import ask_again, said
 from tests.support.endpoint import a_caller
 from tests.upstreams.calls.conftest import (
     CRM,
@@ -296,7 +296,7 @@ async def test_an_outage_of_our_store_during_a_call_does_not_invite_another_one(
 
     class CutOff(SilentClient):
         async def progress(self, *_: object) -> None:
-            raise StoreUnavailable("the relay")
+            raise StoreUnavailable("the shared store")
 
     ctx = CallContext(
         caller=a_caller(), request_id="r", workspace=TenantWorkspace(-1, "acme"), client=CutOff()

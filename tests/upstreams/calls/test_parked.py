@@ -9,11 +9,18 @@ from pathlib import Path
 import msgspec
 
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost.storage.relay import Relay
-from gatepost.storage.valkey.relay import ValkeyRelay
+from gatepost.storage.shared_store import SharedStore
+from gatepost.storage.valkey.shared_store import ValkeySharedStore
 from gatepost.upstreams.calls.parked import ParkingLimits
 from gatepost.upstreams.connection import UpstreamResult
-from tests.support.asking_tools import EVERYTHING, accept, ask_again, go_on, questions, said
+from tests.support.client_requests import (
+    EVERYTHING,
+    accept,
+    ask_again,
+    go_on,
+    input_requests_of,
+    said,
+)
 from tests.support.endpoint import META, Response, a_caller
 from tests.support.processes import python_environment
 from tests.upstreams.calls.conftest import (
@@ -37,9 +44,9 @@ async def keyed(gate: Gate, key: str) -> Response:
     return await ask_again(gate.client, TOOL, meta={"io.gatepost/idempotency-key": key})
 
 
-async def test_any_replica_reaches_the_one_that_holds_a_call(relay: Relay) -> None:
+async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: SharedStore) -> None:
     upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
-    here, there = (Gate(upstream, relay=relay, keyring=keyring) for _ in range(2))
+    here, there = (Gate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2))
 
     first = await ask_again(here.client, TOOL)
     rounds = [
@@ -54,31 +61,37 @@ async def test_any_replica_reaches_the_one_that_holds_a_call(relay: Relay) -> No
         await gate.calls.aclose()
 
 
-async def test_a_second_question_and_a_large_result_come_from_afar(relay: Relay) -> None:
+async def test_a_second_question_and_a_large_result_come_from_afar(
+    shared_store: SharedStore,
+) -> None:
     async def asks_twice(exchange: Exchanged) -> UpstreamResult:
         await exchange.ask("elicitation/create", form("First?"))
         await exchange.ask("elicitation/create", form("Second?"))
         return text_result("x" * 500_000)
 
     upstream, keyring = ScriptedUpstream(asks_twice, era="session"), KeyRing.ephemeral()
-    here, there = (Gate(upstream, relay=relay, keyring=keyring) for _ in range(2))
+    here, there = (Gate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2))
 
     first = await ask_again(here.client, TOOL)
     second = await go_on(there.client, TOOL, first, {key_of(first): accept(ok=True)})
     third = await go_on(there.client, TOOL, second, {key_of(second): accept(ok=True)})
     again = await go_on(here.client, TOOL, first, {key_of(first): accept(ok=True)})
 
-    assert questions(second)[key_of(second)]["params"]["message"] == "crm: Second?"
+    assert input_requests_of(second)[key_of(second)]["params"]["message"] == "crm: Second?"
     assert said(third) == "x" * 500_000
-    assert questions(again).keys() == questions(second).keys()
+    assert input_requests_of(again).keys() == input_requests_of(second).keys()
     assert upstream.ran() == 1
     for gate in (here, there):
         await gate.calls.aclose()
 
 
-async def test_a_call_of_a_replica_that_is_gone_is_never_sent_again(relay: Relay) -> None:
+async def test_a_call_of_a_replica_that_is_gone_is_never_sent_again(
+    shared_store: SharedStore,
+) -> None:
     upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
-    here, there = (Gate(upstream, relay=relay, keyring=keyring, parking=QUICK) for _ in range(2))
+    here, there = (
+        Gate(upstream, shared_store=shared_store, keyring=keyring, parking=QUICK) for _ in range(2)
+    )
     first = await ask_again(here.client, TOOL)
     await here.calls.aclose()
 
@@ -95,8 +108,8 @@ CHILD = """
 import asyncio, json, sys
 from pathlib import Path
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.valkey.relay import ValkeyRelay
-from tests.support.asking_tools import ask_again
+from gatepost.storage.valkey.shared_store import ValkeySharedStore
+from tests.support.client_requests import ask_again
 from tests.upstreams.calls.conftest import Gate, ScriptedUpstream, asks_once
 
 async def main(url, ring, marks):
@@ -106,7 +119,7 @@ async def main(url, ring, marks):
         return await asks_once(exchange)
 
     upstream = ScriptedUpstream(counted, era="session")
-    gate = Gate(upstream, relay=ValkeyRelay(url), keyring=KeyRing.load("file:" + ring))
+    gate = Gate(upstream, shared_store=ValkeySharedStore(url), keyring=KeyRing.load("file:" + ring))
     first = await ask_again(gate.client, "mcp_crm__act")
     print(json.dumps(first.json["result"]), flush=True)
     await asyncio.Event().wait()
@@ -136,9 +149,11 @@ async def test_a_replica_that_is_killed_while_its_upstream_asks(
     child.send_signal(signal.SIGKILL)
     await child.wait()
 
-    relay = ValkeyRelay(valkey)
+    shared_store = ValkeySharedStore(valkey)
     never = ScriptedUpstream(asks_once, era="session")
-    gate = Gate(never, relay=relay, keyring=KeyRing.load(f"file:{ring}"), parking=QUICK)
+    gate = Gate(
+        never, shared_store=shared_store, keyring=KeyRing.load(f"file:{ring}"), parking=QUICK
+    )
     (key,) = result["inputRequests"]
     state = result["requestState"]
     second = await ask_again(
@@ -148,7 +163,7 @@ async def test_a_replica_that_is_killed_while_its_upstream_asks(
     assert said(second).startswith(UNKNOWN)
     assert never.ran() == 0
     assert marks.read_text() == "ran\n"
-    await relay.aclose()
+    await shared_store.aclose()
 
 
 async def test_a_state_is_no_one_elses() -> None:
@@ -183,13 +198,15 @@ async def test_another_upstream_under_the_same_name_gets_no_answer() -> None:
     await before.calls.aclose()
 
 
-async def test_a_repeated_first_round_with_a_key_meets_the_parked_call(relay: Relay) -> None:
+async def test_a_repeated_first_round_with_a_key_meets_the_parked_call(
+    shared_store: SharedStore,
+) -> None:
     upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
-    here = Gate(upstream, relay=relay, keyring=keyring)
-    there = Gate(upstream, relay=relay, keyring=keyring, records=here.client.records)
+    here = Gate(upstream, shared_store=shared_store, keyring=keyring)
+    there = Gate(upstream, shared_store=shared_store, keyring=keyring, records=here.client.records)
 
     first, again = await keyed(here, "k-1"), await keyed(there, "k-1")
-    assert questions(first) == questions(again)
+    assert input_requests_of(first) == input_requests_of(again)
     assert upstream.ran() == 1
 
     second = await go_on(there.client, TOOL, again, {key_of(again): accept(ok=True)})
@@ -217,7 +234,7 @@ async def test_a_caller_parks_no_more_than_its_share() -> None:
     gate.client.caller = a_caller(subject="bob")
     other = await ask_again(gate.client, TOOL)
 
-    assert all(questions(one) for one in (*parked, other))
+    assert all(input_requests_of(one) for one in (*parked, other))
     assert said(refused) == "The client cannot be asked now."
     assert len(gate.calls.parked) == 3
     await gate.calls.aclose()

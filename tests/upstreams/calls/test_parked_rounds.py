@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.upstreams.connection import UpstreamResult
-from tests.support.asking_tools import EVERYTHING, accept, ask_again, go_on, said
+from tests.support.client_requests import EVERYTHING, accept, ask_again, go_on, said
 from tests.support.endpoint import META, Response
 from tests.upstreams.calls.conftest import (
     Exchanged,
@@ -27,7 +27,9 @@ TOOL = "mcp_crm__act"
 CHECK = "check before you call again"
 
 
-async def test_progress_comes_from_the_replica_that_holds_the_call(relay: Relay) -> None:
+async def test_progress_comes_from_the_replica_that_holds_the_call(
+    shared_store: SharedStore,
+) -> None:
     async def works(exchange: Exchanged) -> UpstreamResult:
         await exchange.ask("elicitation/create", form())
         for progress in (1, 2):
@@ -35,7 +37,7 @@ async def test_progress_comes_from_the_replica_that_holds_the_call(relay: Relay)
         return text_result("done")
 
     upstream, keyring = ScriptedUpstream(works, era="session"), KeyRing.ephemeral()
-    here, there = (Gate(upstream, relay=relay, keyring=keyring) for _ in range(2))
+    here, there = (Gate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2))
     first = await ask_again(here.client, TOOL)
     second = await ask_again(
         there.client,
@@ -98,10 +100,12 @@ HEADERS = [
 
 
 @pytest.mark.parametrize("at", [0, 1])
-async def test_a_round_that_is_given_up_cancels_the_call(relay: Relay, at: int) -> None:
+async def test_a_round_that_is_given_up_cancels_the_call(
+    shared_store: SharedStore, at: int
+) -> None:
     """At the replica that holds it, and from afar."""
     upstream, keyring = ScriptedUpstream(asks_and_hangs, era="session"), KeyRing.ephemeral()
-    gates = [Gate(upstream, relay=relay, keyring=keyring) for _ in range(2)]
+    gates = [Gate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)]
     first = await ask_again(gates[0].client, TOOL)
 
     leaves, hears = asyncio.Event(), asyncio.Event()

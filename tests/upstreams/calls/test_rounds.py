@@ -5,7 +5,7 @@ import pytest
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.upstreams.connection import UpstreamResult
-from tests.support.asking_tools import accept, ask_again, go_on, questions, said
+from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import a_caller
 from tests.upstreams.calls.conftest import (
     CRM,
@@ -26,7 +26,7 @@ async def test_modern_caller_and_modern_upstream() -> None:
     gate = Gate(upstream)
 
     first = await ask_again(gate.client, TOOL)
-    (key, asked), *_ = questions(first).items()
+    (key, asked), *_ = input_requests_of(first).items()
     second = await go_on(gate.client, TOOL, first, {key: accept(ok=True)})
 
     assert asked["params"]["message"] == "crm: Sure?"
@@ -40,7 +40,7 @@ async def test_the_rounds_of_a_modern_upstream_need_no_replica_of_their_own() ->
     here, there = (Gate(upstream, keyring=keyring) for _ in range(2))
 
     first = await ask_again(here.client, TOOL)
-    second = await go_on(there.client, TOOL, first, dict.fromkeys(questions(first), YES))
+    second = await go_on(there.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
 
     assert said(second) == "{'ok': True}"
 
@@ -51,10 +51,12 @@ async def test_an_answer_that_fits_no_form_is_asked_for_again() -> None:
     gate = Gate(upstream)
     first = await ask_again(gate.client, TOOL)
 
-    again = await go_on(gate.client, TOOL, first, dict.fromkeys(questions(first), accept(ok="?")))
-    last = await go_on(gate.client, TOOL, again, dict.fromkeys(questions(first), YES))
+    again = await go_on(
+        gate.client, TOOL, first, dict.fromkeys(input_requests_of(first), accept(ok="?"))
+    )
+    last = await go_on(gate.client, TOOL, again, dict.fromkeys(input_requests_of(first), YES))
 
-    assert questions(again) == questions(first)
+    assert input_requests_of(again) == input_requests_of(first)
     assert said(last) == "{'ok': True}"
     assert upstream.ran() == 2
 
@@ -66,7 +68,7 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
         offers=lambda calls: [offered(calls), offered(calls, CRM, definition("delete"))],
     )
     first = await ask_again(gate.client, TOOL)
-    answers = dict.fromkeys(questions(first), YES)
+    answers = dict.fromkeys(input_requests_of(first), YES)
 
     refused = [
         await go_on(gate.client, "mcp_crm__delete", first, answers),
@@ -93,7 +95,7 @@ async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> No
     after = Gate(upstream, keyring=keyring, server=server, made=made)
     first = await ask_again(before.client, TOOL)
 
-    second = await go_on(after.client, TOOL, first, dict.fromkeys(questions(first), YES))
+    second = await go_on(after.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
 
     assert second.json["result"]["isError"]
     assert "Call again" in said(second)
@@ -125,7 +127,7 @@ async def test_a_page_is_https_and_marked_as_foreign() -> None:
 
     gate = Gate(ScriptedUpstream(sends_to))
     good = await ask_again(gate.client, TOOL, {"url": "https://crm.example.com/a"})
-    (asked,) = questions(good).values()
+    (asked,) = input_requests_of(good).values()
 
     assert asked["params"]["message"].startswith("crm: Sign in (The page is at crm.example.com")
     for bad in ("http://127.0.0.1/", "javascript:alert(1)", "https://a:b@crm.example.com/"):

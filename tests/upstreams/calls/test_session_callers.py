@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gatepost.upstreams.connection import UpstreamResult
-from tests.support.asking_tools import SESSION_CAPABILITIES, question, said_in_session
+from tests.support.client_requests import SESSION_CAPABILITIES, next_request, said_in_session
 from tests.support.endpoint_streams import EndpointPair, OpenExchange
 from tests.upstreams.calls.conftest import (
     Exchanged,
@@ -43,7 +43,7 @@ async def test_a_session_caller_is_asked_on_its_stream(version: str, era: str) -
     pair = await opened(upstream, version)
     live = pair.call(pair.one, TOOL)
 
-    asked = await question(live)
+    asked = await next_request(live)
     assert asked["params"]["message"] == "crm: Sure?"
     assert await pair.answer(pair.two, asked["id"], result=YES) == 202
 
@@ -89,7 +89,7 @@ async def test_two_questions_in_a_row() -> None:
     pair = await opened(upstream)
     live = pair.call(pair.one, TOOL)
     for message in ("crm: First?", "crm: Second?"):
-        asked = await question(live)
+        asked = await next_request(live)
         assert asked["params"]["message"] == message
         await pair.answer(pair.one, asked["id"], result=YES)
 
@@ -104,7 +104,7 @@ async def test_a_client_that_fails_is_an_error_for_the_upstream() -> None:
 
     pair = await opened(ScriptedUpstream(asks, era="session"))
     live = pair.call(pair.one, TOOL)
-    asked = await question(live)
+    asked = await next_request(live)
     await pair.answer(pair.one, asked["id"], error={"code": -1, "message": "no"})
 
     assert await said_in_session(live) == (False, "-1")

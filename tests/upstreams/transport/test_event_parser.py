@@ -22,7 +22,7 @@ def events_of(data: bytes, cuts: Sequence[int] = ()) -> list[ReceivedEvent]:
     parser = EventParser(1_000_000)
     places = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
     pieces = [data[start:end] for start, end in pairwise(places)]
-    return [event for piece in pieces for event in parser.feed(piece)]
+    return [event for piece in pieces for event in parser.receive(piece)]
 
 
 @given(EVENTS, ENDS, st.lists(st.integers(0, 10_000)))
@@ -53,7 +53,7 @@ def test_lines_of_data_are_joined_and_an_unfinished_event_is_none() -> None:
     )
     parser = EventParser(1_000)
 
-    assert parser.feed(data) == [ReceivedEvent("x", b"a\nb\n", "")]
+    assert parser.receive(data) == [ReceivedEvent("x", b"a\nb\n", "")]
     assert (parser.last_id, parser.retry_ms) == ("7", 250)
 
 
@@ -63,7 +63,7 @@ def test_a_large_event_is_refused_while_it_arrives(piece: bytes) -> None:
     parser = EventParser(1_000)
 
     with pytest.raises(StreamTooLarge, match="larger"):
-        [parser.feed(piece) for _ in range(200)]
+        [parser.receive(piece) for _ in range(200)]
 
 
 def test_lines_without_an_event_are_bounded() -> None:
@@ -71,11 +71,11 @@ def test_lines_without_an_event_are_bounded() -> None:
     parser = EventParser(1_000, most_lines=100)
 
     with pytest.raises(StreamTooLarge, match="lines"):
-        parser.feed(b":\n" * 101)
+        parser.receive(b":\n" * 101)
 
 
 def test_events_do_not_add_up() -> None:
     """The limits are those of one event."""
     parser = EventParser(100, most_lines=10)
 
-    assert len(parser.feed(b": ping\ndata: 12345\n\n" * 1_000)) == 1_000
+    assert len(parser.receive(b": ping\ndata: 12345\n\n" * 1_000)) == 1_000

@@ -293,8 +293,8 @@ async def test_a_question_on_the_stream_of_the_session_reaches_the_only_request(
     options = RequestOptions(capabilities={"elicitation": {}})
     async with connection.exchange("tools/call", {"name": "act"}, options) as exchange:
         messages = exchange.messages()
-        question = await anext(messages)
-        assert question == UpstreamRequest(1, "elicitation/create", {})
+        input_request = await anext(messages)
+        assert input_request == UpstreamRequest(1, "elicitation/create", {})
         other = asyncio.create_task(result_of(connection, capabilities={"elicitation": {}}))
         await until(lambda: len(app.of("tools/call")) == 2)
         await exchange.respond(1, {"result": {"action": "accept"}})

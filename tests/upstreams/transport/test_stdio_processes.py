@@ -209,9 +209,9 @@ async def test_a_question_belongs_to_the_only_request_or_to_none(
     call = {"name": "ask", "arguments": {}}
     async with connection.exchange("tools/call", call, RequestOptions()) as exchange:
         messages = exchange.messages()
-        question = await anext(messages)
-        assert isinstance(question, UpstreamRequest)
-        await exchange.respond(question.id, {"result": {"action": "accept"}})
+        input_request = await anext(messages)
+        assert isinstance(input_request, UpstreamRequest)
+        await exchange.respond(input_request.id, {"result": {"action": "accept"}})
         last = await anext(messages)
     assert isinstance(last, UpstreamResult)
     assert "accept" in str(last.value)

@@ -12,31 +12,31 @@ class ApprovalUrl:
     """
     A `Waiting` that also ends when the user of the client declines the page.
 
-    *asking* shows the page and returns the client's answer, which is never a decision. If the
+    *shown* shows the page and returns the client's answer, which is never a decision. If the
     client fails to show the page, it waits like a client that was not asked.
     """
 
     def __init__(
-        self, waiting: Waiting, page: InputRequest, asking: Awaitable[Mapping[str, Any]]
+        self, waiting: Waiting, page: InputRequest, may_ask: Awaitable[Mapping[str, Any]]
     ) -> None:
         self.message, self.url = waiting.message, waiting.url
         self.told, self.retry_after_s = waiting.told, waiting.retry_after_s
         self._waiting, self._page = waiting, page
-        self._asking = asyncio.ensure_future(asking)
+        self._may_ask = asyncio.ensure_future(may_ask)
 
     @property
     def is_open(self) -> bool:
         """Whether the client still shows the page."""
-        return not self._asking.done()
+        return not self._may_ask.done()
 
     @property
     def declined(self) -> bool:
         """Whether the user of the client declined the page."""
-        asking = self._asking
-        if not asking.done() or asking.cancelled() or asking.exception() is not None:
+        may_ask = self._may_ask
+        if not may_ask.done() or may_ask.cancelled() or may_ask.exception() is not None:
             return False
         try:
-            return bool(check_answer(self._page, asking.result())["action"] != "accept")
+            return bool(check_answer(self._page, may_ask.result())["action"] != "accept")
         except Misanswered:
             return False
 
@@ -45,7 +45,7 @@ class ApprovalUrl:
         over = asyncio.ensure_future(self._waiting.over())
         try:
             while not over.done() and not self.declined:
-                both = {over, self._asking} if self.is_open else {over}
+                both = {over, self._may_ask} if self.is_open else {over}
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if over.done():
                 over.result()
@@ -54,7 +54,7 @@ class ApprovalUrl:
 
     async def close(self) -> None:
         """Stop showing the page."""
-        self._asking.cancel()
-        await asyncio.wait({self._asking})
-        if not self._asking.cancelled():
-            self._asking.exception()
+        self._may_ask.cancel()
+        await asyncio.wait({self._may_ask})
+        if not self._may_ask.cancelled():
+            self._may_ask.exception()

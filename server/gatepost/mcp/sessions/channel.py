@@ -14,8 +14,8 @@ from gatepost.mcp.jsonrpc import RATE_LIMITED, JsonRpcError
 from gatepost.mcp.sessions.session import LIFETIME_S, McpSession
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay, Subscription, TenantRelay
 from gatepost.storage.sessions import SessionRecord, SessionStore
+from gatepost.storage.shared_store import SharedStore, Subscription, TenantSharedStore
 
 Kind = Literal["cancel", "end", "listen", "watch", "asked", "answer", "event", "resume"]
 
@@ -69,11 +69,11 @@ class MessageChannel:
     """
     One session as a request sees it: its record, and its messages to other processes.
 
-    All its names at the relay begin with the session's key, which no client can choose. Ids that
-    a client sends are looked up below that key, so they cannot reach another session.
+    All its names at the shared store begin with the session's key, which no client can choose. Ids
+    that a client sends are looked up below that key, so they cannot reach another session.
     """
 
-    __slots__ = ("_relay", "_sessions", "_topic", "record", "session")
+    __slots__ = ("_sessions", "_shared_store", "_topic", "record", "session")
 
     def __init__(
         self,
@@ -81,17 +81,17 @@ class MessageChannel:
         record: SessionRecord,
         *,
         sessions: SessionStore,
-        relay: TenantRelay,
+        shared_store: TenantSharedStore,
     ) -> None:
         self.session = session
         self.record = record
         self._sessions = sessions
-        self._relay = relay
+        self._shared_store = shared_store
         self._topic = f"session/{session.key.hex()}"
 
     async def revise(self, change: Edit) -> SessionRecord:
         """Change the session's record durably; raises JsonRpcError above the rate limit."""
-        self.record = await revise(self._sessions, self._relay, self.session, change)
+        self.record = await revise(self._sessions, self._shared_store, self.session, change)
         return self.record
 
     async def look(self) -> SessionRecord:
@@ -101,7 +101,7 @@ class MessageChannel:
 
     async def tell(self, kind: Kind, about: str = "", by: str = "") -> None:
         """Send a message to all parts of the session, in any process."""
-        await self._relay.publish(self._topic, _encode(Signal(kind, about, by)))
+        await self._shared_store.publish(self._topic, _encode(Signal(kind, about, by)))
 
     async def follow(self, hear: Hear) -> Subscription:
         """Subscribe to the session's messages from now on."""
@@ -113,31 +113,31 @@ class MessageChannel:
                 return  # sent by a replica of a newer release, with a kind unknown here
             hear(signal)
 
-        return await self._relay.follow(self._topic, deliver)
+        return await self._shared_store.follow(self._topic, deliver)
 
     async def leave(self, kind: Kind, about: str, value: bytes, *, ttl_s: float) -> None:
         """Store a value for another process to collect."""
-        await self._relay.put(f"{self._topic}/{kind}/{about}", value, ttl_s=ttl_s)
+        await self._shared_store.put(f"{self._topic}/{kind}/{about}", value, ttl_s=ttl_s)
 
     async def collect(self, kind: Kind, about: str) -> bytes | None:
         """Remove and return a stored value."""
-        return await self._relay.take(f"{self._topic}/{kind}/{about}")
+        return await self._shared_store.take(f"{self._topic}/{kind}/{about}")
 
     def stored_events(self, stream: str) -> "StreamEvents":
         """Return the place where the events of one stream are kept."""
-        return StreamEvents(self._relay, f"{self._topic}/stream/{stream}")
+        return StreamEvents(self._shared_store, f"{self._topic}/stream/{stream}")
 
 
 class StreamEvents(msgspec.Struct, frozen=True):
-    """The relay and the name under which the events of one stream are kept."""
+    """The shared store and the name under which the events of one stream are kept."""
 
-    relay: TenantRelay
+    shared_store: TenantSharedStore
     name: str
 
 
 async def revise(
     sessions: SessionStore,
-    relay: TenantRelay,
+    shared_store: TenantSharedStore,
     session: McpSession,
     change: Edit,
 ) -> SessionRecord:
@@ -153,19 +153,25 @@ async def revise(
         after = change(before)
         if after == before or before.ended:
             return before
-        await _spend(relay, session, is_new=not before.revision)
+        await _spend(shared_store, session, is_new=not before.revision)
         if await sessions.replace(session.key, after, expires_at=expires_at):
             return after
     raise StoreUnavailable("a session changes faster than it can be written")
 
 
-async def _spend(relay: TenantRelay, session: McpSession, *, is_new: bool) -> None:
+async def _spend(shared_store: TenantSharedStore, session: McpSession, *, is_new: bool) -> None:
     owner = session.owner.hex()
-    # Without the relay nothing is counted, so no session is refused for that reason.
+    # Without the shared store nothing is counted, so no session is refused for that reason.
     with contextlib.suppress(StoreUnavailable):
-        if await relay.spend(f"changes/{owner}", rate=CHANGES_PER_S, burst=CHANGES_IN_A_ROW) > 0:
+        if (
+            await shared_store.spend(f"changes/{owner}", rate=CHANGES_PER_S, burst=CHANGES_IN_A_ROW)
+            > 0
+        ):
             raise HASTY
-        if is_new and await relay.spend(f"new/{owner}", rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0:
+        if (
+            is_new
+            and await shared_store.spend(f"new/{owner}", rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0
+        ):
             raise TOO_MANY_SESSIONS
 
 
@@ -204,10 +210,14 @@ class SessionRegistry:
     """
 
     def __init__(
-        self, records: Records, relay: Relay, *, clock: Callable[[], float] = time.monotonic
+        self,
+        records: Records,
+        shared_store: SharedStore,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._records = records
-        self._relay = relay
+        self._shared_store = shared_store
         self._clock = clock
         self._entries: OrderedDict[Place, RegisteredSession] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
@@ -246,7 +256,7 @@ class SessionRegistry:
             await channel.tell("watch")
 
     def changed(self, tenant: str, session: McpSession) -> None:
-        """Mark the record as changed; the relay tells the other processes."""
+        """Mark the record as changed; the shared store tells the other processes."""
         entry = self._entries.get((tenant, session.key))
         if entry is not None:
             entry.stale = True
@@ -263,9 +273,9 @@ class SessionRegistry:
 
     async def _enter(self, place: Place, session: McpSession) -> RegisteredSession:
         tenant, _ = place
-        sessions, relay = self._records.of(tenant).sessions, self._relay.of(tenant)
+        sessions, shared_store = self._records.of(tenant).sessions, self._shared_store.of(tenant)
         entry = RegisteredSession(
-            MessageChannel(session, SessionRecord(), sessions=sessions, relay=relay)
+            MessageChannel(session, SessionRecord(), sessions=sessions, shared_store=shared_store)
         )
         entry.used = self._clock()
         try:

@@ -41,7 +41,7 @@ from gatepost.tools.json_shape import decoder_of
 from gatepost.tools.redacted_call import held
 from gatepost_authz.caller import TenantContext
 
-PURPOSE = "question"
+PURPOSE = "client-request"
 # A message announces an answer. It may be lost, so answers are also polled for.
 LOOK_EVERY_S = 2.0
 ANSWER_KEPT_S = 30.0
@@ -105,8 +105,9 @@ class PendingClientRequests:
         """
         Pass a client's response to the process that waits for it; ignore anything else.
 
-        Only one response to an open request is accepted. An id stays valid as long as its key and
-        a response may have megabytes, so a client that collects ids could otherwise fill the relay.
+        Only one response to an open request is accepted. An id stays valid as long as its key and a
+        response may have megabytes, so a client that collects ids could otherwise fill the shared
+        store.
         """
         payload = self._keyring.verify(PURPOSE, identity)
         if payload is None or payload[9:] != channel.session.key:
@@ -121,17 +122,17 @@ class PendingClientRequests:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def open(self, caller: TenantContext, questions: int) -> None:
+    def open(self, caller: TenantContext, requests: int) -> None:
         """Count a caller's open requests; raises ToolFailure if there are too many."""
-        if self._open[caller.principal_key] + questions > self._most:
+        if self._open[caller.principal_key] + requests > self._most:
             raise ToolFailure(
-                "rate_limit", "Too many questions already wait for your answer.", retry_after=10
+                "rate_limit", "Too many requests already wait for your answer.", retry_after=10
             )
-        self._open[caller.principal_key] += questions
+        self._open[caller.principal_key] += requests
 
-    def close(self, caller: TenantContext, questions: int) -> None:
+    def close(self, caller: TenantContext, requests: int) -> None:
         """Count these requests as closed."""
-        self._open[caller.principal_key] -= questions
+        self._open[caller.principal_key] -= requests
         if not self._open[caller.principal_key]:
             del self._open[caller.principal_key]
 
@@ -213,7 +214,7 @@ class SessionClient(StreamClient):
         self._client_requests.open(self._caller, len(out))
         try:
             with held(self._clock):
-                return await self._converse(stream, out, shown)
+                return await self._exchange(stream, out, shown)
         finally:
             self._client_requests.close(self._caller, len(out))
 
@@ -227,32 +228,32 @@ class SessionClient(StreamClient):
             return
         page = UrlElicitation(waiting.message, waiting.url).request
         shown = projected(page, WITH_URLS, elicitation_id=secrets.token_urlsafe(12))
-        question = PendingClientRequest(
+        client_request = PendingClientRequest(
             "page", self._client_requests.name(self._request_messages.channel), page.method
         )
-        visit = ApprovalUrl(waiting, page, self._show(stream, question, shown))
+        approval_url = ApprovalUrl(waiting, page, self._show(stream, client_request, shown))
         is_over = was_open = False
         try:
-            is_over = await self.hold(visit, allowed_s, self._client_requests.stopping)
+            is_over = await self.hold(approval_url, allowed_s, self._client_requests.stopping)
         finally:
-            was_open = visit.is_open
-            await visit.close()
+            was_open = approval_url.is_open
+            await approval_url.close()
         if was_open:
-            await self._take_back(stream, [question.identity])
-        if visit.declined or not is_over:
+            await self._take_back(stream, [client_request.identity])
+        if approval_url.declined or not is_over:
             raise pending(waiting)
         told = {"elicitationId": shown["elicitationId"]}
         await stream.notify(notification("notifications/elicitation/complete", told))
 
     async def _show(
-        self, stream: Resumable, question: PendingClientRequest, shown: Mapping[str, Any]
+        self, stream: Resumable, client_request: PendingClientRequest, shown: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         self._client_requests.open(self._caller, 1)
         try:
-            answers = await self._converse(stream, [question], {question.key: shown})
+            answers = await self._exchange(stream, [client_request], {client_request.key: shown})
         finally:
             self._client_requests.close(self._caller, 1)
-        return answers[question.key]
+        return answers[client_request.key]
 
     async def answered(self, work: Awaitable[MethodResult]) -> MethodResult:
         """Await *work*; pages to visit are put into an error, which can carry them (E-15)."""
@@ -264,7 +265,7 @@ class SessionClient(StreamClient):
                 URL_ELICITATION, "The user must visit a page first", data=data
             ) from None
 
-    async def _converse(
+    async def _exchange(
         self,
         stream: Resumable,
         out: list[PendingClientRequest],

@@ -14,8 +14,8 @@ from gatepost.mcp.server import McpServer
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
 from gatepost.mcp.sessions.open_streams import OpenSessionStream
 from gatepost.mcp.sessions.resumable import ENDS, EVENT_ID, MARK, SILENT_END
-from gatepost.storage.relay import LogEvent
 from gatepost.storage.sessions import SessionRecord
+from gatepost.storage.shared_store import LogEvent
 from gatepost_authz.caller import TenantContext
 
 
@@ -27,7 +27,7 @@ async def open_listener(
     with ExitStack() as undo:
         undo.callback(listener.leave)
         await listener.enter()
-        listener.interest = await server.feed.follow(caller.tenant_id, listener.changed)
+        listener.interest = await server.pubsub.follow(caller.tenant_id, listener.changed)
         if (await channel.revise(listener.in_force)).ended:
             listener.end()
         await channel.tell("listen", listener.name)
@@ -236,7 +236,7 @@ class Replay(OpenSessionStream):
             self.end()
 
     async def _read(self, after: int) -> list[LogEvent] | None:
-        return await self._stored.relay.read(self._stored.name, after)
+        return await self._stored.shared_store.read(self._stored.name, after)
 
 
 def _ends_before(event: LogEvent, after: int) -> bool:

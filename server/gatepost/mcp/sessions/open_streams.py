@@ -8,7 +8,7 @@ from gatepost.mcp.event_stream import SIGN_OF_LIFE, EventStream
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, RATE_LIMITED, JsonRpcError
 from gatepost.mcp.sessions.channel import MessageChannel, Signal
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Subscription
+from gatepost.storage.shared_store import Subscription
 from gatepost_authz.caller import TenantContext
 
 LOOK_EVERY = 15
@@ -123,7 +123,7 @@ class OpenSessionStream(EventStream):
     def release(self) -> None:
         """End the subscription to the session's messages."""
         if self._following is not None:
-            # A client that hangs up must not wait until the relay has unsubscribed.
+            # A client that hangs up must not wait until the shared store has unsubscribed.
             task = asyncio.get_running_loop().create_task(self._following.aclose())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gatepost.http.body import WATCH_AFTER_S, EndableRequest, RunningRequests
 from gatepost.mcp.sessions.channel import Hear, MessageChannel, Signal
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Subscription
+from gatepost.storage.shared_store import Subscription
 from gatepost.tools.interruption import Stop, timer
 from gatepost_authz.caller import TenantContext
 
@@ -18,7 +18,7 @@ class RequestMessages:
     """
     A request's subscription to the messages of its session, opened only when needed.
 
-    If the relay is unavailable, the request goes on without messages.
+    If the shared store is unavailable, the request goes on without messages.
     """
 
     # Most requests are over before they need a subscription.
@@ -33,11 +33,11 @@ class RequestMessages:
         """The request's id, as JSON."""
 
     @cached_property
-    def _ears(self) -> list[Hear]:
+    def _listeners(self) -> list[Hear]:
         return []
 
     @cached_property
-    def _turn(self) -> asyncio.Lock:
+    def _lock(self) -> asyncio.Lock:
         return asyncio.Lock()
 
     @cached_property
@@ -46,31 +46,32 @@ class RequestMessages:
 
     async def open(self, hear: Hear) -> None:
         """Deliver messages to *hear* from now on."""
-        self._ears.append(hear)
+        self._listeners.append(hear)
         await self._open()
 
     def mute(self, hear: Hear) -> None:
         """Stop delivering messages to *hear*."""
         with contextlib.suppress(ValueError):  # after `close`
-            self._ears.remove(hear)
+            self._listeners.remove(hear)
 
-    def attend(self, stop: Stop) -> None:
+    def interrupt_with(self, stop: Stop) -> None:
         """Pull *stop* if the request is cancelled or its session ends, or already was."""
         self._stop = stop
         self._soon(self._catch_up())
 
     def close(self) -> None:
-        """End the subscription, without waiting for the relay."""
+        """End the subscription, without waiting for the shared store."""
         self._closed = True
         self._stop = None
         if self._opened:
-            self._ears.clear()  # the callbacks refer to this object: a reference cycle otherwise
+            # The callbacks refer to this object: a reference cycle otherwise.
+            self._listeners.clear()
             self._soon(self._close())
 
     async def _open(self) -> None:
         self._opened = True
         with contextlib.suppress(StoreUnavailable):
-            async with self._turn:
+            async with self._lock:
                 if self._following is None and not self._closed:
                     self._following = await self.channel.follow(self._hear)
 
@@ -83,7 +84,7 @@ class RequestMessages:
                 self._pull()
 
     async def _close(self) -> None:
-        async with self._turn:
+        async with self._lock:
             following, self._following = self._following, None
         if following is not None:
             await following.aclose()
@@ -93,7 +94,7 @@ class RequestMessages:
             self._pull()
         elif signal.kind == "cancel" and signal.about == self.identity.decode():
             self._cancel()
-        for hear in tuple(self._ears):
+        for hear in tuple(self._listeners):
             hear(signal)
 
     def _cancel(self) -> None:
@@ -151,7 +152,7 @@ class UntilCancelled(EndableRequest[T]):
         super().begin(stop)
         self._running[self._key] = stop
         # Most calls are over before this subscribes to messages of other processes.
-        self._timer = timer(WATCH_AFTER_S, self._request_messages.attend, stop)
+        self._timer = timer(WATCH_AFTER_S, self._request_messages.interrupt_with, stop)
 
     def end(self) -> None:
         super().end()

@@ -26,7 +26,7 @@ MOST_BYTES = 1_000_000
 # Three times the interval of marks: the streams of a process that dies are gone in a minute.
 RUNNING_S = 60.0
 MARK_EVERY = 5
-"""Beats between two marks, each of which the relay stores and which count as events."""
+"""Beats between two marks, each of which the shared store stores and which count as events."""
 OVER_S = 120.0
 """How long after its end a stream can still be replayed."""
 
@@ -41,7 +41,7 @@ The kinds of log entries: a message, the last message, an end without message, a
 """
 ENDS = (LAST, SILENT_END)
 
-JOURNAL_BYTES, EVENT_BYTES = 2_000, 200
+EVENT_LOG_BYTES, EVENT_BYTES = 2_000, 200
 """The overhead of an event log and of an event, in addition to the content."""
 MOST_KEPT_BYTES = 16_000_000
 """
@@ -57,7 +57,7 @@ TOO_LARGE = JsonRpcError(INTERNAL_ERROR, "The answer was too large to keep for a
 
 class EventLog:
     """
-    The newest events of one stream, kept at the relay with bounded number, bytes and time.
+    The newest events of one stream, kept at the shared store with bounded number, bytes and time.
 
     An event that cannot be kept is sent without an id and cannot be replayed. If the owner's
     streams have no room left, only a mark is kept in place of the event.
@@ -84,12 +84,12 @@ class EventLog:
     @property
     def size(self) -> int:
         """The approximate size of the log in bytes."""
-        return self._total + JOURNAL_BYTES + EVENT_BYTES * len(self._sizes)
+        return self._total + EVENT_LOG_BYTES + EVENT_BYTES * len(self._sizes)
 
     async def forget(self) -> None:
-        """Remove the log from the relay."""
+        """Remove the log from the shared store."""
         with contextlib.suppress(StoreUnavailable):
-            await self._stored.relay.forget(self._stored.name)
+            await self._stored.shared_store.forget(self._stored.name)
 
     def end(self) -> None:
         """Stop counting the log against its owner; the stream is over, even during a write."""
@@ -110,7 +110,7 @@ class EventLog:
             self._event_logs.charge(self, self.size)
         ttl_s = OVER_S if kind in ENDS else RUNNING_S
         try:
-            number = await self._stored.relay.append(
+            number = await self._stored.shared_store.append(
                 self._stored.name, kind + data, ttl_s=ttl_s, most=len(self._sizes)
             )
         except StoreUnavailable:
@@ -123,7 +123,7 @@ class EventLogs:
     The event logs that this process writes: the size of running ones, and each caller's newest.
 
     Each log is kept for a while in case its client reconnects. Without these limits a fast
-    caller, or a tenant with many callers, could make the relay keep gigabytes.
+    caller, or a tenant with many callers, could make the shared store keep gigabytes.
     """
 
     def __init__(
@@ -143,36 +143,36 @@ class EventLogs:
         of_caller, of_tenant = self._running.of(owner)
         return of_caller + size <= self._most and of_tenant + size <= self._most_of_tenant
 
-    def charge(self, journal: EventLog, size: int) -> None:
+    def charge(self, event_log: EventLog, size: int) -> None:
         """Count *size* bytes of a running log against its owner; 0 if it no longer runs."""
-        self._running.add(journal.owner, size - journal.charged)
-        journal.charged = size
+        self._running.add(event_log.owner, size - event_log.charged)
+        event_log.charged = size
 
-    def add(self, journal: EventLog) -> list[EventLog]:
+    def add(self, event_log: EventLog) -> list[EventLog]:
         """Add a log that has ended; return the logs that must be removed for it."""
-        now, owner = self._clock(), journal.owner
-        self.charge(journal, 0)
-        self._kept.setdefault(owner, deque()).append((now + OVER_S, journal))
+        now, owner = self._clock(), event_log.owner
+        self.charge(event_log, 0)
+        self._kept.setdefault(owner, deque()).append((now + OVER_S, event_log))
         self._kept.move_to_end(owner)
-        self._ended.add(owner, journal.size)
+        self._ended.add(owner, event_log.size)
         self._drop_silent(now)
-        journals, gone = self._kept[owner], []
-        while self._is_too_much(owner, journals, now):
-            until, oldest = journals.popleft()
+        event_logs, gone = self._kept[owner], []
+        while self._is_too_much(owner, event_logs, now):
+            until, oldest = event_logs.popleft()
             self._ended.add(owner, -oldest.size)
             if until > now:
                 gone.append(oldest)
-        if not journals:
+        if not event_logs:
             del self._kept[owner]
         return gone
 
     def _is_too_much(
-        self, owner: Owner, journals: "deque[tuple[float, EventLog]]", now: float
+        self, owner: Owner, event_logs: "deque[tuple[float, EventLog]]", now: float
     ) -> bool:
         of_caller, of_tenant = self._ended.of(owner)
-        if len(journals) > 1 and (of_caller > self._most or journals[0][0] <= now):
+        if len(event_logs) > 1 and (of_caller > self._most or event_logs[0][0] <= now):
             return True
-        return bool(journals) and of_tenant > self._most_of_tenant
+        return bool(event_logs) and of_tenant > self._most_of_tenant
 
     def _drop_silent(self, now: float) -> None:
         """Forget the callers whose newest log has expired."""
@@ -212,7 +212,7 @@ class Resumable(SseResponse):
         self._event_logs = event_logs
 
     @cached_property
-    def _journal(self) -> EventLog:
+    def _event_log(self) -> EventLog:
         owner = self.caller.principal_key
         return EventLog(
             self._request_messages.channel, self._request_messages.identity, self._event_logs, owner
@@ -232,7 +232,7 @@ class Resumable(SseResponse):
 
     async def notify(self, message: bytes) -> None:
         """Send an encoded notification, unless that would exceed the limit of open streams."""
-        async with self._turn:
+        async with self._lock:
             if self._ended:
                 return
             try:
@@ -242,7 +242,7 @@ class Resumable(SseResponse):
 
     async def sign(self) -> None:
         """Send a comment as a sign of life, unless that would exceed the limit of open streams."""
-        async with self._turn:
+        async with self._lock:
             if self._ended:
                 return
             try:
@@ -253,27 +253,27 @@ class Resumable(SseResponse):
 
     async def ask(self, body: bytes) -> None:
         """Send a request to the client; raises TooMany or Closing."""
-        async with self._turn:
+        async with self._lock:
             if not self._ended:
                 await self._event(body, more=True)
 
     async def finish(self, body: bytes | None) -> None:
         """Send the response, if there is one, and end the stream."""
         self._ended = True
-        async with self._turn:
+        async with self._lock:
             try:
                 if body is not None:
                     await self._event(body, more=False)
                 elif self.started:
-                    await self._journal.write(SILENT_END)
+                    await self._event_log.write(SILENT_END)
                     await self._stir()
                     await self._put(b"", more=False)
                 else:
                     await self._open(b": cancelled\n\n")
             finally:
                 self._streams.leave(self)
-        if self._journal.is_kept:
-            for old in self._event_logs.add(self._journal):
+        if self._event_log.is_kept:
+            for old in self._event_logs.add(self._event_log):
                 await old.forget()
 
     def close(self) -> None:
@@ -281,12 +281,12 @@ class Resumable(SseResponse):
         self._ended = True
         # A stream that failed to start is counted too, so it must leave as well.
         self._streams.leave(self)
-        if "_journal" in vars(self):
-            self._journal.end()
+        if "_event_log" in vars(self):
+            self._event_log.end()
 
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; the client reconnects after that time (S-06, 2025-11-25 only)."""
-        async with self._turn:
+        async with self._lock:
             if not self._primes or self._ended or self._let_go:
                 return
             try:
@@ -298,12 +298,12 @@ class Resumable(SseResponse):
 
     def hear(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
-        if signal.kind == "resume" and signal.about == self._journal.name:
+        if signal.kind == "resume" and signal.about == self._event_log.name:
             self._soon(self._hang_up())
 
     def beat(self) -> None:
         """Keep the connection and the event log alive."""
-        if not self._turn.locked():
+        if not self._lock.locked():
             self._soon(self._beat())
 
     def wake(self) -> None:
@@ -313,16 +313,16 @@ class Resumable(SseResponse):
         """Do nothing: the stream ends with its request, which has a time limit."""
 
     async def _beat(self) -> None:
-        async with self._turn:
+        async with self._lock:
             if not self._ended:
                 self._beats += 1
                 if self._beats % MARK_EVERY == 0:
-                    await self._journal.write(MARK)
+                    await self._event_log.write(MARK)
                 await self._put(SIGN_OF_LIFE, more=True)
 
     async def _hang_up(self) -> None:
         """Close this connection: the client resumed the stream on another one (S-11)."""
-        async with self._turn:
+        async with self._lock:
             if not self._ended:
                 await self._put(b"", more=False)
                 self._let_go = True
@@ -331,7 +331,7 @@ class Resumable(SseResponse):
 
     async def _event(self, data: bytes, *, more: bool) -> None:
         await self._start()
-        event_id = await self._journal.write(EVENT if more else LAST, data)
+        event_id = await self._event_log.write(EVENT if more else LAST, data)
         if self._let_go:
             await self._stir()
         await self._put(frame(data, event_id), more=more)
@@ -343,7 +343,7 @@ class Resumable(SseResponse):
             self._streams.enter(self)
             await self._request_messages.open(self.hear)
         prime = b""
-        if self._primes and (event_id := await self._journal.write(MARK)):
+        if self._primes and (event_id := await self._event_log.write(MARK)):
             prime = b"id: %b\ndata: \n\n" % event_id.encode()
         await super()._start()
         if prime:
@@ -360,7 +360,7 @@ class Resumable(SseResponse):
     async def _stir(self) -> None:
         """Tell the readers of the event log that there are new events."""
         try:
-            await self._request_messages.channel.tell("event", self._journal.name)
+            await self._request_messages.channel.tell("event", self._event_log.name)
         except StoreUnavailable:
             return  # they also poll the log
 

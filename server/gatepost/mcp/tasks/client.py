@@ -24,7 +24,7 @@ from gatepost.tools.client import (
 from gatepost.tools.elicitation import UrlElicitation
 from gatepost.tools.redacted_call import held
 
-VISIT = "gatepost:visit"
+OPEN_PAGE = "gatepost:page"
 """The key of the approval page; a tool cannot ask with this key."""
 
 
@@ -73,7 +73,7 @@ class TaskClient:
         self.untouched = False
         """Whether the call waits for a decision and nothing of it has started."""
         self._client = client
-        self._job: StartedTask | None = None
+        self._task: StartedTask | None = None
         self._clock: ToolClock | None = None
         self._accepted = asyncio.Event()
         self._refused = False
@@ -82,7 +82,7 @@ class TaskClient:
         """Continue as *running_task*, which is durable."""
         # This releases the request's stream and its connection.
         self._client = NOBODY
-        self._job = running_task
+        self._task = running_task
         self._accepted.set()
 
     def refuse(self) -> bool:
@@ -91,7 +91,7 @@ class TaskClient:
 
         Return whether it waits already; False also if it is a task.
         """
-        if self._job is not None:
+        if self._task is not None:
             return False
         self._refused = True
         self._accepted.set()
@@ -103,14 +103,14 @@ class TaskClient:
 
     async def detach(self, *, state: bytes = b"") -> None:
         """Ask to become a task; return when the task is accepted, raise Unaccepted if refused."""
-        if self._job is None:
+        if self._task is None:
             self.state = state
             self.turn.set()
             await self._accepted.wait()
             if self._refused:
                 raise Unaccepted
-        if self._job is not None and state:
-            await self._job.keep(state)
+        if self._task is not None and state:
+            await self._task.keep(state)
 
     def timed(self, clock: ToolClock) -> None:
         """Stop this clock while the call waits for the user's input or for an approval."""
@@ -119,11 +119,11 @@ class TaskClient:
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress to the client, or set the task's status message."""
-        if self._job is None:
+        if self._task is None:
             await self._client.progress(progress, total, message)
             return
         reached = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
-        await self._job.note(reached if message is None else message)
+        await self._task.note(reached if message is None else message)
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send a log message to the request's client, if there still is one."""
@@ -137,20 +137,20 @@ class TaskClient:
     @property
     def handed_over(self) -> bool:
         """Whether another run of the task continues the call."""
-        return self._job is not None and self._job.handed_over
+        return self._task is not None and self._task.handed_over
 
     async def request(
         self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client, or put the requests for input into the task's record."""
-        if self._job is None:
+        if self._task is None:
             answers = await self._client.request(requests, state=state)
             self.heard.append((requests, answers))
             return answers
         if missing := lacking(self.capabilities, required_by(requests)):
             raise MissingCapability(missing)
         with held(self._clock):
-            return await self._job.ask(requests)
+            return await self._task.ask(requests)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """
@@ -161,21 +161,21 @@ class TaskClient:
         """
         # The clock is created when the tool starts, so without one nothing has been done.
         untouched = self._clock is None
-        if self._job is None:
+        if self._task is None:
             self.untouched = untouched
             await self.detach()
-        if self._job is None:
+        if self._task is None:
             await self._client.stand_by(waiting)
             return
         page = self._page(waiting)
-        await self._job.wait(waiting.told, untouched=untouched)
+        await self._task.wait(waiting.told, untouched=untouched)
         with held(self._clock):
             if page is None:
                 async with watched(waiting) as over:
                     await over
             else:
-                await self._show(self._job, waiting, page)
-        await self._job.go_on()
+                await self._show(self._task, waiting, page)
+        await self._task.go_on()
 
     def _page(self, waiting: Waiting) -> InputRequest | None:
         if not waiting.url or lacking(self.capabilities, PAGES):
@@ -183,13 +183,13 @@ class TaskClient:
         return UrlElicitation(waiting.message, waiting.url).request
 
     async def _show(self, running_task: StartedTask, waiting: Waiting, page: InputRequest) -> None:
-        visit = ApprovalUrl(waiting, page, _answer(running_task, page))
+        approval_url = ApprovalUrl(waiting, page, _answer(running_task, page))
         try:
-            async with watched(visit) as over:
+            async with watched(approval_url) as over:
                 await over
         finally:
-            await visit.close()
-        if visit.declined:
+            await approval_url.close()
+        if approval_url.declined:
             raise pending(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
@@ -198,4 +198,4 @@ class TaskClient:
 
 
 async def _answer(running_task: StartedTask, page: InputRequest) -> Mapping[str, Any]:
-    return (await running_task.ask({VISIT: page}))[VISIT]
+    return (await running_task.ask({OPEN_PAGE: page}))[OPEN_PAGE]

@@ -95,9 +95,9 @@ async def _task(server: McpServer, ask: McpRequest) -> TaskRecord:
 def _checked(key: str, request: InputRequest, given: Raw) -> Mapping[str, Any]:
     try:
         return check_answer(request, decoded(given))
-    except Misanswered as mistake:
+    except Misanswered as invalid:
         # The server chose the key, so it may be shown.
-        raise JsonRpcError(INVALID_PARAMS, f"params.inputResponses.{key}: {mistake}") from None
+        raise JsonRpcError(INVALID_PARAMS, f"params.inputResponses.{key}: {invalid}") from None
 
 
 def _given(params: Params) -> dict[str, Raw]:

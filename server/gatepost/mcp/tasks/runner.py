@@ -158,7 +158,7 @@ class TaskRunner:
     def _begin(self, running_task: RunningTask, task_client: TaskClient) -> None:
         task_client.accept(running_task)
         attending = self._running_tasks[running_task] = asyncio.create_task(
-            self._attend(running_task)
+            self._await_end(running_task)
         )
         attending.add_done_callback(lambda _: self._running_tasks.pop(running_task, None))
         if self.is_out(decode_call(running_task.record.call).caller):
@@ -167,14 +167,14 @@ class TaskRunner:
         if self._draining:
             running_task.leave()
 
-    async def _attend(self, running_task: RunningTask) -> None:
+    async def _await_end(self, running_task: RunningTask) -> None:
         interest = await self.task_store.follow(
             running_task.tenant, running_task.record.id, running_task.nudge
         )
         try:
             # Read the changes from before the subscription.
             running_task.nudge()
-            await running_task.attend()
+            await running_task.interrupt_with()
         finally:
             if interest is not None:
                 interest.end()
@@ -351,9 +351,9 @@ async def perform(runner: Runner, call: Call) -> Outcome:
     """Run a call in a task of the event loop, and keep a tool from ending the loop."""
     try:
         return await runner.run(call)
-    except (SystemExit, KeyboardInterrupt) as wish:
+    except (SystemExit, KeyboardInterrupt) as ended:
         # Raised from a task, these would end the event loop and the server.
-        asked = RuntimeError(f"the tool raised {type(wish).__name__}")
+        asked = RuntimeError(f"the tool raised {type(ended).__name__}")
         return outcome_of(asked, call, runner.timeout_s)
 
 

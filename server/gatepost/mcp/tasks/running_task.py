@@ -117,7 +117,7 @@ class RunningTask:
         if self._rests:
             self.stop("handed over")
 
-    async def attend(self) -> None:
+    async def interrupt_with(self) -> None:
         """Manage the task until its outcome is stored or another server has taken it over."""
         while not self.work.done():
             with suppress(TimeoutError):

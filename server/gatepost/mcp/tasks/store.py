@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gatepost.mcp.change_notifications import ChangeFeed, ChangeNotification, ChangeSubscription
+from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub, ChangeSubscription
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import StorageQuota
 from gatepost.storage.records import Records
@@ -29,13 +29,13 @@ class InputAnswer(msgspec.Struct, frozen=True):
     given: dict[str, Any] | None = None
 
 
-_questions = msgspec.json.Decoder(dict[str, InputRequest]).decode
+_decode_requests = msgspec.json.Decoder(dict[str, InputRequest]).decode
 _answers = msgspec.json.Decoder(dict[str, InputAnswer]).decode
 
 
 def waiting(record: TaskRecord) -> dict[str, InputRequest]:
     """Return the requests that wait for an answer, by key."""
-    return {} if record.requests is None else _questions(record.requests)
+    return {} if record.requests is None else _decode_requests(record.requests)
 
 
 def spent(record: TaskRecord) -> dict[str, InputAnswer]:
@@ -190,7 +190,7 @@ class TaskStore:
     def __init__(
         self,
         records: Records,
-        feed: ChangeFeed,
+        pubsub: ChangePubSub,
         limits: TaskLimits = DEFAULT_TASK_LIMITS,
         *,
         quota: StorageQuota | None = None,
@@ -198,7 +198,7 @@ class TaskStore:
     ) -> None:
         self.quota = quota or StorageQuota(records, clock=clock)
         self._records = records
-        self._feed = feed
+        self._pubsub = pubsub
         self.clock = clock
         self.apply(limits)
 
@@ -249,7 +249,9 @@ class TaskStore:
     async def follow(
         self, tenant: str, task_id: str, deliver: Callable[[], None]
     ) -> ChangeSubscription | None:
-        """Subscribe to the task's changes; None if the relay is unavailable, then poll instead."""
+        """
+        Subscribe to the task's changes; None if the shared store is unavailable, then poll instead.
+        """
         moved = ChangeNotification("task", task_id)
 
         def hear(change: ChangeNotification) -> None:
@@ -257,14 +259,14 @@ class TaskStore:
                 deliver()
 
         try:
-            return await self._feed.follow(tenant, hear)
+            return await self._pubsub.follow(tenant, hear)
         except StoreUnavailable:
-            _log.warning("a task is followed without the relay")
+            _log.warning("a task is followed without the shared store")
             return None
 
     async def _tell(self, tenant: str, task_id: str) -> None:
         try:
-            await self._feed.of(tenant).moved(task_id)
+            await self._pubsub.of(tenant).moved(task_id)
         except StoreUnavailable:
             # The record is stored, and subscribers also poll it.
             _log.warning("the change of a task could not be told")

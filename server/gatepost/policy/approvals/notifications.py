@@ -18,12 +18,12 @@ from gatepost.policy.approvals.request import (
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 
 log = logging.getLogger("gatepost.approvals")
 
 TOPIC = "approvals"
-"""The topic at a tenant's relay; the message is the id of the changed request or grant."""
+"""The topic at a tenant's shared store; the message is the id of the changed request or grant."""
 UNKNOWN = "The call had begun with this approval, and its outcome is unknown."
 
 What = Literal[
@@ -81,12 +81,12 @@ class ApprovalNotifier:
 
     def __init__(
         self,
-        relay: Relay,
+        shared_store: SharedStore,
         *listeners: ApprovalListener,
         audit: ApprovalListener | None = None,
         message_of: MessageOf | None = None,
     ) -> None:
-        self._relay, self._audit = relay, audit
+        self._shared_store, self._audit = shared_store, audit
         self.apply(*listeners, message_of=message_of)
 
     def apply(self, *listeners: ApprovalListener, message_of: MessageOf | None = None) -> None:
@@ -139,7 +139,7 @@ class ApprovalNotifier:
         finally:
             # Waiting calls continue even if a listener failed.
             try:
-                await self._relay.of(change.tenant).publish(TOPIC, change.id.encode())
+                await self._shared_store.of(change.tenant).publish(TOPIC, change.id.encode())
             except StoreUnavailable:
                 log.debug("wake_up_not_sent")
 

@@ -205,11 +205,11 @@ class ScriptApprovals:
         waiting = await self.waiting()
         gone = [one for one in waiting if one.name in names]
         kept = [one for one in waiting if one.name not in names]
-        asking = [self._review(script, by, asker) for script in fresh]
-        displaced = {one.digest for one in displaced_by(asking, kept, most)}
+        submitted = [self._review(script, by, asker) for script in fresh]
+        displaced = {one.digest for one in displaced_by(submitted, kept, most)}
         for review in [*gone, *(one for one in kept if one.digest in displaced)]:
             await self._entries.delete(WAITING + review.digest)
-        for review in [one for one in asking if one.digest not in displaced]:
+        for review in [one for one in submitted if one.digest not in displaced]:
             key, value = WAITING + review.digest, msgspec.json.encode(review)
             await self._entries.put(key, value, now=self._clock(), revision=0)
 

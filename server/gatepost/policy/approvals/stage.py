@@ -33,7 +33,7 @@ from gatepost.policy.idempotency.record import (
     may_repeat,
 )
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Relay, WakeUps
+from gatepost.storage.shared_store import SharedStore, WakeUps
 from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.redacted_call import RedactedCall, remark
 from gatepost.tools.redaction import Redaction
@@ -88,7 +88,7 @@ class ApprovalStage(Stage):
         self,
         service: ApprovalService,
         runs: RunningCalls,
-        relay: Relay,
+        shared_store: SharedStore,
         *,
         redaction: Redaction,
         timeout_s: float,
@@ -97,7 +97,7 @@ class ApprovalStage(Stage):
         denied: Denied = _unnoticed,
     ) -> None:
         self._service, self._requests = service, service.requests
-        self._runs, self._relay = runs, relay
+        self._runs, self._shared_store = runs, shared_store
         self._redaction = redaction
         self._timeout_s, self._max_result_bytes = timeout_s, max_result_bytes
         self._page, self._count_denial = page, denied
@@ -167,7 +167,9 @@ class ApprovalStage(Stage):
         page = self._page(request.tenant, request.id)
         self._service.waiting_calls += 1
         try:
-            await call.client.stand_by(WaitingCall(requests, self._relay, request, page, gone))
+            await call.client.stand_by(
+                WaitingCall(requests, self._shared_store, request, page, gone)
+            )
         finally:
             self._service.waiting_calls -= 1
         return await requests.get(request.tenant, request.id)
@@ -264,12 +266,12 @@ class WaitingCall:
     def __init__(
         self,
         requests: RequestStore,
-        relay: Relay,
+        shared_store: SharedStore,
         request: ApprovalRequest,
         url: str,
         gone: Callable[[], bool],
     ) -> None:
-        self._requests, self._relay, self._gone = requests, relay, gone
+        self._requests, self._shared_store, self._gone = requests, shared_store, gone
         self._tenant, self._id = request.tenant, request.id
         self._until = request.until
         self.url = url
@@ -278,8 +280,8 @@ class WaitingCall:
 
     async def over(self) -> None:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""
-        relay = self._relay.of(self._tenant)
-        async with WakeUps(relay, TOPIC, message=self._id.encode()) as wake_ups:
+        shared_store = self._shared_store.of(self._tenant)
+        async with WakeUps(shared_store, TOPIC, message=self._id.encode()) as wake_ups:
             while not self._gone() and await self._is_open():
                 await wake_ups.wait(POLL_S)
 

@@ -25,7 +25,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay, TenantRelay, WakeUps
+from gatepost.storage.shared_store import SharedStore, TenantSharedStore, WakeUps
 from gatepost.storage.stored_bytes import weight
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.interruption import HUNG_UP
@@ -63,19 +63,24 @@ class IdempotentExecution:
         template: RecordTemplate,
         *,
         quota: StorageQuota,
-        relay: TenantRelay,
+        shared_store: TenantSharedStore,
         clock: Callable[[], float],
         ended: Callable[[], object],
     ) -> None:
         self._work, self._template = work, template
         self.caller = work.call.caller
-        self._quota, self._relay, self._clock, self._ended = quota, relay, clock, ended
+        self._quota, self._shared_store, self._clock, self._ended = (
+            quota,
+            shared_store,
+            clock,
+            ended,
+        )
         self._store = quota.records.of(self.caller.tenant_id).idempotency
         self._topic = f"once:{template.key.hex()}"
         loop = asyncio.get_running_loop()
         self._done: asyncio.Future[CallOutcome] = loop.create_future()
         self._stopped: asyncio.Future[None] = loop.create_future()
-        self._wake_ups = WakeUps(relay, self._topic)
+        self._wake_ups = WakeUps(shared_store, self._topic)
         self._callers = 0
         self.leads = False
         """Whether this process ran the call, and not another one or an earlier run."""
@@ -206,7 +211,7 @@ class IdempotentExecution:
             return
         doing = asyncio.create_task(self._do())
         try:
-            await self._attend(doing)
+            await self._await_end(doing)
         finally:
             doing.cancel()  # no tool may run on without its outcome being stored
         ending, kept = judged(
@@ -217,7 +222,7 @@ class IdempotentExecution:
         else:
             await self._finish(ending, kept)
 
-    async def _attend(self, doing: "asyncio.Task[Outcome]") -> None:
+    async def _await_end(self, doing: "asyncio.Task[Outcome]") -> None:
         """Renew the lease while the call runs; cancel it once `stop` is called."""
         waited: set[asyncio.Future[Any]] = {doing, self._stopped}
         while not doing.done():
@@ -235,9 +240,9 @@ class IdempotentExecution:
             self._invoked = True
             try:
                 return await invoke(ctx, arguments)
-            except (SystemExit, KeyboardInterrupt) as wish:
+            except (SystemExit, KeyboardInterrupt) as ended:
                 # Raised out of a task, it would end the event loop and the server.
-                raise RuntimeError("the tool asked the process to exit") from wish
+                raise RuntimeError("the tool asked the process to exit") from ended
 
         tool = msgspec.structs.replace(work.tool, invoke=invoked)
         return await work.redacted.told(await work.proceed(work.call, tool, work.arguments))
@@ -291,7 +296,7 @@ class IdempotentExecution:
                 await asyncio.sleep(pause_s)
         self._resolve(ending)
         try:
-            await self._relay.publish(self._topic, b"")
+            await self._shared_store.publish(self._topic, b"")
         except StoreUnavailable:
             log.debug("wake_up_not_sent")
 
@@ -300,9 +305,9 @@ class RunningCalls:
     """The running and waiting calls with idempotency keys in this process; survives a reload."""
 
     def __init__(
-        self, records: Records, relay: Relay, *, clock: Callable[[], float] = time.time
+        self, records: Records, shared_store: SharedStore, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._relay, self._clock = relay, clock
+        self._shared_store, self._clock = shared_store, clock
         self.quota = StorageQuota(records, clock=clock)
         self._open: dict[tuple[bytes, bytes], IdempotentExecution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -334,7 +339,7 @@ class RunningCalls:
         run = IdempotentExecution(
             work,
             template,
-            relay=self._relay.of(tenant),
+            shared_store=self._shared_store.of(tenant),
             quota=self.quota,
             clock=self._clock,
             ended=lambda: self._open.pop(place, None),

@@ -1,4 +1,4 @@
-"""The queue of calls that wait for a free slot in this process, fair between tenants."""
+"""The queue of calls that wait until this process runs fewer, fair between tenants."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -10,7 +10,7 @@ import msgspec
 from gatepost.policy.limits.rules import Kind
 
 LOOKS = 100
-"""Tenants that are compared when a slot becomes free: those that have waited longest."""
+"""Tenants that are compared when a running call ends: those that have waited longest."""
 
 Waiter = asyncio.Future[bool]
 
@@ -27,11 +27,11 @@ class AdmissionQueue:
     """
     The calls that run in this process, and the calls that wait for one of them to end.
 
-    A free slot goes to the waiting tenant with the fewest running calls, among equals to the one
-    that has waited longest for its turn. Within a tenant, callers take turns. So a tenant gets no
-    larger share by making more or longer calls. *concurrency* has the number of running and waiting
-    calls of each tenant. While `running` is less than `most`, a caller takes a slot by increasing
-    `running` itself, without calling `enter`.
+    When a running call ends, the next one is of the waiting tenant with the fewest running calls,
+    among equals to the one that has waited longest for its turn. Within a tenant, callers take
+    turns. So a tenant gets no larger share by making more or longer calls. *concurrency* has the
+    number of running and waiting calls of each tenant. While `running` is less than `most`, a
+    caller begins a call by increasing `running` itself, without calling `enter`.
     """
 
     def __init__(self, concurrency: Mapping[Hashable, ConcurrencyCounter]) -> None:
@@ -47,7 +47,9 @@ class AdmissionQueue:
         self._queues: OrderedDict[str, TenantQueue] = OrderedDict()
 
     async def enter(self, tenant: str, caller: Hashable) -> bool:
-        """Wait for a slot; return False if none is free in time or the tenant's queue is full."""
+        """
+        Wait to begin a call; return False if that takes too long or the tenant's queue is full.
+        """
         tenant_queue = self._queues.get(tenant) or TenantQueue()
         if tenant_queue.size >= self.each:
             last = tenant_queue.last_of_longest(caller)
@@ -73,13 +75,13 @@ class AdmissionQueue:
             self._drop(tenant, caller, waiter)
 
     def leave(self) -> None:
-        """Give one slot back."""
+        """End one running call."""
         self.running -= 1
         if self.waiting:
             self.let_in()
 
     def let_in(self) -> None:
-        """Give free slots to waiting calls."""
+        """Begin waiting calls while fewer than `most` run."""
         while self.waiting and self.running < self.most:
             tenant = self._next()
             tenant_queue = self._queues[tenant]

@@ -8,18 +8,18 @@ import msgspec
 from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
 from gatepost.policy.limits.rules import Bound, Kind, LimitRules, Principal, named
 from gatepost.storage.rate_limits import (
-    SLOT_WAIT_S,
+    CONCURRENCY_WAIT_S,
     Bucket,
     BucketRate,
-    ConcurrencySlot,
+    ConcurrencyLimit,
     Spending,
 )
-from gatepost.storage.relay import TenantRelay
+from gatepost.storage.shared_store import TenantSharedStore
 
 LEAST_S = 1e-5
 """The smallest amount that a store can represent; spent if nothing is owed."""
 TOLD_PART = 1_000
-"""Replays report their cost to the relay once it exceeds this fraction of a quota (1/n)."""
+"""Replays report their cost to the shared store once it exceeds this fraction of a quota (1/n)."""
 
 
 class QuotaRate(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class QuotaRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def shared(self) -> str:
-        """Return its name at the relay."""
+        """Return its name at the shared store."""
         return "audit tenant" if len(self.owner) == 1 else f"audit {named(self.owner)}"
 
     @property
@@ -83,7 +83,9 @@ class AuditQuota(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def owes_much(self) -> bool:
-        """Return whether the debt is so large that the relay should know before the next call."""
+        """
+        Return whether the debt is so large that the shared store should know before the next call.
+        """
         return self.bucket.owed_s * TOLD_PART > self.row.rate.room_s
 
     def empty(self, now: float, wait_s: float) -> None:
@@ -93,7 +95,7 @@ class AuditQuota(msgspec.Struct, frozen=True, gc=False):
 
 
 class Owed:
-    """The debts of quotas that the next request to the relay reports."""
+    """The debts of quotas that the next request to the shared store reports."""
 
     def __init__(self, quotas: Sequence[AuditQuota]) -> None:
         self._quotas = quotas
@@ -115,7 +117,7 @@ class Owed:
         return found
 
     def give_back(self) -> None:
-        """Restore the debts, because the relay has not taken them."""
+        """Restore the debts, because the shared store has not taken them."""
         for quota, owed_s in zip(self._quotas, self._seconds, strict=True):
             quota.bucket.owed_s += owed_s
 
@@ -142,11 +144,11 @@ class CallLimits(msgspec.Struct):
     """The kinds of the buckets, followed by the kinds of the concurrency limits."""
     queue: AdmissionQueue | None
     """The queue of the process; None for nested calls."""
-    relay: TenantRelay | None = None
-    """The relay through which processes count together; None for a single process."""
+    shared_store: TenantSharedStore | None = None
+    """The shared store through which processes count together; None for a single process."""
     spendings: Sequence[Spending] = ()
-    slots: Sequence[ConcurrencySlot] = ()
-    """The same buckets and concurrency limits under their names at the relay."""
+    shared_concurrency: Sequence[ConcurrencyLimit] = ()
+    """The same buckets and concurrency limits under their names at the shared store."""
     quotas: Sequence[AuditQuota] = ()
     """The quotas of audit records; their buckets are the last of `buckets`."""
 
@@ -183,25 +185,25 @@ class CallLimits(msgspec.Struct):
         waits = [bucket.wait_s(now) for bucket in self.buckets]
         longest = max(waits, default=0.0)
         full = [counter.kind for counter in self.concurrency if counter.taken >= counter.most]
-        if full and longest <= SLOT_WAIT_S:
-            return full[-1], SLOT_WAIT_S
+        if full and longest <= CONCURRENCY_WAIT_S:
+            return full[-1], CONCURRENCY_WAIT_S
         return self.kinds[waits.index(longest)], longest
 
     def hold(self) -> None:
-        """Take all slots, even beyond the limits."""
+        """Count the call in all concurrency limits, even beyond them."""
         for counter in self.concurrency:
             counter.taken += 1
-        if self.relay is not None:
-            self.relay.hold(self.slots)
+        if self.shared_store is not None:
+            self.shared_store.hold(self.shared_concurrency)
         if self.queue is not None:
             self.queue.running += 1
 
     def leave(self) -> None:
-        """Give all slots back."""
+        """End the call in all concurrency limits."""
         for counter in self.concurrency:
             counter.taken -= 1
-        if self.relay is not None:
-            self.relay.leave(self.slots)
+        if self.shared_store is not None:
+            self.shared_store.leave(self.shared_concurrency)
         queue = self.queue
         if queue is not None:
             queue.running -= 1

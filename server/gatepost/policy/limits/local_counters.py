@@ -27,8 +27,8 @@ from gatepost.policy.limits.rules import (
     seconds_of,
 )
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, ConcurrencySlot, Spending
-from gatepost.storage.relay import Relay
+from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, ConcurrencyLimit, Spending
+from gatepost.storage.shared_store import SharedStore
 
 LEAST_CALL_LIMITS = 50_000
 CALL_LIMITS_PER_TOKEN = 2
@@ -51,7 +51,7 @@ class SharedLimits(msgspec.Struct, frozen=True):
     kinds: Sequence[Kind]
     """Also those of the caller's own buckets, which are the same for each."""
     spendings: Sequence[Spending]
-    slots: Sequence[ConcurrencySlot]
+    shared_concurrency: Sequence[ConcurrencyLimit]
 
 
 class LocalCounters:
@@ -91,7 +91,9 @@ class LocalCounters:
         self._keep(self.audited, principal, quotas)
         return quotas
 
-    def limits_of(self, key: Key, rules: LimitRules, now: float, relay: Relay | None) -> CallLimits:
+    def limits_of(
+        self, key: Key, rules: LimitRules, now: float, shared_store: SharedStore | None
+    ) -> CallLimits:
         """Return the limits of calls with this key under these rules."""
         principal, tool, inner = key[:4], key[4], key[5]
         tenant, caller = principal[0], rules.caller
@@ -117,11 +119,11 @@ class LocalCounters:
             queue=None if inner else self.queue,
             quotas=quotas,
         )
-        if relay is not None:
-            call_limits.relay = relay.of(tenant)
+        if shared_store is not None:
+            call_limits.shared_store = shared_store.of(tenant)
             spendings = [Spending(named(principal), caller.rate, caller.burst)]
             call_limits.spendings = [*(spendings if caller.rate else ()), *shared.spendings]
-            call_limits.slots = shared.slots
+            call_limits.shared_concurrency = shared.shared_concurrency
         if tool is not None and principal not in self.audited:
             self._keep(self.audited, principal, quotas)
         # Not the key of the call: it would keep a copy of the tool's name for each caller.
@@ -172,7 +174,9 @@ class LocalCounters:
                 *(row.kind for row in bounded),
             ],
             spendings=[Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated],
-            slots=[ConcurrencySlot(row.shared, int(row.bound.most)) for row in bounded],
+            shared_concurrency=[
+                ConcurrencyLimit(row.shared, int(row.bound.most)) for row in bounded
+            ],
         )
         self._keep(self._shared, key, made)
         return made, found[: len(own)]
@@ -225,12 +229,15 @@ class LimitUsage(msgspec.Struct, frozen=True):
     shared: bool
     """Whether processes count together; otherwise each counts separately."""
     together: bool
-    """Whether the figures cover all processes: the relay answered, or there is only one process."""
+    """
+    Whether the figures cover all processes: the shared store answered, or there is only one
+    process.
+    """
 
 
 async def levels(
     counters: LocalCounters,
-    relay: Relay | None,
+    shared_store: SharedStore | None,
     tenant: str,
     rows: Sequence[BoundKey],
     *,
@@ -246,10 +253,10 @@ async def levels(
     running = counters.running
     taken = [running.get(row.here, 0) for row in concurrency]
     waiting = counters.queue.waiting_of(tenant)
-    told = await _told(relay, tenant, buckets, concurrency)
+    told = await _told(shared_store, tenant, buckets, concurrency)
     if told is not None:
         held, others = told[: len(buckets)], told[len(buckets) :]
-        # The relay may not know yet what this process has taken.
+        # The shared store may not know yet what this process has taken.
         *taken, waiting = [
             max(int(one), own) for one, own in zip(others, [*taken, waiting], strict=True)
         ]
@@ -263,20 +270,25 @@ async def levels(
             for row, number in zip(concurrency, taken, strict=True)
         ),
         waiting=waiting,
-        shared=relay is not None,
-        together=relay is None or told is not None,
+        shared=shared_store is not None,
+        together=shared_store is None or told is not None,
     )
 
 
 async def _told(
-    relay: Relay | None, tenant: str, buckets: Sequence[BoundKey], concurrency: Sequence[BoundKey]
+    shared_store: SharedStore | None,
+    tenant: str,
+    buckets: Sequence[BoundKey],
+    concurrency: Sequence[BoundKey],
 ) -> list[float] | None:
-    """Return the shared levels, then the number of waiting calls; None if the relay is silent."""
-    if relay is None:
+    """
+    Return the shared levels, then the number of waiting calls; None if the shared store is silent.
+    """
+    if shared_store is None:
         return None
     spendings = [Spending(row.shared, row.bound.rate, row.bound.burst) for row in buckets]
-    slots = [*(ConcurrencySlot(row.shared, 0) for row in concurrency), *IN_QUEUE]
+    shared_concurrency = [*(ConcurrencyLimit(row.shared, 0) for row in concurrency), *IN_QUEUE]
     try:
-        return await relay.of(tenant).levels(spendings, slots)
+        return await shared_store.of(tenant).levels(spendings, shared_concurrency)
     except StoreUnavailable:
         return None

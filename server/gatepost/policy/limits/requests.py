@@ -45,12 +45,12 @@ class CallerRequests:
 
     async def _take(self, key: Key) -> Outcome | None:
         limits = self._limits
-        # Like a call without a tool and without concurrency slots.
+        # Like a call without a tool and without concurrency limits.
         call_limits = limits.limits_of(key)
         if not call_limits.buckets:
             return None
-        if call_limits.relay is not None:
-            return await limits.shared(call_limits.relay, call_limits)
+        if call_limits.shared_store is not None:
+            return await limits.shared(call_limits.shared_store, call_limits)
         if call_limits.take(now := limits.monotonic()):
             return None
         return refusal_by(*call_limits.shortage(now))
@@ -67,7 +67,7 @@ class RetryLimits(Stage):
 
     A retry is not counted against the caller's rate limit. But its arguments are checked, and
     recognizing it costs a durable write, for which other calls wait. Each process counts
-    separately, because asking the relay would cost as much as the write.
+    separately, because asking the shared store would cost as much as the write.
     """
 
     for_retries = before_check = True
@@ -99,8 +99,8 @@ class AuditedRetries(Stage):
     """
     Refuse calls with an idempotency key if the quota of audit records is used up.
 
-    A replay leaves a record but passes no other limit. It asks the relay only if replays have cost
-    enough of the quota that the other processes should know.
+    A replay leaves a record but passes no other limit. It asks the shared store only if replays
+    have cost enough of the quota that the other processes should know.
     """
 
     for_retries = before_check = True
@@ -114,8 +114,12 @@ class AuditedRetries(Stage):
         call_limits, now = limits.audit_limits_of(call.caller), limits.monotonic()
         if not call_limits.take(now):
             return refusal_by(*call_limits.shortage(now))
-        relay = call_limits.relay if any(quota.owes_much for quota in call_limits.quotas) else None
-        if relay is not None and (refusal := await limits.shared(relay, call_limits)):
+        shared_store = (
+            call_limits.shared_store
+            if any(quota.owes_much for quota in call_limits.quotas)
+            else None
+        )
+        if shared_store is not None and (refusal := await limits.shared(shared_store, call_limits)):
             return refusal
         return await proceed(call, offer, arguments)
 

@@ -7,15 +7,15 @@ from typing import Protocol
 
 import msgspec
 
-from gatepost.config.limits import NamedToolAllowance, TenantAllowance, ToolAllowance
-from gatepost.storage.rate_limits import ConcurrencySlot
+from gatepost.config.limits import NamedToolLimitSettings, TenantLimitSettings, ToolLimitSettings
+from gatepost.storage.rate_limits import ConcurrencyLimit
 from gatepost.tools.failure import FailureLimit
 from gatepost_authz.caller import TenantContext
 
 SECONDS_AT_ONCE = 2.0
 """The default burst, in seconds of the rate."""
 ANY = math.inf
-IN_QUEUE = (ConcurrencySlot("line", 0),)
+IN_QUEUE = (ConcurrencyLimit("queue", 0),)
 """The shared counter of a tenant's waiting calls; it has no maximum."""
 
 DAY_S = 86_400.0
@@ -52,11 +52,11 @@ class LimitSettings(Protocol):
     @property
     def burst(self) -> int: ...
     @property
-    def tenant(self) -> TenantAllowance: ...
+    def tenant(self) -> TenantLimitSettings: ...
     @property
-    def tool(self) -> ToolAllowance: ...
+    def tool(self) -> ToolLimitSettings: ...
     @property
-    def tools(self) -> Mapping[str, NamedToolAllowance]: ...
+    def tools(self) -> Mapping[str, NamedToolLimitSettings]: ...
     @property
     def audit_bytes_per_day(self) -> int: ...
     @property
@@ -109,8 +109,8 @@ def _a_day(most: int) -> Bound:
     return Bound(rate=most / DAY_S, burst=most)
 
 
-def _of(allowance: TenantAllowance | ToolAllowance) -> Bound:
-    return _bound(allowance.requests_per_second, allowance.burst, allowance.concurrency)
+def _of(settings: TenantLimitSettings | ToolLimitSettings) -> Bound:
+    return _bound(settings.requests_per_second, settings.burst, settings.concurrency)
 
 
 def _bound(rate: float, burst: float, concurrency: int) -> Bound:
@@ -122,7 +122,7 @@ def _bound(rate: float, burst: float, concurrency: int) -> Bound:
 
 
 class BoundKey(msgspec.Struct, frozen=True):
-    """A limited caller, tenant or tool, with its keys at the relay and in this process."""
+    """A limited caller, tenant or tool, with its keys at the shared store and in this process."""
 
     kind: Kind
     name: str
@@ -155,5 +155,5 @@ def named(principal: Principal) -> str:
 
 
 def bucket_of(caller: TenantContext) -> str:
-    """Return the name of a caller's bucket at the relay."""
+    """Return the name of a caller's bucket at the shared store."""
     return named(caller.principal_key)

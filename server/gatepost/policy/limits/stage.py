@@ -16,7 +16,7 @@ from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, lev
 from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, Kind, LimitRules, rows_of
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Relay, TenantRelay
+from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.tools.api import OFF_RECORD, Call, Failure, Offer, Outcome
 from gatepost.tools.client import NOBODY
 from gatepost.tools.redacted_call import RedactedCall
@@ -48,38 +48,41 @@ class LimitStage(Stage):
     and the concurrency limit of this process, before anything that costs more than a lookup.
 
     Limits apply to the principal, so a second client or token of a caller does not double them.
-    Buckets and concurrency slots are taken in one step, all or none. With a *relay*, processes
-    count together; a single process needs no relay. While the relay does not answer, each process
-    counts separately, so calls do not stop because they cannot be counted. The process's own limit
-    comes last; calls wait for it in the admission queue.
+    Token buckets and concurrency limits are taken in one step, all or none. With a *shared_store*,
+    processes count together; a single process needs no shared store. While the shared store does
+    not answer, each process counts separately, so calls do not stop because they cannot be counted.
+    The process's own limit comes last; calls wait for it in the admission queue.
 
-    While a person decides, the call holds no slot. Afterwards it takes its slots even if the limit
-    is reached, so that no decision is lost to a limit. A nested call is counted against every rate
-    limit, but of the concurrency limits only against its tool's: otherwise the calls of a tenant
-    could wait for each other forever.
+    While a person decides, the call does not count as running. Afterwards it counts again even if
+    the limit is reached, so that no decision is lost to a limit. A nested call is counted against
+    every rate limit, but of the concurrency limits only against its tool's: otherwise the calls of
+    a tenant could wait for each other forever.
     """
 
     before_check = True
 
     def __init__(
-        self, relay: Relay | None = None, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        shared_store: SharedStore | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counters = LocalCounters()
         self.queue, self._call_limits = self.counters.queue, self.counters.call_limits
-        self.relay = relay
+        self.shared_store = shared_store
         self.monotonic = monotonic
         self._alone = False
-        """Whether the relay did not answer the last request."""
+        """Whether the shared store did not answer the last request."""
         self.apply(LimitRules())
 
     def apply(
         self, rules: LimitRules, *, most: int = 0, each: int = 100, within_s: float = 5.0
     ) -> None:
         """
-        Apply these limits from now on; running calls keep their slots.
+        Apply these limits from now on; running calls go on.
 
         In this process *most* calls run at once (0: unlimited). At most *each* calls of a tenant
-        wait for a slot, for *within_s* seconds.
+        wait to begin, for *within_s* seconds.
         """
         self.rules = rules
         self.counters.apply(rules.cached_tokens)
@@ -100,8 +103,8 @@ class LimitStage(Stage):
             call.depth > 0,
         )
         call_limits = self._call_limits.get(key) or self.limits_of(key)
-        if call_limits.relay is not None:
-            if refusal := await self.shared(call_limits.relay, call_limits):
+        if call_limits.shared_store is not None:
+            if refusal := await self.shared(call_limits.shared_store, call_limits):
                 return refusal
         elif not call_limits.take(now := self.monotonic()):
             return refusal_by(*call_limits.shortage(now))
@@ -126,7 +129,9 @@ class LimitStage(Stage):
     def limits_of(self, key: Key) -> CallLimits:
         """Return the limits of calls with this key."""
         known = self._call_limits.get(key)
-        return known or self.counters.limits_of(key, self.rules, self.monotonic(), self.relay)
+        return known or self.counters.limits_of(
+            key, self.rules, self.monotonic(), self.shared_store
+        )
 
     def audited(self, caller: TenantContext) -> tuple[AuditQuota, ...]:
         """Return the quotas of audit records of a caller and its tenant."""
@@ -134,14 +139,14 @@ class LimitStage(Stage):
 
     def audit_limits_of(self, caller: TenantContext) -> CallLimits:
         """Return limits with a caller's quotas alone; `take` on them only checks for room."""
-        quotas, relay = self.audited(caller), self.relay
+        quotas, shared_store = self.audited(caller), self.shared_store
         return CallLimits(
             tenant=caller.tenant_id,
             buckets=[quota.bucket for quota in quotas],
             concurrency=(),
             kinds=[quota.row.rate.kind for quota in quotas],
             queue=None,
-            relay=None if relay is None else relay.of(caller.tenant_id),
+            shared_store=None if shared_store is None else shared_store.of(caller.tenant_id),
             quotas=quotas,
         )
 
@@ -156,13 +161,15 @@ class LimitStage(Stage):
             bucket.full_at = (full_at if full_at > now else now) + cost_s
             bucket.owed_s += cost_s
 
-    async def shared(self, relay: TenantRelay, call_limits: CallLimits) -> Outcome | None:
+    async def shared(
+        self, shared_store: TenantSharedStore, call_limits: CallLimits
+    ) -> Outcome | None:
         """Take everything a call needs from the shared counters; return a refusal or None."""
         quotas = call_limits.quotas
         owed = Owed(quotas)
         try:
-            denial = await relay.spend_all(
-                [*call_limits.spendings, *owed.spendings], call_limits.slots
+            denial = await shared_store.spend_all(
+                [*call_limits.spendings, *owed.spendings], call_limits.shared_concurrency
             )
         except asyncio.CancelledError:
             owed.give_back()
@@ -175,7 +182,7 @@ class LimitStage(Stage):
             now = self.monotonic()
             if not call_limits.take(now):
                 return refusal_by(*call_limits.shortage(now))
-            relay.hold(call_limits.slots)
+            shared_store.hold(call_limits.shared_concurrency)
             return None
         if self._alone:
             self._alone = False
@@ -193,17 +200,17 @@ class LimitStage(Stage):
     async def _queued(
         self, queue: AdmissionQueue, call: Call, call_limits: CallLimits
     ) -> Outcome | None:
-        """Wait for a slot in this process; return a refusal if none becomes free in time."""
-        let_in, relay = False, call_limits.relay
-        if relay is not None:
-            relay.hold(IN_QUEUE)
+        """Wait until this process runs fewer calls; return a refusal if that takes too long."""
+        let_in, shared_store = False, call_limits.shared_store
+        if shared_store is not None:
+            shared_store.hold(IN_QUEUE)
         try:
             let_in = await queue.enter(call_limits.tenant, call.caller.principal_key)
         finally:
-            if relay is not None:
-                relay.leave(IN_QUEUE)
+            if shared_store is not None:
+                shared_store.leave(IN_QUEUE)
             if not let_in:
-                queue.running += 1  # `leave` gives back this slot and all others
+                queue.running += 1  # `leave` ends it here and in all other limits
                 call_limits.leave()
         return None if let_in else refusal_by("server", queue.within_s)
 
@@ -227,7 +234,7 @@ class LimitStage(Stage):
         """
         principals = [caller.principal_key for caller in callers]
         rows = rows_of(self.rules, tenant, tools, principals)
-        return await levels(self.counters, self.relay, tenant, rows, now=self.monotonic())
+        return await levels(self.counters, self.shared_store, tenant, rows, now=self.monotonic())
 
 
 class DenialHold(Stage):
@@ -262,7 +269,7 @@ def refusal_by(limit: Kind, wait_s: float) -> Outcome:
 
 
 class AdmittedCall(msgspec.Struct):
-    """The slots of a running call; it is the `ToolClock` that is paused while a person decides."""
+    """A running call in its limits; it is the `ToolClock` that is paused while a person decides."""
 
     call_limits: CallLimits
     holds: int = 0
@@ -270,7 +277,7 @@ class AdmittedCall(msgspec.Struct):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Give the slots back during a block; the last of several blocks takes them again."""
+        """Do not count the call during a block; the last of several blocks counts it again."""
         self.holds += 1
         if self.holds == 1 and not self.over:
             self.call_limits.leave()
@@ -282,7 +289,7 @@ class AdmittedCall(msgspec.Struct):
                 self.call_limits.hold()
 
     def end(self) -> None:
-        """End the call and give its slots back."""
+        """End the call in all limits."""
         self.over = True
         if not self.holds:
             self.call_limits.leave()

@@ -13,7 +13,7 @@ from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.changes import notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.approvals")
@@ -32,13 +32,13 @@ class DenialCounter:
     def __init__(
         self,
         records: Records,
-        relay: Relay,
+        shared_store: SharedStore,
         audit_writer: AuditWriter,
         revocations: Revocations,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._records, self._relay, self._audit_writer = records, relay, audit_writer
+        self._records, self._shared_store, self._audit_writer = records, shared_store, audit_writer
         self._revocations, self._clock = revocations, clock
         self.apply(ApprovalsSettings())
 
@@ -53,7 +53,10 @@ class DenialCounter:
             return
         try:
             if most > 1:
-                name, shared = f"denials {bucket_of(caller)}", self._relay.of(caller.tenant_id)
+                name, shared = (
+                    f"denials {bucket_of(caller)}",
+                    self._shared_store.of(caller.tenant_id),
+                )
                 if not await shared.spend(name, rate=most / window_s, burst=most - 1):
                     return
             await self._hold(caller)
@@ -65,18 +68,18 @@ class DenialCounter:
     async def _hold(self, caller: TenantContext) -> None:
         for_s = self._settings.hold_s
         reason = f"{self._settings.denials} calls were denied"
-        cut = hold(caller, now=self._clock(), for_s=for_s, by=BY, reason=reason)
-        details = {"id": cut.id, "for_s": f"{for_s:g}", "denials": str(self._settings.denials)}
+        record = hold(caller, now=self._clock(), for_s=for_s, by=BY, reason=reason)
+        details = {"id": record.id, "for_s": f"{for_s:g}", "denials": str(self._settings.denials)}
         about = person_of(caller)
         # Recorded first: an outage between the two steps must not leave a hold without a record.
         await self._audit_writer.note(
             caller.tenant_id, "revocation", outcome="held", about=about, details=details
         )
         # An expired hold of the caller may still be stored under this id.
-        await self._records.revocations.delete(cut.tenant, cut.id)
-        await self._records.revocations.put(cut)
+        await self._records.revocations.delete(record.tenant, record.id)
+        await self._records.revocations.put(record)
         log.warning(
-            "caller_held", extra={"tenant": caller.tenant_id, "hold": cut.id, "for_s": for_s}
+            "caller_held", extra={"tenant": caller.tenant_id, "hold": record.id, "for_s": for_s}
         )
         await self._revocations.look()
-        await notify(self._relay)
+        await notify(self._shared_store)

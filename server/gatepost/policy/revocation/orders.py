@@ -20,7 +20,7 @@ def suspension(tenant: str, *, now: float, by: str, reason: str = "") -> Revocat
 
 
 def revocation(
-    reach: RevocationRecord,
+    selectors: RevocationRecord,
     *,
     now: float,
     leeway_s: float,
@@ -29,7 +29,7 @@ def revocation(
     block_s: float,
 ) -> RevocationRecord:
     """
-    Refuse every token issued before *now* that matches the selectors of *reach*.
+    Refuse every token issued before *now* that matches the selectors of *selectors*.
 
     *leeway_s* is how far an issuer's clock may be ahead, *longest_s* is the longest lifetime of a
     token, *kept_s* is how long stored data outlives its token, and *block_s* is for how long newer
@@ -40,16 +40,16 @@ def revocation(
     over = max(before + max(longest_s, kept_s), until)
     return RevocationRecord(
         id=secrets.token_hex(4),
-        tenant=reach.tenant,
-        issuer=reach.issuer,
-        subject=reach.subject,
-        client=reach.client,
+        tenant=selectors.tenant,
+        issuer=selectors.issuer,
+        subject=selectors.subject,
+        client=selectors.client,
         before=before,
         undated_until=before + longest_s,
         blocked_until=until if block_s else 0.0,
         created_at=now,
-        created_by=reach.created_by,
-        reason=reach.reason,
+        created_by=selectors.created_by,
+        reason=selectors.reason,
         expires_at=None if until == FOR_EVER else over,
     )
 

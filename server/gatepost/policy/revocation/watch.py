@@ -22,25 +22,27 @@ Ended = Callable[[tuple[RevocationRecord, ...]], object]
 class RevocationSnapshot:
     """The revocations of one reading, indexed by their selectors."""
 
-    def __init__(self, cuts: Iterable[RevocationRecord] = ()) -> None:
-        self.cuts = tuple(cuts)
-        self.suspended = frozenset(cut.tenant for cut in self.cuts if cut.suspends)
-        self.holds = {(cut.tenant, cut.id): cut for cut in self.cuts if cut.is_hold}
+    def __init__(self, revocations: Iterable[RevocationRecord] = ()) -> None:
+        self.revocations = tuple(revocations)
+        self.suspended = frozenset(record.tenant for record in self.revocations if record.suspends)
+        self.holds = {
+            (record.tenant, record.id): record for record in self.revocations if record.is_hold
+        }
         """The holds by tenant and id, including expired ones."""
         self._by_subject: dict[str, list[RevocationRecord]] = {}
         self._by_client: dict[str, list[RevocationRecord]] = {}
         self._by_tenant: dict[str, list[RevocationRecord]] = {}
-        for cut in self.cuts:
-            if not (cut.suspends or cut.is_hold):
-                place, name = self._place(cut)
-                place.setdefault(name, []).append(cut)
+        for record in self.revocations:
+            if not (record.suspends or record.is_hold):
+                place, name = self._place(record)
+                place.setdefault(name, []).append(record)
         self._revokes_any = bool(self._by_subject or self._by_client or self._by_tenant)
 
     def revokes(self, caller: TenantContext, now: float) -> bool:
         """Return whether the caller's token is revoked."""
         # Asked several times about each new token, and mostly there is no revocation at all.
         return self._revokes_any and any(
-            reaches(cut, caller) and counts(cut, caller, now) for cut in self._near(caller)
+            reaches(record, caller) and counts(record, caller, now) for record in self._near(caller)
         )
 
     def _near(self, caller: TenantContext) -> Iterator[RevocationRecord]:
@@ -52,36 +54,38 @@ class RevocationSnapshot:
         for client in {caller.client_id or caller.subject, caller.subject}:
             yield from self._by_client.get(client, ())
 
-    def _place(self, cut: RevocationRecord) -> tuple[dict[str, list[RevocationRecord]], str]:
-        if cut.subject:
-            return self._by_subject, cut.subject
-        return (self._by_client, cut.client) if cut.client else (self._by_tenant, cut.tenant)
+    def _place(self, record: RevocationRecord) -> tuple[dict[str, list[RevocationRecord]], str]:
+        if record.subject:
+            return self._by_subject, record.subject
+        return (
+            (self._by_client, record.client) if record.client else (self._by_tenant, record.tenant)
+        )
 
 
-def reaches(cut: RevocationRecord, caller: TenantContext) -> bool:
+def reaches(record: RevocationRecord, caller: TenantContext) -> bool:
     """
     Return whether every selector of the revocation matches the caller.
 
     A subject also matches the actor of a token (RFC 8693 section 4.1). A client also matches a
     program that calls on its own behalf.
     """
-    if cut.tenant not in ("", caller.tenant_id) or cut.issuer not in ("", caller.issuer):
+    if record.tenant not in ("", caller.tenant_id) or record.issuer not in ("", caller.issuer):
         return False
-    if cut.subject and cut.subject not in (caller.subject, caller.actor):
+    if record.subject and record.subject not in (caller.subject, caller.actor):
         return False
-    if not cut.client or cut.client == caller.client_id:
+    if not record.client or record.client == caller.client_id:
         return True
-    return caller.subject_kind == "client" and cut.client == caller.subject
+    return caller.subject_kind == "client" and record.client == caller.subject
 
 
-def counts(cut: RevocationRecord, caller: TenantContext, now: float) -> bool:
+def counts(record: RevocationRecord, caller: TenantContext, now: float) -> bool:
     """Return whether a revocation refuses a token of this age now."""
-    if now < cut.blocked_until:
+    if now < record.blocked_until:
         return True
     if caller.issued_at is None:
-        return now < cut.undated_until
+        return now < record.undated_until
     # Issuers round `iat` down to seconds: a token of the same second may be older.
-    return caller.issued_at <= cut.before
+    return caller.issued_at <= record.before
 
 
 class Revocations:
@@ -132,7 +136,7 @@ class Revocations:
         """Return whether the caller's token is revoked."""
         return self._snapshot.revokes(caller, self._clock())
 
-    def is_cut(self, caller: TenantContext) -> bool:
+    def is_refused(self, caller: TenantContext) -> bool:
         """Return whether the caller's token is revoked or its tenant is suspended."""
         return caller.tenant_id in self._suspended or self.is_revoked(caller)
 
@@ -142,18 +146,18 @@ class Revocations:
 
     def held_s(self, caller: TenantContext) -> float:
         """Return for how many seconds the caller is still held, or 0."""
-        cut = self._snapshot.holds.get((caller.tenant_id, hold_id(caller)))
-        return 0.0 if cut is None else max((cut.expires_at or 0.0) - self._clock(), 0.0)
+        record = self._snapshot.holds.get((caller.tenant_id, hold_id(caller)))
+        return 0.0 if record is None else max((record.expires_at or 0.0) - self._clock(), 0.0)
 
     def holds(self, tenant: str) -> list[RevocationRecord]:
         """Return the holds on callers of a tenant that are in force, the next to end first."""
         now = self._clock()
         found = [
-            cut
-            for cut in self._snapshot.holds.values()
-            if cut.tenant == tenant and (cut.expires_at or 0.0) > now
+            record
+            for record in self._snapshot.holds.values()
+            if record.tenant == tenant and (record.expires_at or 0.0) > now
         ]
-        return sorted(found, key=lambda cut: (cut.expires_at or 0.0, cut.id))
+        return sorted(found, key=lambda record: (record.expires_at or 0.0, record.id))
 
     def admit(self, caller: TenantContext) -> None:
         """Raise RevokedToken if it is revoked, IssuerUnavailable before the first reading."""
@@ -178,15 +182,17 @@ class Revocations:
         since = self._clock() - FRESHLY_S if is_first else float("-inf")
         self._changes, self._fresh_until = changes, now + FRESH_S
         shut = self._suspensions(self._configured) if is_first else ()
-        known, self._snapshot = {*self._snapshot.cuts}, snapshot
+        known, self._snapshot = {*self._snapshot.revocations}, snapshot
         self.are_holding = bool(snapshot.holds)
         # A hold ends no running call and refuses no token.
-        if shut or any(not cut.is_hold for cut in known.symmetric_difference(snapshot.cuts)):
+        if shut or any(
+            not record.is_hold for record in known.symmetric_difference(snapshot.revocations)
+        ):
             self._settle()
             new = [
-                cut
-                for cut in snapshot.cuts
-                if cut not in known and cut.created_at > since and not cut.is_hold
+                record
+                for record in snapshot.revocations
+                if record not in known and record.created_at > since and not record.is_hold
             ]
             self._ended((*new, *shut))
 

@@ -36,9 +36,9 @@ class WithdrawnApprovals:
         self._records, self._approvals, self._pause = records, approvals, pause
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, cuts: Iterable[RevocationRecord]) -> None:
+    def begin(self, revocations: Iterable[RevocationRecord]) -> None:
         """Withdraw what these revocations affect, in a background task."""
-        if wanted := tuple(cuts):
+        if wanted := tuple(revocations):
             task = asyncio.get_running_loop().create_task(self._withdraw(wanted))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -50,10 +50,10 @@ class WithdrawnApprovals:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _withdraw(self, cuts: tuple[RevocationRecord, ...]) -> None:
+    async def _withdraw(self, revocations: tuple[RevocationRecord, ...]) -> None:
         for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
             try:
-                await withdraw(self._records, self._approvals, cuts)
+                await withdraw(self._records, self._approvals, revocations)
                 return
             except StoreUnavailable as outage:
                 log.warning("approvals_not_withdrawn", extra={"reason": str(outage)})
@@ -61,7 +61,7 @@ class WithdrawnApprovals:
 
 
 async def withdraw(
-    records: Records, approvals: ApprovalService, cuts: Iterable[RevocationRecord]
+    records: Records, approvals: ApprovalService, revocations: Iterable[RevocationRecord]
 ) -> int:
     """
     Withdraw everything that rests on revoked callers in the tenants of *cuts*; return the number.
@@ -69,7 +69,7 @@ async def withdraw(
     `ApprovalService` decides who is revoked, by the same rule as for tokens. So requests that a
     caller has made since then with a new token stay. Raises StoreUnavailable.
     """
-    tenants = {cut.tenant for cut in cuts}
+    tenants = {record.tenant for record in revocations}
     if "" in tenants:
         tenants.update(await script_reviews.tenants(records))
     return sum([await approvals.withdraw(tenant) for tenant in sorted(tenants - {""})])

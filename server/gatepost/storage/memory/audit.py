@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
-    AuditDraft,
     AuditQuery,
     AuditRow,
     Batch,
@@ -15,6 +14,7 @@ from gatepost.storage.audit import (
     Count,
     Link,
     Linker,
+    NewAuditRecord,
     Segment,
     Sign,
 )
@@ -54,11 +54,13 @@ class MemoryChain:
         """Return up to *limit* segments as they are stored, whatever they contain."""
         return [one for one in self.held if one.first >= start][:limit]
 
-    async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
-        """Remove the details of these records and add the drafts, both or neither, durably."""
+    async def erase(
+        self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
+    ) -> None:
+        """Remove the details of these records and add the new records, both or neither, durably."""
         wanted = frozenset(numbers)
         self.held = deque(erased(one, wanted) for one in self.held)
-        self.take(*link(self.key, self.end, drafts))
+        self.take(*link(self.key, self.end, new_records))
 
     def take(self, made: Sequence[Segment], head: ChainHead) -> None:
         """Add records to the chain."""
@@ -96,15 +98,15 @@ class MemoryTrail:
         """Return every writer that has a head or a record, sorted; not that of checkpoints."""
         return [end.writer for end in self.ends() if end.writer != CHECKPOINTS]
 
-    async def find(self, question: AuditQuery) -> list[AuditRow]:
+    async def find(self, query: AuditQuery) -> list[AuditRow]:
         """Return the matching records of all chains by position, the newest first."""
         rows: list[AuditRow] = []
         for one in sorted(self._segments(), key=lambda one: one.until, reverse=True):
             # Records of the segments that follow end by this time.
-            if sum(row.at > one.until for row in rows) >= question.limit:
+            if sum(row.at > one.until for row in rows) >= query.limit:
                 break
-            rows += answers([one], question)
-        return newest(rows, question.limit)
+            rows += answers([one], query)
+        return newest(rows, query.limit)
 
     async def horizon(self, before: int | None, segments: int) -> int | None:
         """Return the time by which all but the newest segments ended; None if none is left."""
@@ -144,7 +146,10 @@ class MemoryTrail:
         return checkpoint
 
     async def prune(
-        self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
+        self,
+        through: Mapping[int, int],
+        new_records: Mapping[int, Sequence[NewAuditRecord]],
+        link: Link,
     ) -> bool:
         """Remove the records of each writer up to a number, and checkpoints before a number."""
         base, known = through[CHECKPOINTS], self.chain(CHECKPOINTS).end
@@ -158,7 +163,7 @@ class MemoryTrail:
                 left for one in chain.held for left in remainder(one, through[writer])
             )
         self.signed = {number: one for number, one in self.signed.items() if number >= base}
-        for writer, added in drafts.items():
+        for writer, added in new_records.items():
             chain = self.chain(writer)
             chain.take(*link(chain.key, chain.end, added))
         return True

@@ -35,8 +35,8 @@ class MemoryOutbox:
         """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""
         newest = sorted(self.held.values(), key=lambda one: (one.created_at, one.id), reverse=True)
         gone = [one.id for one in newest[most:]]
-        for notice_id in gone:
-            del self.held[notice_id]
+        for message_id in gone:
+            del self.held[message_id]
         return gone
 
     def due(self, now: float) -> list[OutboxMessage]:

@@ -23,10 +23,10 @@ class MemoryRevocations:
         await self._count()
         return self.held.setdefault((cut.tenant, cut.id), cut) is cut
 
-    async def delete(self, tenant: str, cut_id: str) -> bool:
+    async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
         await self._count()
-        return self.held.pop((tenant, cut_id), None) is not None
+        return self.held.pop((tenant, revocation_id), None) is not None
 
     async def _count(self) -> None:
         await self._changes.put(CHANGES, b"", now=time.time())

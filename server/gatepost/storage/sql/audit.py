@@ -20,7 +20,6 @@ from sqlalchemy import (
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
-    AuditDraft,
     AuditQuery,
     AuditRow,
     Batch,
@@ -29,6 +28,7 @@ from gatepost.storage.audit import (
     Count,
     Link,
     Linker,
+    NewAuditRecord,
     Segment,
     Sign,
 )
@@ -43,7 +43,7 @@ from gatepost.storage.sql import audit_sums
 from gatepost.storage.sql.audit_chain import FIELDS, PAGE, Settle, SqlChain, as_segments
 from gatepost.storage.sql.audit_heads import (
     END,
-    OF_JOURNALS,
+    OF_WALS,
     add,
     by_tenant,
     checked,
@@ -151,23 +151,23 @@ class SqlTrail:
         writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
         return sorted(writers - {CHECKPOINTS})
 
-    async def find(self, question: AuditQuery) -> list[AuditRow]:
+    async def find(self, query: AuditQuery) -> list[AuditRow]:
         """Implement `TenantTrail`."""
         await self._settle()
-        narrowed = select(*FIELDS).where(_OURS, *_narrowed(question))
+        narrowed = select(*FIELDS).where(_OURS, *_narrowed(query))
         latest = narrowed.order_by(*(column.desc() for column in _NEWEST))
         latest = latest.limit(bindparam("most"))
         rows: list[AuditRow] = []
         older, most = latest, FEW
         while True:
             page = await self._page(older, most=most)
-            rows += await asyncio.to_thread(answers, page, question)
+            rows += await asyncio.to_thread(answers, page, query)
             if len(page) < most:
-                return newest(rows, question.limit)
+                return newest(rows, query.limit)
             # Records of the segments that follow end by this time.
             last = page[-1]
-            if sum(row.at > last.until for row in rows) >= question.limit:
-                return newest(rows, question.limit)
+            if sum(row.at > last.until for row in rows) >= query.limit:
+                return newest(rows, query.limit)
             older = latest.where(tuple_(*_NEWEST) < (last.until, last.writer, last.first))
             most = min(most * 2, PAGE)
 
@@ -200,18 +200,24 @@ class SqlTrail:
         return (await checked(self._database, [self._tenant], sign)).get(self._tenant)
 
     async def prune(
-        self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
+        self,
+        through: Mapping[int, int],
+        new_records: Mapping[int, Sequence[NewAuditRecord]],
+        link: Link,
     ) -> bool:
         """Implement `TenantTrail`."""
         await self._settle()
-        return await self._database.apart(self._prune(through, drafts, link))
+        return await self._database.apart(self._prune(through, new_records, link))
 
     async def _prune(
-        self, through: Mapping[int, int], drafts: Mapping[int, Sequence[AuditDraft]], link: Link
+        self,
+        through: Mapping[int, int],
+        new_records: Mapping[int, Sequence[NewAuditRecord]],
+        link: Link,
     ) -> bool:
         tenant = self._tenant
         async with self._database.transaction() as connection:
-            heads = await locked(connection, [(tenant, writer) for writer in sorted(drafts)])
+            heads = await locked(connection, [(tenant, writer) for writer in sorted(new_records)])
             signed = heads[tenant, CHECKPOINTS]
             if signed is not None and signed.pruned >= through[CHECKPOINTS]:
                 return False
@@ -226,7 +232,7 @@ class SqlTrail:
                 left = [rest for one in cut for rest in remainder(one, through[writer])]
                 await put(connection, tenant, left)
             await connection.execute(_FORGET, base)
-            batch = {(tenant, writer): drafts[writer] for writer in drafts}
+            batch = {(tenant, writer): new_records[writer] for writer in new_records}
             await add(connection, batch, heads, link)
         return True
 
@@ -235,23 +241,23 @@ class SqlTrail:
         return sound(as_segments(await self._database.rows(statement, values)))
 
 
-def _narrowed(question: AuditQuery) -> Iterator[ColumnElement[bool]]:
+def _narrowed(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
     """Yield conditions that every segment with a matching record meets."""
-    if question.before is not None:
-        yield _SEGMENTS.since <= question.before[0]
-    if question.since is not None:
-        yield _SEGMENTS.until >= question.since
-    if question.until is not None:
-        yield _SEGMENTS.since < question.until
-    for word in (question.kind, question.tool, question.outcome):
+    if query.before is not None:
+        yield _SEGMENTS.since <= query.before[0]
+    if query.since is not None:
+        yield _SEGMENTS.until >= query.since
+    if query.until is not None:
+        yield _SEGMENTS.since < query.until
+    for word in (query.kind, query.tool, query.outcome):
         if word is not None:
             yield _SEGMENTS.counts.contains(f'"{quoted(word)}"', autoescape=True)
-    if question.subject is not None:
+    if query.subject is not None:
         # In a side the caller is JSON in JSON.
-        subject = quoted(f'"subject":"{quoted(question.subject)}"')
+        subject = quoted(f'"subject":"{quoted(query.subject)}"')
         yield _SEGMENTS.records.contains(subject, autoescape=True)
-    if question.text is not None:
-        yield _SEGMENTS.records.icontains(quoted(question.text), autoescape=True)
+    if query.text is not None:
+        yield _SEGMENTS.records.icontains(quoted(query.text), autoescape=True)
 
 
 class SqlAuditStore:
@@ -292,7 +298,7 @@ class SqlAuditStore:
         """Implement `AuditStore`."""
         await self.settle()
         found = await self._database.rows(_TENANTS, {})
-        return sorted({row.tenant for row in found} - {OF_JOURNALS})
+        return sorted({row.tenant for row in found} - {OF_WALS})
 
     async def aclose(self) -> None:
         """Do nothing, because the database is closed with the records."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, func, select, update
 
-from gatepost.storage.audit import AuditDraft, AuditRow, Link, Segment
+from gatepost.storage.audit import AuditRow, Link, NewAuditRecord, Segment
 from gatepost.storage.audit_segments import behind, erased, sound
 from gatepost.storage.sql.audit_heads import add, locked
 from gatepost.storage.sql.database import Database
@@ -77,12 +77,14 @@ class SqlChain:
         await self._settle()
         return await self._page(_FROM, start=start, most=limit)
 
-    async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
+    async def erase(
+        self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
+    ) -> None:
         """Implement `TenantChain`."""
-        await self._database.apart(self._erase(numbers, drafts, link))
+        await self._database.apart(self._erase(numbers, new_records, link))
 
     async def _erase(
-        self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link
+        self, numbers: Sequence[int], new_records: Sequence[NewAuditRecord], link: Link
     ) -> None:
         chain = self._tenant, self._writer
         async with self._database.transaction() as connection:
@@ -102,7 +104,7 @@ class SqlChain:
                 if len(page) < PAGE:
                     break
                 after = page[-1].last
-            await add(connection, {chain: drafts}, heads, link)
+            await add(connection, {chain: new_records}, heads, link)
 
     async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
         return as_segments(await self._database.rows(statement, {**self._which, **which}))

@@ -86,8 +86,8 @@ _SEGMENT = select(*(_SEGMENTS[name] for name in Segment.__struct_fields__)).wher
     _SEGMENTS.first == bindparam("its_first"),
 )
 
-OF_JOURNALS = ""
-"""The tenant of the heads that say how far journals are merged; see `sqlite_audit_journal`."""
+OF_WALS = ""
+"""The tenant of the heads that say how far write-ahead logs are merged; see `sqlite_audit_wal`."""
 TOO_HIGH = 1 << 62
 """No chain reaches this number, and a few numbers later a database cannot hold the next one."""
 
@@ -212,11 +212,11 @@ async def add(
     heads: Mapping[ChainKey, ChainHead | None],
     link: Link,
 ) -> None:
-    """Add drafts after the heads, or after the records behind them."""
+    """Add new records after the heads, or after the records behind them."""
     after: list[ChainHead] = []
-    for chain, drafts in batch.items():
-        found = heads[chain] if not drafts else await shown(connection, chain, heads[chain])
-        made, head = link(chain, found, drafts)
+    for chain, new_records in batch.items():
+        found = heads[chain] if not new_records else await shown(connection, chain, heads[chain])
+        made, head = link(chain, found, new_records)
         await put(connection, chain[0], made)
         after.append(head)
     if after:

@@ -141,15 +141,15 @@ class Database:
             # A thread is in there that nothing stops. The process ends without it.
             log.warning("database_not_closed", extra={"reason": LATE})
             return
-        patience = CLOSE_S
+        timeout = CLOSE_S
         while True:
             try:
-                async with asyncio.timeout(patience if self._interruptible else None):
+                async with asyncio.timeout(timeout if self._interruptible else None):
                     await self.engine.dispose()
                     return
             except TimeoutError:
                 # One connection is dropped by this; the others get no patience any more.
-                patience = 0.0
+                timeout = 0.0
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

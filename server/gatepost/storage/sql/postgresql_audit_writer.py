@@ -294,8 +294,8 @@ def _linked(
     """Return the heads after a batch that is added after these ends, and its segments."""
     made: dict[ChainKey, ChainHead] = {}
     segments: list[tuple[str, Segment]] = []
-    for chain, drafts in batch.items():
-        added, made[chain] = link(chain, ends[chain], drafts)
+    for chain, new_records in batch.items():
+        added, made[chain] = link(chain, ends[chain], new_records)
         segments += [(chain[0], one) for one in added]
     return made, segments
 

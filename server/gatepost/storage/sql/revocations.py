@@ -46,9 +46,9 @@ class SqlRevocations:
         await self._tell()
         return put
 
-    async def delete(self, tenant: str, cut_id: str) -> bool:
+    async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
-        which = {"its_tenant": tenant, "its_id": cut_id}
+        which = {"its_tenant": tenant, "its_id": revocation_id}
         there = await self._database.change(_DELETE, which) == 1
         await self._tell()
         return there

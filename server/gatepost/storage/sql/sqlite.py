@@ -22,8 +22,8 @@ SCHEME = "sqlite:///"
 BESIDE = ("-wal", "-shm")
 """What SQLite keeps beside the file. It makes them with the file's permissions, and leaves those
 of files that are there."""
-JOURNAL = "-audit-"
-"""The end of the names of journals, before their numbers; see `sqlite_audit_journal`."""
+WAL = "-audit-"
+"""The end of the names of write-ahead logs, before their numbers; see `sqlite_audit_wal`."""
 LOCK = "-lock"
 """The end of the lock file's name, after that of the database."""
 ZEROS = bytes(65_536)
@@ -58,7 +58,7 @@ def database(url: str) -> Database:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
         # Before SQLite does: the files beside it get its permissions, and it holds arguments.
         _close(path, os.O_RDWR | os.O_CREAT)
-        for beside in (*(path + end for end in BESIDE), *journals(path).values()):
+        for beside in (*(path + end for end in BESIDE), *wals(path).values()):
             with suppress(FileNotFoundError):
                 _close(beside, os.O_RDWR)
         _close(path + LOCK, os.O_RDWR | os.O_CREAT)
@@ -111,11 +111,11 @@ def empty_log(url: str) -> bool:
     """
     path = path_of(url)
     with closing(connect(path)) as connection:
-        # Journals continue at their beginning only within such a transaction.
+        # Write-ahead logs continue at their beginning only within such a transaction.
         connection.execute("BEGIN IMMEDIATE")
         merged = connection.execute("SELECT writer, pruned FROM audit_heads WHERE tenant = ''")
         ends = {number: end for number, end in merged if isinstance(end, int)}
-        for number, name in journals(path).items():
+        for number, name in wals(path).items():
             with suppress(FileNotFoundError, PermissionError), open(name, "r+b") as file:
                 size = os.fstat(file.fileno()).st_size
                 overwrite(file.fileno(), min(ends.get(number, 0), size))
@@ -124,14 +124,14 @@ def empty_log(url: str) -> bool:
     return not busy
 
 
-def journals(path: str) -> dict[int, str]:
-    """Return the paths of the journals beside a file, by their numbers."""
+def wals(path: str) -> dict[int, str]:
+    """Return the paths of the write-ahead logs beside a file, by their numbers."""
     folder, name = os.path.split(path)
     found: dict[int, str] = {}
     with os.scandir(folder or ".") as entries:
         for entry in entries:
-            if entry.name.startswith(name + JOURNAL):
-                number = entry.name.removeprefix(name + JOURNAL)
+            if entry.name.startswith(name + WAL):
+                number = entry.name.removeprefix(name + WAL)
                 if number.isascii() and number.isdecimal() and number == str(int(number)):
                     found[int(number)] = entry.path
     return dict(sorted(found.items()))

@@ -1,4 +1,6 @@
-"""Opening and locking the file of a journal, making its name durable, and keeping a copy."""
+"""
+Opening and locking the file of a write-ahead log, making its name durable, and keeping a copy.
+"""
 
 import fcntl
 import os
@@ -12,7 +14,7 @@ from gatepost.permissions import close_to_others
 
 def locked(name: str, beside: str) -> int:
     """
-    Open a journal, or make it, and lock it; return -1 if another process has it. OSError.
+    Open a write-ahead log, or make it, and lock it; return -1 if another process has it. OSError.
 
     The lock ends with the process, however it ends.
     """
@@ -48,7 +50,7 @@ def synchronise_folder(path: str) -> None:
 
 
 def keep_copy(file: int, name: str) -> None:
-    """Copy a journal that was changed to a file beside it, for the operator; OSError."""
+    """Copy a write-ahead log that was changed to a file beside it, for the operator; OSError."""
     content = os.pread(file, os.fstat(file).st_size, 0)
     for number in count(1):
         copy = Path(f"{name}.damaged-{number}")
@@ -69,7 +71,10 @@ def keep_copy(file: int, name: str) -> None:
 
 
 def has_ended(file: int) -> bool:
-    """Return whether the process of a journal has ended; the journal is then locked by this one."""
+    """
+    Return whether the process of a write-ahead log has ended; the write-ahead log is then locked by
+    this one.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -79,7 +84,7 @@ def has_ended(file: int) -> bool:
 
 @contextmanager
 def opened(path: str) -> Iterator[int]:
-    """Open a journal; -1: it is gone, or another user's."""
+    """Open a write-ahead log; -1: it is gone, or another user's."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):

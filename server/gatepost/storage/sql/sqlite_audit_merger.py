@@ -1,9 +1,9 @@
 """
-Merging: what the journals of a SQLite file contain is linked and moved into its tables.
+Merging: what the write-ahead logs of a SQLite file contain is linked and moved into its tables.
 
 Many batches are moved in one transaction, so that each chain gets one segment, one head with one
-proof, and one sum. Any process with the key ring can merge any journal: that of a running process,
-whose records it is asked for, and that of a killed one.
+proof, and one sum. Any process with the key ring can merge any write-ahead log: that of a running
+process, whose records it is asked for, and that of a killed one.
 """
 
 import os
@@ -19,7 +19,6 @@ from msgspec.structs import astuple
 from gatepost.storage.audit import (
     EVERY_TENANT,
     FIRST_WRITER,
-    AuditDraft,
     Batch,
     ChainHead,
     ChainKey,
@@ -27,24 +26,17 @@ from gatepost.storage.audit import (
     Extension,
     Link,
     Linker,
+    NewAuditRecord,
     Segment,
     Sign,
 )
 from gatepost.storage.audit_segments import Damaged, remainder
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql.audit_heads import OF_JOURNALS, stored_head
+from gatepost.storage.sql.audit_heads import OF_WALS, stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
 from gatepost.storage.sql.database import ANSWER_S, told
-from gatepost.storage.sql.sqlite import check_file, connect, journals, overwrite
+from gatepost.storage.sql.sqlite import check_file, connect, overwrite, wals
 from gatepost.storage.sql.sqlite_audit_files import has_ended, keep_copy, opened
-from gatepost.storage.sql.sqlite_audit_journal import (
-    Busy,
-    Frame,
-    Journal,
-    frames_behind,
-    has_more,
-    is_behind,
-)
 from gatepost.storage.sql.sqlite_audit_statements import (
     Execute,
     ends_of,
@@ -56,6 +48,14 @@ from gatepost.storage.sql.sqlite_audit_statements import (
     segments_behind,
     shown,
 )
+from gatepost.storage.sql.sqlite_audit_wal import (
+    Busy,
+    Frame,
+    WriteAheadLog,
+    frames_behind,
+    has_more,
+    is_behind,
+)
 from gatepost.storage.sql.tables import escaped
 
 AT_ONCE = 4_194_304
@@ -65,10 +65,12 @@ COPIED_BYTES = 4_194_304
 CHAIN_BYTES = 16_384
 """About how many bytes of the log the pages of a chain take, beside its records."""
 PAUSE_S = 0.05
-"""How long the restart of a journal waits for a batch that is being appended."""
-OF_JOURNAL = EVERY_TENANT, FIRST_WRITER
-"""The chain that tells of a journal that was changed: whose records were in it is unknown."""
-CHANGED = "a journal was changed: records that were not in the tables yet may be missing"
+"""How long the restart of a write-ahead log waits for a batch that is being appended."""
+OF_WAL = EVERY_TENANT, FIRST_WRITER
+"""
+The chain that tells of a write-ahead log that was changed: whose records were in it is unknown.
+"""
+CHANGED = "a write-ahead log was changed: records that were not in the tables yet may be missing"
 
 
 class SqliteConnection:
@@ -159,7 +161,7 @@ class SqliteConnection:
         except sqlite3.Error as error:
             raise StoreUnavailable(told(error)) from None
         except OSError as error:
-            reason = f"a journal of audit records cannot be used: {error.strerror}"
+            reason = f"a write-ahead log of audit records cannot be used: {error.strerror}"
             raise StoreUnavailable(reason) from None
         finally:
             if not is_done:
@@ -171,50 +173,50 @@ class Merged(msgspec.Struct):
 
     linker: Linker
     extension: Extension
-    batch: dict[ChainKey, list[AuditDraft]] = {}
+    batch: dict[ChainKey, list[NewAuditRecord]] = {}
     ends: dict[int, ChainHead] = {}
-    """The new ends of journals."""
+    """The new ends of write-ahead logs."""
     size: int = 0
     first: list[Frame] = []
-    """Of each journal that was read, its first frame."""
+    """Of each write-ahead log that was read, its first frame."""
 
     @property
     def is_full(self) -> bool:
         """Return whether the rest is for another transaction."""
         return self.size >= AT_ONCE
 
-    def take(self, journal: int, frames: Iterator[Frame]) -> list[Frame]:
-        """Take frames of a journal while there is room, and return them."""
+    def take(self, wal: int, frames: Iterator[Frame]) -> list[Frame]:
+        """Take frames of a write-ahead log while there is room, and return them."""
         taken: list[Frame] = []
         while not self.is_full and (frame := next(frames, None)) is not None:
-            for chain, drafts in frame.batch.items():
-                self.batch.setdefault(chain, []).extend(drafts)
+            for chain, new_records in frame.batch.items():
+                self.batch.setdefault(chain, []).extend(new_records)
             self.size += frame.size
             if frame.proof and not taken:
                 self.first.append(frame)
             taken.append(frame)
         if taken:
-            self.end(journal, taken[-1].number, taken[-1].digest, taken[-1].end)
+            self.end(wal, taken[-1].number, taken[-1].digest, taken[-1].end)
         return taken
 
-    def end(self, journal: int, number: int, digest: bytes, offset: int) -> None:
-        """Note the end of what is merged of a journal."""
-        head = ChainHead(OF_JOURNALS, journal, number, digest, offset, "")
-        self.ends[journal] = self.linker.prove(head)
+    def end(self, wal: int, number: int, digest: bytes, offset: int) -> None:
+        """Note the end of what is merged of a write-ahead log."""
+        head = ChainHead(OF_WALS, wal, number, digest, offset, "")
+        self.ends[wal] = self.linker.prove(head)
 
 
 class SqliteMerger(SqliteConnection):
-    """Merges the journals; for one thread."""
+    """Merges the write-ahead logs; for one thread."""
 
-    def open_journal(self, journal: Journal, linker: Linker) -> None:
-        """Lock a journal if need be, and continue behind its last frame."""
-        self.merge(journal, linker)
-        number = journal.take()
+    def open_wal(self, wal: WriteAheadLog, linker: Linker) -> None:
+        """Lock a write-ahead log if need be, and continue behind its last frame."""
+        self.merge(wal, linker)
+        number = wal.take()
         extension = linker.begin()
-        with journal.paused(ANSWER_S):
-            journal.is_ready = False
+        with wal.paused(ANSWER_S):
+            wal.is_ready = False
             with self.transaction() as execute:
-                key = OF_JOURNALS, number
+                key = OF_WALS, number
                 row = heads_of(execute, [key]).get(key)
                 merged = None if row is None else stored_head(row)
                 is_changed = merged is not None and bool(linker.doubt(merged))
@@ -222,46 +224,47 @@ class SqliteMerger(SqliteConnection):
                     # With a digest that no frame continues: the file may be of another database.
                     merged = linker.prove(ChainHead(*key, 0, os.urandom(32), 0, ""))
                     put(execute, heads=[astuple(merged)])
-                frames, is_damaged = journal.read(merged)
+                frames, is_damaged = wal.read(merged)
                 if is_damaged or is_changed:
-                    extension.doubt(OF_JOURNAL, CHANGED)
-                    self.extend(execute, {OF_JOURNAL: ()}, extension.link)
+                    extension.doubt(OF_WAL, CHANGED)
+                    self.extend(execute, {OF_WAL: ()}, extension.link)
             extension.committed()
-            # Not before: a batch behind a row that is not there would belong to no journal, and a
-            # journal that was changed must look so until that is recorded.
+            # Not before: a batch behind a row that is not there would belong to no write-ahead log,
+            # and a write-ahead log that was changed must look so until that is recorded.
             with self.reading():
-                journal.resume(merged, frames, is_damaged=is_damaged)
+                wal.resume(merged, frames, is_damaged=is_damaged)
 
-    def merge(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> None:
+    def merge(self, wal: WriteAheadLog | None, linker: Linker, *, restart: bool = False) -> None:
         """
-        Merge all that the journals contain, of which *journal* is that of this process.
+        Merge all that the write-ahead logs contain, of which *wal* is that of this
+        process.
 
         With *restart*, it then continues at its beginning. Raises StoreUnavailable.
         """
-        while self._is_due(journal, linker) and self._merge(journal, linker):
+        while self._is_due(wal, linker) and self._merge(wal, linker):
             pass
-        if restart and journal is not None and journal.is_ready and journal.position:
-            self._restart(journal, linker)
+        if restart and wal is not None and wal.is_ready and wal.position:
+            self._restart(wal, linker)
         self.copy_log()
 
-    def _restart(self, journal: Journal, linker: Linker) -> None:
-        with suppress(Busy), journal.paused(PAUSE_S):
-            self._merge(journal, linker, restart=True)
-            if not journal.frames and not journal.merged.pruned:
-                journal.restart()
+    def _restart(self, wal: WriteAheadLog, linker: Linker) -> None:
+        with suppress(Busy), wal.paused(PAUSE_S):
+            self._merge(wal, linker, restart=True)
+            if not wal.frames and not wal.merged.pruned:
+                wal.restart()
 
-    def _is_due(self, journal: Journal | None, linker: Linker) -> bool:
+    def _is_due(self, wal: WriteAheadLog | None, linker: Linker) -> bool:
         """
-        Return whether a journal seems to have a frame that is not merged.
+        Return whether a write-ahead log seems to have a frame that is not merged.
 
         Or anything, if its process has ended: half a frame may be of an erased person.
         """
-        if journal is not None and journal.frames:
+        if wal is not None and wal.frames:
             return True
         with self.reading() as execute:
-            ends = {row[1]: row for row in ends_of(execute, OF_JOURNALS)}
-            for number, path in journals(self.path).items():
-                if number in ends and (journal is None or number != journal.number):
+            ends = {row[1]: row for row in ends_of(execute, OF_WALS)}
+            for number, path in wals(self.path).items():
+                if number in ends and (wal is None or number != wal.number):
                     end = stored_head(ends[number])
                     with opened(path) as file:
                         if file < 0 or not os.fstat(file).st_size or linker.doubt(end):
@@ -270,32 +273,32 @@ class SqliteMerger(SqliteConnection):
                             return True
         return False
 
-    def _merge(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> bool:
+    def _merge(self, wal: WriteAheadLog | None, linker: Linker, *, restart: bool = False) -> bool:
         """Merge in one transaction; return whether there is more."""
         merged = Merged(linker, linker.begin())
         with ExitStack() as undo:
             ended: list[tuple[int, str, bool]] = []
-            if journal is not None:
-                undo.callback(self._doubt, journal)
+            if wal is not None:
+                undo.callback(self._doubt, wal)
             with self.transaction() as execute:
-                ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_JOURNALS)}
+                ends = {row[1]: stored_head(row) for row in ends_of(execute, OF_WALS)}
                 own = None
-                if journal is not None and journal.number == journal.merged.writer != 0:
-                    own = self._own(execute, journal, ends.get(journal.number), merged)
+                if wal is not None and wal.number == wal.merged.writer != 0:
+                    own = self._own(execute, wal, ends.get(wal.number), merged)
                     if restart and not merged.is_full:
-                        own = merged.ends.get(journal.number, own)
-                        merged.end(journal.number, own.number, own.hash, 0)
-                        own = merged.ends[journal.number]
-                for number, path in journals(self.path).items():
-                    if number in ends and (journal is None or number != journal.number):
+                        own = merged.ends.get(wal.number, own)
+                        merged.end(wal.number, own.number, own.hash, 0)
+                        own = merged.ends[wal.number]
+                for number, path in wals(self.path).items():
+                    if number in ends and (wal is None or number != wal.number):
                         file = undo.enter_context(opened(path))
                         ended += self._other(path, file, ends[number], merged)
                 _doubt_repeated(execute, merged)
                 self.extend(execute, merged.batch, merged.extension.link)
                 put(execute, heads=[astuple(end) for end in merged.ends.values()])
             merged.extension.committed()
-            if journal is not None and own is not None:
-                journal.forget(merged.ends.get(journal.number, own))
+            if wal is not None and own is not None:
+                wal.forget(merged.ends.get(wal.number, own))
             for file, path, is_damaged in ended:
                 with suppress(OSError):  # the next merge tries again; a restart must follow now
                     if is_damaged:
@@ -304,20 +307,22 @@ class SqliteMerger(SqliteConnection):
                     os.ftruncate(file, 0)
         return merged.is_full
 
-    def _doubt(self, journal: Journal) -> None:
-        """Have the journal opened again if nobody knows whether a transaction has succeeded."""
+    def _doubt(self, wal: WriteAheadLog) -> None:
+        """
+        Have the write-ahead log opened again if nobody knows whether a transaction has succeeded.
+        """
         if self.is_in_doubt:
-            journal.is_ready = self.is_in_doubt = False
+            wal.is_ready = self.is_in_doubt = False
 
     def _own(
-        self, execute: Execute, journal: Journal, found: ChainHead | None, merged: Merged
+        self, execute: Execute, wal: WriteAheadLog, found: ChainHead | None, merged: Merged
     ) -> ChainHead:
         """Take the frames of this process; return the end of what is merged of them."""
-        known = journal.merged
-        frames = [*journal.frames]
+        known = wal.merged
+        frames = [*wal.frames]
         if found == known:
             pass
-        elif found is not None and journal.has(found) and not merged.linker.doubt(found):
+        elif found is not None and wal.has(found) and not merged.linker.doubt(found):
             # Another process has merged it, and nobody here has heard of the records.
             # The row of another database with the same key ring is proven as well.
             known = found
@@ -325,10 +330,10 @@ class SqliteMerger(SqliteConnection):
             for frame in frames:
                 for chain in frame.batch:
                     merged.extension.doubt(chain, CHANGED)
-            merged.end(journal.number, known.number, known.hash, known.pruned)
+            merged.end(wal.number, known.number, known.hash, known.pruned)
         # Also a frame that another process has merged while it was still being synchronised.
         _miss(execute, [one for one in frames if one.number <= known.number], merged.extension)
-        merged.take(journal.number, iter([one for one in frames if one.number > known.number]))
+        merged.take(wal.number, iter([one for one in frames if one.number > known.number]))
         return known
 
     def _other(
@@ -340,7 +345,7 @@ class SqliteMerger(SqliteConnection):
         Return the file if that has ended, its path, and whether it was changed.
         """
         if file < 0 or merged.is_full or merged.linker.doubt(found):
-            return []  # a head that was changed is for the next process with this journal
+            return []  # a head that was changed is for the next process with this write-ahead log
         is_over = has_ended(file)  # else more could follow what is read now
         for frame in merged.take(found.writer, frames_behind(file, found, merged.linker)):
             for chain in () if is_over else frame.batch:
@@ -349,25 +354,25 @@ class SqliteMerger(SqliteConnection):
         if not is_over or merged.is_full:
             return []
         if is_damaged := has_more(file, end, merged.linker):
-            merged.extension.doubt(OF_JOURNAL, CHANGED)
-            merged.batch.setdefault(OF_JOURNAL, [])
+            merged.extension.doubt(OF_WAL, CHANGED)
+            merged.batch.setdefault(OF_WAL, [])
         merged.end(found.writer, end.number, end.hash, 0)
         return [(file, path, is_damaged)]
 
 
 def _doubt_repeated(execute: Execute, merged: Merged) -> None:
     """
-    Have it recorded if the first frame of a journal is in the tables already.
+    Have it recorded if the first frame of a write-ahead log is in the tables already.
 
     Then an earlier row, which is proven, was put back, so that frames are merged again.
     """
     for frame in merged.first:
-        for chain, drafts in frame.batch.items():
-            there = records_since(execute, chain, min([one.at for one in drafts], default=0))
+        for chain, new_records in frame.batch.items():
+            there = records_since(execute, chain, min([one.at for one in new_records], default=0))
             # The salts of its details make each body another one.
-            salted = [one.body.decode() for one in drafts if one.side is not None]
+            salted = [one.body.decode() for one in new_records if one.side is not None]
             if any(body in records for records in there for body in salted):
-                for doubted in (chain, OF_JOURNAL):
+                for doubted in (chain, OF_WAL):
                     merged.extension.doubt(doubted, CHANGED)
                     merged.batch.setdefault(doubted, [])
 
@@ -376,7 +381,7 @@ def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> No
     """Tell of records of this process that another one has merged."""
     counts = Counter[ChainKey]()
     for frame in frames:
-        counts.update({chain: len(drafts) for chain, drafts in frame.batch.items()})
+        counts.update({chain: len(new_records) for chain, new_records in frame.batch.items()})
     keys = {chain: (escaped(chain[0]), chain[1]) for chain in counts}
     heads = heads_of(execute, [*keys.values()])
     for chain, number in counts.items():

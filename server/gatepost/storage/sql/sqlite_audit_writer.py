@@ -1,4 +1,6 @@
-"""The audit store of a SQLite file: batches are appended to a journal, and merged soon after."""
+"""
+The audit store of a SQLite file: batches are appended to a write-ahead log, and merged soon after.
+"""
 
 import asyncio
 import logging
@@ -17,8 +19,8 @@ from gatepost.storage.audit import Batch, Checkpoint, Link, Linker, Sign
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database
-from gatepost.storage.sql.sqlite_audit_journal import Journal
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
+from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
 
 MERGED_BYTES = 1_048_576
 """Bytes of batches after which they are merged."""
@@ -28,8 +30,8 @@ IDLE_S = 0.2
 """How long no batch must come until those that wait are merged."""
 RESTARTED_BYTES = 8_388_608
 """
-Bytes of a journal after which it continues at its beginning although batches follow, and bytes of
-batches after which the next one waits for a merge.
+Bytes of a write-ahead log after which it continues at its beginning although batches follow, and
+bytes of batches after which the next one waits for a merge.
 """
 
 log = logging.getLogger("gatepost.audit")
@@ -37,7 +39,8 @@ log = logging.getLogger("gatepost.audit")
 
 class SqliteAuditStore(SqlAuditStore):
     """
-    Implement `AuditStore`: one thread appends to the journal of this process, and one merges.
+    Implement `AuditStore`: one thread appends to the write-ahead log of this process, and one
+    merges.
 
     Batches are written into the tables at once until a linker is attached.
     """
@@ -47,11 +50,11 @@ class SqliteAuditStore(SqlAuditStore):
         self._path = path
         self._merger = SqliteMerger(path)
         self._linker: Linker | None = None
-        self._journal: Journal | None = None
+        self._wal: WriteAheadLog | None = None
         self._appending = WorkThread("audit")
         self._merging = WorkThread("audit merge", self._look)
         self._seen = 0, 0.0
-        """The end of the journal, and when it was first seen there."""
+        """The end of the write-ahead log, and when it was first seen there."""
         self._since: float | None = None
         """When a batch was first seen that waits to be merged."""
         self._closed = False
@@ -59,27 +62,27 @@ class SqliteAuditStore(SqlAuditStore):
     def attach(self, linker: Linker) -> None:
         """Implement `AuditStore`."""
         self._linker = linker
-        if self._journal is None:
-            self._journal = Journal(self._path, linker)
+        if self._wal is None:
+            self._wal = WriteAheadLog(self._path, linker)
 
     async def write(self, batch: Batch, link: Link) -> None:
         """Implement `AuditStore`."""
-        if self._linker is None or self._journal is None:
+        if self._linker is None or self._wal is None:
             await self._merge(partial(self._merger.write, batch, link))
             return
         if not any(batch.values()):
             return
-        if not self._journal.is_ready:
-            await self._merge(partial(self._merger.open_journal, self._journal, self._linker))
-        if self.is_failing or self._journal.unmerged >= RESTARTED_BYTES:
+        if not self._wal.is_ready:
+            await self._merge(partial(self._merger.open_wal, self._wal, self._linker))
+        if self.is_failing or self._wal.unmerged >= RESTARTED_BYTES:
             # What cannot be merged must not fill the disk.
             await self.settle()
-        await self._appending.do(partial(self._append, self._journal, batch), within_s=ANSWER_S)
+        await self._appending.do(partial(self._append, self._wal, batch), within_s=ANSWER_S)
 
     async def settle(self) -> None:
         """Implement `AuditStore`."""
         if self._linker is not None:
-            await self._merge(partial(self._merge_all, self._journal, self._linker))
+            await self._merge(partial(self._merge_all, self._wal, self._linker))
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
         """Implement `AuditStore`."""
@@ -88,7 +91,7 @@ class SqliteAuditStore(SqlAuditStore):
         return made
 
     async def aclose(self) -> None:
-        """Finish the last batch, merge it, and unlock the journal."""
+        """Finish the last batch, merge it, and unlock the write-ahead log."""
         if self._closed:
             return
         self._closed = True
@@ -100,34 +103,36 @@ class SqliteAuditStore(SqlAuditStore):
     async def _merge(self, work: Callable[[], Any]) -> Any:
         return await self._merging.do(work, within_s=ANSWER_S)
 
-    def _append(self, journal: Journal, batch: Batch) -> None:
-        waited = journal.unmerged
-        journal.append(batch)
-        if not waited or waited < MERGED_BYTES <= journal.unmerged:
+    def _append(self, wal: WriteAheadLog, batch: Batch) -> None:
+        waited = wal.unmerged
+        wal.append(batch)
+        if not waited or waited < MERGED_BYTES <= wal.unmerged:
             self._merging.wake()
 
     def _look(self) -> float | None:
         """Merge if it is time; return after how many seconds it may be time again."""
-        journal, linker = self._journal, self._linker
-        if journal is None or linker is None or not journal.position:
+        wal, linker = self._wal, self._linker
+        if wal is None or linker is None or not wal.position:
             return None
         now = time.monotonic()
-        if journal.position != self._seen[0]:
-            self._seen = journal.position, now
+        if wal.position != self._seen[0]:
+            self._seen = wal.position, now
         is_idle = now >= self._seen[1] + IDLE_S
-        restarts = is_idle or journal.position >= RESTARTED_BYTES
+        restarts = is_idle or wal.position >= RESTARTED_BYTES
         self._since = now if self._since is None else self._since
-        if restarts or journal.unmerged >= MERGED_BYTES or now >= self._since + MERGED_S:
+        if restarts or wal.unmerged >= MERGED_BYTES or now >= self._since + MERGED_S:
             with suppress(StoreUnavailable):
-                self._merge_all(journal, linker, restart=restarts)
-        if journal.unmerged >= MERGED_BYTES and not self.is_failing:
+                self._merge_all(wal, linker, restart=restarts)
+        if wal.unmerged >= MERGED_BYTES and not self.is_failing:
             return 0  # it has grown meanwhile
-        return IDLE_S if journal.position else None
+        return IDLE_S if wal.position else None
 
-    def _merge_all(self, journal: Journal | None, linker: Linker, *, restart: bool = False) -> None:
+    def _merge_all(
+        self, wal: WriteAheadLog | None, linker: Linker, *, restart: bool = False
+    ) -> None:
         reason = "an unexpected error"
         try:
-            self._merger.merge(journal, linker, restart=restart)
+            self._merger.merge(wal, linker, restart=restart)
             reason = ""
         except StoreUnavailable as outage:
             reason = str(outage)
@@ -141,13 +146,13 @@ class SqliteAuditStore(SqlAuditStore):
         self._since = None
 
     def _finish(self) -> None:
-        journal, linker = self._journal, self._linker
+        wal, linker = self._wal, self._linker
         try:
-            if journal is not None and linker is not None and journal.is_ready:
-                self._merger.merge(journal, linker, restart=True)
+            if wal is not None and linker is not None and wal.is_ready:
+                self._merger.merge(wal, linker, restart=True)
         finally:
-            if journal is not None:
-                journal.close()
+            if wal is not None:
+                wal.close()
             self._merger.close()
 
 

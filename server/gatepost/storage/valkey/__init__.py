@@ -1,1 +1,1 @@
-"""The relay over Valkey: rate limits, wake-ups and notifications between replicas."""
+"""The shared store over Valkey: rate limits, wake-ups and notifications between replicas."""

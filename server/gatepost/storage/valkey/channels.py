@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from gatepost.background import started
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Deliver
+from gatepost.storage.shared_store import Deliver
 
 # Not the generator that everybody in the process shares, and may have seeded.
 DICE = random.SystemRandom()
@@ -24,7 +24,7 @@ SILENCE_S = 25.0
 """Without a word for so long, not even an answer to a ping, a connection is dead."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 
-log = logging.getLogger("gatepost.relay")
+log = logging.getLogger("gatepost.pubsub")
 
 
 class Channels:
@@ -51,7 +51,7 @@ class Channels:
             channel = self._followed[name] = _Channel()
         channel.followers.add(following)
         if self._reader is None:
-            self._reader = started("relay", self._read_always)
+            self._reader = started("shared_store", self._read_always)
         try:
             async with asyncio.timeout(ANSWER_S):
                 if first:
@@ -59,7 +59,7 @@ class Channels:
                 await channel.effective.wait()
         except (RedisError, OSError, TimeoutError):
             await following.aclose()
-            raise StoreUnavailable("the relay does not take up a channel") from None
+            raise StoreUnavailable("the shared store does not take up a channel") from None
         except asyncio.CancelledError:
             await following.aclose()
             raise
@@ -106,7 +106,7 @@ class Channels:
                 if self._connection is not None:
                     pause = FIRST_PAUSE_S
                     # By name: its text holds an address.
-                    log.warning("relay_lost", extra={"error": type(error).__name__})
+                    log.warning("pubsub_lost", extra={"error": type(error).__name__})
             finally:
                 self._connection = None
                 for channel in self._followed.values():
@@ -120,7 +120,7 @@ class Channels:
     async def _read(self, connection: AbstractConnection) -> None:
         """Hand over what comes until the connection is lost; raises what tells so."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(ANSWER_S) as patience:
+        async with asyncio.timeout(ANSWER_S) as timeout:
             await connection.connect()  # type: ignore[no-untyped-call]  # it has no types
             self._asked.clear()
             self._connection = connection
@@ -128,7 +128,7 @@ class Channels:
             pinging = asyncio.create_task(_ping(connection))
             try:
                 while True:
-                    patience.reschedule(loop.time() + SILENCE_S)
+                    timeout.reschedule(loop.time() + SILENCE_S)
                     self._take(await connection.read_response(disconnect_on_error=False))
                     # A flood of messages must not keep others from their turn, nor pile up here.
                     await asyncio.sleep(0)
@@ -162,7 +162,7 @@ class _Channel:
 
 
 class ValkeySubscription:
-    """See `gatepost.storage.relay.Subscription`."""
+    """See `gatepost.storage.shared_store.Subscription`."""
 
     __slots__ = ("_channels", "_deliver", "name")
 

@@ -1,4 +1,4 @@
-"""Buckets and places at a Valkey: the one script that takes them, and what this process holds."""
+"""Rate and concurrency limits at a Valkey: the one script that counts, and this process's calls."""
 
 import asyncio
 import secrets
@@ -7,30 +7,35 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
-from gatepost.storage.rate_limits import LEASE_S, SLOT_WAIT_S, Denial
-from gatepost.storage.valkey.rate_limits import Bucket, Place, RateLimitRequest, ValkeyRateLimits
+from gatepost.storage.rate_limits import CONCURRENCY_WAIT_S, LEASE_S, Denial
+from gatepost.storage.valkey.rate_limits import (
+    Bucket,
+    LimitedKey,
+    RateLimitRequest,
+    ValkeyRateLimits,
+)
 
 RENEW_S = LEASE_S / 3
 """Renewed twice before it is over: one renewal may fail."""
 
 LEAVE_S = 0.01
-"""How long other processes may not know of a released slot: the next request mostly tells it."""
+"""How long other processes may not know of an ended call: the next request mostly tells it."""
 MANY = 20
-"""From so many slots on, one that is taken for `LEAVE_S` longer does not matter."""
+"""In a limit of so many calls, one that counts for `LEAVE_S` longer does not matter."""
 
 TAKE = f"""
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
-local me, mine, wishes = unpack(cmsgpack.unpack(ARGV[1]))
-local slots = #mine
-local buckets = #KEYS - slots
+local me, mine, requests = unpack(cmsgpack.unpack(ARGV[1]))
+local limits = #mine
+local buckets = #KEYS - limits
 local full, changed, used, was, denied = {{}}, {{}}, {{}}, {{}}, nil
 if buckets > 0 then
   for i, value in ipairs(redis.call('MGET', unpack(KEYS, 1, buckets))) do
     full[i] = math.max(tonumber(value or '0'), now)
   end
 end
-for i = 1, slots do
+for i = 1, limits do
   used[i] = mine[i]
   local fields = redis.call('HGETALL', KEYS[buckets + i])
   for f = 1, #fields, 2 do
@@ -46,16 +51,16 @@ for i = 1, slots do
     end
   end
 end
-for w, wish in ipairs(wishes) do
-  local rated, placed = wish[1], wish[2]
+for w, request in ipairs(requests) do
+  local rated, limited = request[1], request[2]
   local longest, who = 0.000001, nil
   for b = 1, #rated, 3 do
     local wait = full[rated[b]] - now + (1 - rated[b + 2]) / rated[b + 1]
     if wait > longest then longest, who = wait, (b - 1) / 3 end
   end
-  for s = 1, #placed, 2 do
-    if used[placed[s]] >= placed[s + 1] and longest < {SLOT_WAIT_S} then
-      longest, who = {SLOT_WAIT_S}, #rated / 3 + (s - 1) / 2
+  for s = 1, #limited, 2 do
+    if used[limited[s]] >= limited[s + 1] and longest < {CONCURRENCY_WAIT_S} then
+      longest, who = {CONCURRENCY_WAIT_S}, #rated / 3 + (s - 1) / 2
     end
   end
   if who then
@@ -66,9 +71,9 @@ for w, wish in ipairs(wishes) do
       local i = rated[b]
       full[i], changed[i] = full[i] + 1 / rated[b + 1], true
     end
-    for s = 1, #placed, 2 do
-      local slot = placed[s]
-      used[slot], mine[slot] = used[slot] + 1, mine[slot] + 1
+    for s = 1, #limited, 2 do
+      local limit = limited[s]
+      used[limit], mine[limit] = used[limit] + 1, mine[limit] + 1
     end
   end
 end
@@ -76,7 +81,7 @@ for i in pairs(changed) do
   redis.call('SET', KEYS[i], full[i], 'PX', math.ceil((full[i] - now) * 1000))
 end
 local expiry = string.format(' %d', math.ceil(now + {LEASE_S}))
-for i = 1, slots do
+for i = 1, limits do
   local key = KEYS[buckets + i]
   local value = mine[i] .. expiry
   if mine[i] <= 0 then
@@ -91,17 +96,17 @@ end
 return denied and cmsgpack.pack(denied) or ''
 """
 """
-One run takes all that many calls ask for, each all or nothing, in their order. Each bucket and slot
-is read once and written once, however many calls name it.
+One run takes all that many calls ask for, each all or nothing, in their order. Each bucket and
+limit is read once and written once, however many calls name it.
 
 A bucket is stored as `gatepost.storage.rate_limits` stores it: as the time when it is full again. A
-slot is a hash: each process with the number of places that it has and the second until which that
+limit is a hash: each process with the number of its running calls and the second until which that
 counts, so that most runs write nothing anew. The hash expires a second later. A process tells its
-numbers whole, so that what was lost on the way is right again with the next question.
+numbers whole, so that what was lost on the way is right again with the next request.
 
-The argument is MessagePack: ``[process, [places of each slot], [[buckets, slots], …]]``, where
-buckets are ``number, rate, burst, …`` and slots ``number, most, …``. The keys are those of the
-buckets, then those of the slots. The answer names the calls that got nothing:
+The argument is MessagePack: ``[process, [calls of each limit], [[buckets, limits], …]]``, where
+buckets are ``number, rate, burst, …`` and limits ``number, most, …``. The keys are those of the
+buckets, then those of the limits. The answer names the calls that got nothing:
 ``[[call, index of the longest wait, seconds], …]``, or is empty.
 """
 
@@ -123,7 +128,7 @@ for i, key in ipairs(KEYS) do
 end
 return levels
 """
-"""The seconds until each bucket is full, and the places in use of each slot."""
+"""The seconds until each bucket is full, and the running calls of each limit."""
 
 Run = Callable[[Sequence[bytes], bytes], Awaitable[bytes]]
 """Runs `TAKE` with keys and its argument; raises StoreUnavailable."""
@@ -133,7 +138,7 @@ _denials = msgspec.msgpack.Decoder(list[tuple[int, int, float]]).decode
 
 
 class ValkeyConcurrency:
-    """What this process has taken of every tenant's slots, and how others hear of it."""
+    """Counts this process's running calls in every tenant's limits, and tells other processes."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -145,33 +150,35 @@ class ValkeyConcurrency:
         self._release: asyncio.TimerHandle | None = None
         self._rate_limits = ValkeyRateLimits(self._ask, self._taken)
 
-    async def take(self, buckets: Sequence[Bucket], slots: Sequence[Place]) -> Denial | None:
-        """Take slots, as `TenantRelay.spend_all` does; the names are keys of Valkey."""
-        wish = RateLimitRequest(buckets, slots, asyncio.get_running_loop().create_future())
-        self._rate_limits.put(wish)
+    async def take(
+        self, buckets: Sequence[Bucket], concurrency: Sequence[LimitedKey]
+    ) -> Denial | None:
+        """Take, as `TenantSharedStore.spend_all` does; the names are keys of Valkey."""
+        request = RateLimitRequest(buckets, concurrency, asyncio.get_running_loop().create_future())
+        self._rate_limits.put(request)
         try:
-            return await wish.answer
+            return await request.answer
         except asyncio.CancelledError:
             # Who was stopped between the answer and its next step has taken places all the same.
-            if came_true(wish.answer):
-                self.leave(slots)
+            if was_granted(request.answer):
+                self.leave(concurrency)
             raise
 
-    def hold(self, slots: Sequence[bytes]) -> None:
-        """Take slots without checking that any is free; other processes learn of it soon."""
-        self._count(slots)
-        self._tell(slots)
+    def hold(self, concurrency: Sequence[bytes]) -> None:
+        """Count a call in each limit, even beyond it; other processes learn of it soon."""
+        self._count(concurrency)
+        self._tell(concurrency)
 
-    def leave(self, slots: Sequence[Place]) -> None:
-        """Release slots; other processes learn of it soon."""
-        self._held.subtract([key for key, _ in slots])
-        for key, most in slots:
+    def leave(self, concurrency: Sequence[LimitedKey]) -> None:
+        """End a call in each limit; other processes learn of it soon."""
+        self._held.subtract([key for key, _ in concurrency])
+        for key, most in concurrency:
             if self._held[key] <= 0:
                 del self._held[key]
             self._untold.add(key)
             if most < MANY:
                 self._rate_limits.tell()
-        if slots and self._release is None:
+        if concurrency and self._release is None:
             self._release = asyncio.get_running_loop().call_later(LEAVE_S, self._told_late)
 
     async def aclose(self) -> None:
@@ -181,12 +188,12 @@ class ValkeyConcurrency:
                 timer.cancel()
         await self._rate_limits.aclose()
 
-    def _taken(self, wish: RateLimitRequest) -> None:
-        if wish.slots:
-            self._count([key for key, _ in wish.slots])
+    def _taken(self, request: RateLimitRequest) -> None:
+        if request.concurrency:
+            self._count([key for key, _ in request.concurrency])
 
-    def _count(self, slots: Sequence[bytes]) -> None:
-        self._held.update(slots)
+    def _count(self, concurrency: Sequence[bytes]) -> None:
+        self._held.update(concurrency)
         if self._renewal is None:
             self._renewal = asyncio.get_running_loop().call_later(RENEW_S, self._renew)
 
@@ -201,39 +208,44 @@ class ValkeyConcurrency:
         if self._untold:  # else a request of other calls has told it
             self._rate_limits.tell()
 
-    def _tell(self, slots: Iterable[bytes]) -> None:
-        if slots:
-            self._untold.update(slots)
+    def _tell(self, concurrency: Iterable[bytes]) -> None:
+        if concurrency:
+            self._untold.update(concurrency)
             self._rate_limits.tell()
 
-    async def _ask(self, wishes: list[RateLimitRequest]) -> list[Denial | None]:
-        named = (key for wish in wishes for key, _ in wish.slots)
+    async def _ask(self, requests: list[RateLimitRequest]) -> list[Denial | None]:
+        named = (key for request in requests for key, _ in request.concurrency)
         told = self._unsure.union(self._untold, named)
-        slots = {key: number for number, key in enumerate(told, 1)}
+        concurrency = {key: number for number, key in enumerate(told, 1)}
         # Perhaps a server does it all and only its answer is lost: then they are told anew.
         self._unsure, self._untold = told, set()
         buckets: dict[bytes, int] = {}
         wanted: list[tuple[list[float], list[int]]] = []
-        for wish in wishes:
+        for request in requests:
             rated: list[float] = []
-            for key, rate, burst in wish.buckets:
+            for key, rate, burst in request.buckets:
                 rated += (buckets.setdefault(key, len(buckets) + 1), rate, burst)
-            wanted.append((rated, [one for key, most in wish.slots for one in (slots[key], most)]))
-        held = [self._held.get(key, 0) for key in slots]
-        answer = await self._run([*buckets, *slots], _encode((self._me, held, wanted)))
+            wanted.append(
+                (
+                    rated,
+                    [one for key, most in request.concurrency for one in (concurrency[key], most)],
+                )
+            )
+        held = [self._held.get(key, 0) for key in concurrency]
+        answer = await self._run([*buckets, *concurrency], _encode((self._me, held, wanted)))
         self._unsure = frozenset()
-        denials: list[Denial | None] = [None] * len(wishes)
+        denials: list[Denial | None] = [None] * len(requests)
         for number, at, wait_s in _denials(answer) if answer else ():
             denials[number] = Denial(at, wait_s)
-        for wish, denial in zip(wishes, denials, strict=True):
-            if denial is None and wish.slots and wish.answer.done():
+        for request, denial in zip(requests, denials, strict=True):
+            if denial is None and request.concurrency and request.answer.done():
                 # Who hung up meanwhile holds nothing, although the server has counted it.
-                self._tell([key for key, _ in wish.slots])
+                self._tell([key for key, _ in request.concurrency])
         return denials
 
 
-def came_true(answer: "asyncio.Future[Denial | None]") -> bool:
-    """Return whether slots were granted, even if their caller has left."""
+def was_granted(answer: "asyncio.Future[Denial | None]") -> bool:
+    """Return whether the call may run, even if its caller has left."""
     if not answer.done() or answer.cancelled() or answer.exception() is not None:
         return False
     return answer.result() is None

@@ -1,4 +1,4 @@
-"""Token buckets and places at a server, taken for everybody who waits at once."""
+"""Requests of rate and concurrency limits to a Valkey, sent for all waiting calls together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,34 +10,34 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Denial
 
 AT_ONCE = 100
-"""So many take in one step of the server, which serves nobody else meanwhile."""
+"""The most requests in one run of the script, during which Valkey serves nothing else."""
 
 
 Bucket = tuple[bytes, float, float]
 """A bucket's key, rate and burst."""
-Place = tuple[bytes, int]
-"""A slot's key, and the most that may be in use."""
+LimitedKey = tuple[bytes, int]
+"""A concurrency limit's key, and the most calls that may run."""
 
 
 class RateLimitRequest(msgspec.Struct):
-    """What one caller wants to take, or else have nothing of, by the server's own keys."""
+    """The buckets and limits of one call, by their keys in Valkey; all are taken or none."""
 
     buckets: Sequence[Bucket]
-    slots: Sequence[Place]
+    concurrency: Sequence[LimitedKey]
     answer: "asyncio.Future[Denial | None]"
 
 
 Ask = Callable[[list[RateLimitRequest]], Awaitable[list[Denial | None]]]
-"""Puts a question, which may be about nothing but what is new here."""
+"""Sends requests to Valkey; also without any, to tell it what has changed here."""
 
 
 class ValkeyRateLimits:
     """
-    Asks one question at a time, for all who came while the last one was under way.
+    Sends one batch of requests at a time, of all calls that came during the last one.
 
-    A question of its own would cost a call more than everything else it does. *ask* is bounded in
-    time; when it fails, it fails for everybody who waits, so that nobody waits twice. *taken* hears
-    of each wish that came true and still has a waiting call.
+    A round trip of its own would cost a call more than everything else it does. *ask* is bounded in
+    time; if it fails, all waiting calls fail, so that none waits twice. *taken* is called with each
+    request that was granted and whose call still waits.
     """
 
     def __init__(self, ask: Ask, taken: Callable[[RateLimitRequest], None]) -> None:
@@ -48,18 +48,20 @@ class ValkeyRateLimits:
         self._told = True
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, wish: RateLimitRequest) -> None:
-        """Ask for that wish with the next question; its answer may be StoreUnavailable."""
-        self._waiting.append(wish)
+    def put(self, request: RateLimitRequest) -> None:
+        """Send a request with the next batch; its answer may be StoreUnavailable."""
+        self._waiting.append(request)
         self._serve()
 
     def tell(self) -> None:
-        """Ask soon, although nobody may be waiting: there is something that others should hear."""
+        """
+        Send a batch soon, even without requests, because other processes should hear of a change.
+        """
         self._told = False
         self._serve()
 
     async def aclose(self) -> None:
-        """Let the questions under way come to their end."""
+        """Wait for the batches that were sent."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
@@ -67,32 +69,32 @@ class ValkeyRateLimits:
         if self._task is None:
             # Under steady traffic the task does not end, and would keep the first call in memory.
             context = Context()
-            self._task = asyncio.get_running_loop().create_task(self._questions(), context=context)
+            self._task = asyncio.get_running_loop().create_task(self._ask_always(), context=context)
             self._task.add_done_callback(self._over, context=context)
 
-    async def _questions(self) -> None:
+    async def _ask_always(self) -> None:
         while self._waiting or not self._told:
             self._asked, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
             self._told = True
             answers = await self._ask(self._asked)
-            for wish, answer in zip(self._asked, answers, strict=True):
-                if not wish.answer.done():  # a caller that hung up has spent it all the same
+            for request, answer in zip(self._asked, answers, strict=True):
+                if not request.answer.done():  # a caller that hung up has spent it all the same
                     if answer is None:
-                        self._taken(wish)
-                    wish.answer.set_result(answer)
+                        self._taken(request)
+                    request.answer.set_result(answer)
             self._asked = []
         self._task = None
 
     def _over(self, task: asyncio.Task[None]) -> None:
         """Wake all waiters, whatever the server answered."""
         if task.cancelled():
-            failure: BaseException | None = StoreUnavailable("the relay was closed")
+            failure: BaseException | None = StoreUnavailable("the shared store was closed")
         else:
             failure = task.exception()
         if failure is None:
             return
         everybody = (*self._asked, *self._waiting)
         self._asked, self._waiting, self._task = [], [], None
-        for wish in everybody:
-            if not wish.answer.done():
-                wish.answer.set_exception(failure)
+        for request in everybody:
+            if not request.answer.done():
+                request.answer.set_exception(failure)

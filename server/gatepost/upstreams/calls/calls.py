@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.client import Capabilities, InputNeeded
 from gatepost.tools.cpu_thread import in_cpu_thread
@@ -19,6 +19,7 @@ from gatepost.tools.prompt import CompletionRequest
 from gatepost.tools.redaction import LONG_BYTES
 from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
 from gatepost.upstreams.calls.health import UpstreamHealth
+from gatepost.upstreams.calls.input_requests import mirrored
 from gatepost.upstreams.calls.links import own_links
 from gatepost.upstreams.calls.machine import (
     METHOD_NOT_FOUND,
@@ -40,7 +41,6 @@ from gatepost.upstreams.calls.outcome import (
     tool_outcome,
 )
 from gatepost.upstreams.calls.parked import DEFAULT_PARKING, ParkedCalls, ParkingLimits
-from gatepost.upstreams.calls.questions import mirrored
 from gatepost.upstreams.calls.request import (
     UpstreamCall,
     header_arguments,
@@ -108,7 +108,7 @@ class UpstreamCalls:
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         connections: Connections,
-        relay: Relay,
+        shared_store: SharedStore,
         keyring: KeyRing,
         *,
         parking: ParkingLimits = DEFAULT_PARKING,
@@ -126,7 +126,7 @@ class UpstreamCalls:
         self._connections, self._called, self._owner_of = connections, called, owner_of
         self._is_served = is_served
         self.health = UpstreamHealth(clock)
-        self.parked = ParkedCalls(relay, keyring, limits=parking, clock=clock)
+        self.parked = ParkedCalls(shared_store, keyring, limits=parking, clock=clock)
         self._sessions = SessionCalls(self.parked)
 
     async def aclose(self) -> None:
@@ -249,8 +249,8 @@ class _OneCall:
                 outcome = await in_cpu_thread(self._ctx.caller, *args, bounded=False)
             else:
                 outcome = way.read(result, self._arguments)
-        except Malformed as mistake:
-            raise malformed(server, mistake, reads=way.reads) from None
+        except Malformed as error:
+            raise malformed(server, error, reads=way.reads) from None
         if way.reads:
             return outcome
         return own_links(outcome, server.id, partial(self._calls._owner_of, self._ctx.caller))

@@ -14,15 +14,15 @@ from gatepost.tools.client import (
     ProtocolError,
     lacking,
 )
-from gatepost.upstreams.calls.machine import Ended, Errored
-from gatepost.upstreams.calls.outcome import MOST_MESSAGE, Malformed, untrusted
-from gatepost.upstreams.calls.questions import (
+from gatepost.upstreams.calls.input_requests import (
     CAPABILITIES,
     TASKS,
     UNREADABLE,
     checked_page,
     clean,
 )
+from gatepost.upstreams.calls.machine import Ended, Errored
+from gatepost.upstreams.calls.outcome import MOST_MESSAGE, Malformed, untrusted
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.server import UpstreamServer
 
@@ -86,9 +86,9 @@ def ended_by(failure: ConnectionFailure) -> Ended:
     return Ended(failure.reason, failure.message, failure.retry_after_s)
 
 
-def malformed(server: UpstreamServer, mistake: Malformed, *, reads: bool = False) -> ToolFailure:
+def malformed(server: UpstreamServer, error: Malformed, *, reads: bool = False) -> ToolFailure:
     """Return the failure of a call whose answer cannot be used; the call itself was made."""
-    message = f"{server.name} broke the protocol: {mistake}."
+    message = f"{server.name} broke the protocol: {error}."
     if reads:
         return ToolFailure("upstream_unavailable", message)
     return ToolFailure("internal", f"{message} The call was carried out; its answer is withheld.")

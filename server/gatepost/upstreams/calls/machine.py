@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.tools.client import Capabilities, InputRequest
-from gatepost.upstreams.calls.questions import MOST_TOGETHER, Unsupported, question
+from gatepost.upstreams.calls.input_requests import MOST_TOGETHER, Unsupported, input_request
 from gatepost.upstreams.calls.state import ModernState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import (
     FailureReason,
@@ -114,7 +114,7 @@ class ModernCall:
             ours = f"upstream-{self.round}-{number}"
             try:
                 method, params = str(one["method"]), one.get("params") or {}
-                requests[ours] = question(self._server, self._declared, method, params)
+                requests[ours] = input_request(self._server, self._declared, method, params)
             except (Unsupported, TypeError, KeyError, AttributeError):
                 return Refuse(
                     f"{self._server.name} asked for input that it may not ask for, or in a form "
@@ -295,7 +295,7 @@ class SessionCall:
 
     def _request(self, message: UpstreamRequest, now: float) -> list[HolderAction]:
         try:
-            asked = question(self._server, self._declared, message.method, message.params)
+            asked = input_request(self._server, self._declared, message.method, message.params)
         except Unsupported as refusal:
             error = {"code": METHOD_NOT_FOUND, "message": str(refusal)}
             return [Respond(message.id, {"error": error})]

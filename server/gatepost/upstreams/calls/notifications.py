@@ -10,7 +10,7 @@ import msgspec
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import CallContext
 from gatepost.tools.client import LEVELS
-from gatepost.upstreams.calls.questions import UNREADABLE, clean, cleaned
+from gatepost.upstreams.calls.input_requests import UNREADABLE, clean, cleaned
 from gatepost.upstreams.connection import UpstreamNotification
 from gatepost.upstreams.server import UpstreamServer
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 from gatepost.tools.api import Failure, Outcome, ToolFailure
 from gatepost.tools.content import MIME_TYPE
 from gatepost.tools.results import text_of
-from gatepost.upstreams.calls.questions import clean
+from gatepost.upstreams.calls.input_requests import clean
 from gatepost.upstreams.connection import UpstreamResult
 from gatepost.upstreams.server import UpstreamServer
 

@@ -11,7 +11,7 @@ import msgspec
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Relay, Subscription, TenantRelay
+from gatepost.storage.shared_store import SharedStore, Subscription, TenantSharedStore
 from gatepost.tools.runner import GRACE_S
 from gatepost.upstreams.calls.machine import PARKED_S, Answer, Ended, Step
 from gatepost.upstreams.calls.parked_messages import (
@@ -78,20 +78,20 @@ class ParkedCalls:
     The parked calls of this process, which is one replica.
 
     A parked call holds its exchange with the upstream. Any replica can send the caller's answers
-    here over the relay: the message names the call by an id that cannot be guessed, and it is
-    sealed for the tenant and this replica.
+    here over the shared store: the message names the call by an id that cannot be guessed, and it
+    is sealed for the tenant and this replica.
     """
 
     def __init__(
         self,
-        relay: Relay,
+        shared_store: SharedStore,
         keyring: KeyRing,
         *,
         limits: ParkingLimits = DEFAULT_PARKING,
         clock: Callable[[], float],
     ) -> None:
         self.replica = secrets.token_urlsafe(12)
-        self.relay, self.keyring = relay, keyring
+        self.shared_store, self.keyring = shared_store, keyring
         self.limits, self._clock = limits, clock
         self._calls: dict[str, ParkedCall] = {}
         self._subscriptions: dict[str, Subscription] = {}
@@ -221,7 +221,7 @@ class ParkedCalls:
         async with self._subscribing:
             if tenant not in self._subscriptions:
                 topic = replica_topic(self.replica)
-                self._subscriptions[tenant] = await self.relay.of(tenant).follow(
+                self._subscriptions[tenant] = await self.shared_store.of(tenant).follow(
                     topic, lambda message: self._heard(tenant, message)
                 )
 
@@ -236,9 +236,9 @@ class ParkedCalls:
 
     async def _serve(self, tenant: str, reply: str) -> None:
         """Answer the request of another replica."""
-        relay, sealing = self.relay.of(tenant), Sealing(self.keyring, tenant, reply)
+        shared_store, sealing = self.shared_store.of(tenant), Sealing(self.keyring, tenant, reply)
         try:
-            note = await relay.take(asked_note(reply))
+            note = await shared_store.take(asked_note(reply))
             asked = None if note is None else sealing.open(note, ParkedRequest)
             if asked is None:
                 return  # another message of the same request, or one that is not ours
@@ -248,10 +248,10 @@ class ParkedCalls:
                 return
             if running is not None:
                 self.extend(asked.parked, asked.valid_until)
-                running.listener = _Publisher(relay, sealing, reply)
-            step = await self._next(relay, reply, running, asked.step, asked.answer)
-            await relay.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)
-            await relay.publish(reply_topic(reply), READY)
+                running.listener = _Publisher(shared_store, sealing, reply)
+            step = await self._next(shared_store, reply, running, asked.step, asked.answer)
+            await shared_store.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)
+            await shared_store.publish(reply_topic(reply), READY)
         except StoreUnavailable:
             # The other replica hears nothing more, and its caller repeats the round.
             log.warning("parked_call_not_answered")
@@ -266,7 +266,7 @@ class ParkedCalls:
 
     async def _next(
         self,
-        relay: TenantRelay,
+        shared_store: TenantSharedStore,
         reply: str,
         running: RunningExchange | None,
         step: int,
@@ -277,7 +277,7 @@ class ParkedCalls:
         waiting = asyncio.create_task(running.after(step, answer))
         try:
             while not waiting.done():
-                await relay.publish(reply_topic(reply), ALIVE)
+                await shared_store.publish(reply_topic(reply), ALIVE)
                 await asyncio.wait({waiting}, timeout=BEAT_S)
             return waiting.result()
         except NoSuchStep:
@@ -290,9 +290,9 @@ class ParkedCalls:
 class _Publisher:
     """Sends a call's notifications to the replica that has the caller's request."""
 
-    def __init__(self, relay: TenantRelay, sealing: Sealing, reply: str) -> None:
-        self._relay, self._sealing, self._topic = relay, sealing, reply_topic(reply)
+    def __init__(self, shared_store: TenantSharedStore, sealing: Sealing, reply: str) -> None:
+        self._shared_store, self._sealing, self._topic = shared_store, sealing, reply_topic(reply)
 
     async def __call__(self, notification: UpstreamNotification) -> None:
         """Send one notification; raises StoreUnavailable."""
-        await self._relay.publish(self._topic, self._sealing.seal(notification))
+        await self._shared_store.publish(self._topic, self._sealing.seal(notification))

@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.client import Capabilities, InputNeeded, MissingCapability
 from gatepost.upstreams.calls.machine import (
@@ -24,9 +24,9 @@ from gatepost.upstreams.calls.machine import (
     Step,
 )
 from gatepost.upstreams.calls.notifications import passed_on
+from gatepost.upstreams.calls.other_replica import OtherReplicaExchange
 from gatepost.upstreams.calls.parked import STOPPED, ParkedCall, ParkedCalls
 from gatepost.upstreams.calls.parked_messages import Sealing
-from gatepost.upstreams.calls.relayed import RelayedExchange
 from gatepost.upstreams.calls.running import Listener, NoSuchStep, Open, RunningExchange
 from gatepost.upstreams.calls.state import ParkedState, UpstreamTarget, encoded
 from gatepost.upstreams.server import UpstreamServer
@@ -50,7 +50,7 @@ class SessionCalls:
 
     def __init__(self, parked: ParkedCalls) -> None:
         self._parked = parked
-        self._relay: Relay = parked.relay
+        self._shared_store: SharedStore = parked.shared_store
         self._keyring: KeyRing = parked.keyring
         self._running: set[RunningExchange] = set()
 
@@ -108,8 +108,8 @@ class SessionCalls:
             except asyncio.CancelledError:
                 running.leave("The caller cancelled the call")
                 raise
-        there = RelayedExchange(
-            self._relay,
+        there = OtherReplicaExchange(
+            self._shared_store,
             self._keyring,
             kept,
             silent_s=self._parked.limits.silent_s,
@@ -193,7 +193,9 @@ class SessionCalls:
             if tie is not None:
                 sealed = Sealing(self._keyring, target.tenant, tie).seal(state)
                 log = _tie_log(tie)
-                await self._relay.of(target.tenant).append(log, sealed, ttl_s=2 * PARKED_S, most=1)
+                await self._shared_store.of(target.tenant).append(
+                    log, sealed, ttl_s=2 * PARKED_S, most=1
+                )
         except StoreUnavailable:
             # The call was sent. An outage would make the caller's client send it again.
             return False
@@ -201,7 +203,7 @@ class SessionCalls:
 
     async def _tied(self, target: UpstreamTarget, tie: str) -> ParkedState | None:
         """Return the call that is parked under the caller's idempotency key."""
-        events = await self._relay.of(target.tenant).read(_tie_log(tie), 0)
+        events = await self._shared_store.of(target.tenant).read(_tie_log(tie), 0)
         if not events:
             return None
         found = Sealing(self._keyring, target.tenant, tie).open(events[-1].data, ParkedState)

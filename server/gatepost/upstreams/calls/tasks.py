@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.upstreams.calls.input_requests import MOST_TOGETHER, Unsupported, clean, input_request
 from gatepost.upstreams.calls.machine import MOST_ROUNDS
-from gatepost.upstreams.calls.questions import MOST_TOGETHER, Unsupported, clean, question
 from gatepost.upstreams.calls.state import TaskState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.upstreams.server import UpstreamServer
@@ -146,7 +146,7 @@ class UpstreamTask:
             raise ToolFailure("internal", f"{self._server.name} asked for input too often.")
         try:
             requests = {
-                _our_key(key): question(
+                _our_key(key): input_request(
                     self._server, self._declared, str(one["method"]), one.get("params") or {}
                 )
                 for key, one in fresh.items()

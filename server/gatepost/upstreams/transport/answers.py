@@ -32,7 +32,7 @@ async def streamed_messages(
 ) -> AsyncGenerator[Received, None]:
     """Yield the messages of an event stream as they arrive."""
     async for part in reply.parts(max_bytes):
-        for event in parser.feed(part):
+        for event in parser.receive(part):
             if event.type == "message":
                 for message in read_messages(event.data, batches=batches):
                     yield message

@@ -90,7 +90,7 @@ class UpstreamConcurrency:
         )
 
 
-class OpenQuestions:
+class OpenClientRequests:
     """
     The requests of an upstream that wait for an answer, during one request to it.
 

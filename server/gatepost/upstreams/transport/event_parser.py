@@ -45,7 +45,7 @@ class EventParser:
         self._after_return = False
         self._begun = False
 
-    def feed(self, piece: bytes) -> list[ReceivedEvent]:
+    def receive(self, piece: bytes) -> list[ReceivedEvent]:
         """Return the events that end in *piece*; raises StreamTooLarge."""
         if self._after_return and piece:
             piece = piece.removeprefix(b"\n")

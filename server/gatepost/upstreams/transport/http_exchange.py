@@ -22,7 +22,7 @@ from gatepost.upstreams.transport.answers import (
     streamed_messages,
 )
 from gatepost.upstreams.transport.clock import ExchangeClock
-from gatepost.upstreams.transport.concurrency import OpenQuestions, UpstreamConcurrency
+from gatepost.upstreams.transport.concurrency import OpenClientRequests, UpstreamConcurrency
 from gatepost.upstreams.transport.event_parser import EventParser
 from gatepost.upstreams.transport.failures import (
     broken,
@@ -91,7 +91,9 @@ class HttpExchange:
             request.id, request.options.progress_token, asks=self._is_session
         )
         self._parser = EventParser(request.options.max_bytes)
-        self._questions = OpenQuestions(self._clock, host.concurrency, request.options.caller)
+        self._client_requests = OpenClientRequests(
+            self._clock, host.concurrency, request.options.caller
+        )
         self._sent = self._ended = self._cancelled = False
         self._messages = self._run()
 
@@ -101,7 +103,7 @@ class HttpExchange:
 
     async def respond(self, request_id: int | str, answer: Mapping[str, Any]) -> None:
         """Answer a request of the upstream (`UpstreamExchange`)."""
-        if not self._questions.take(request_id):
+        if not self._client_requests.take(request_id):
             return
         body = outgoing.response(request_id, answer)
         try:
@@ -135,7 +137,7 @@ class HttpExchange:
             self._stream.running.pop(self._request.id, None)
         if self._sent and not self._ended:
             await self.cancel("the request was given up")
-        self._questions.close()
+        self._client_requests.close()
 
     def receive_aside(self, message: Received) -> None:
         """Take a message from the stream of the session (`SideReceiver`)."""
@@ -155,7 +157,7 @@ class HttpExchange:
                 except TimeoutError:
                     raise late(self._server) from None
                 if isinstance(message, UpstreamRequest):
-                    self._questions.ask(message.id)
+                    self._client_requests.ask(message.id)
                 if message is not None:
                     yield message
 

@@ -13,7 +13,7 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.transport import outgoing
 from gatepost.upstreams.transport.answers import STREAMS
 from gatepost.upstreams.transport.clock import ExchangeClock
-from gatepost.upstreams.transport.concurrency import OpenQuestions, UpstreamConcurrency
+from gatepost.upstreams.transport.concurrency import OpenClientRequests, UpstreamConcurrency
 from gatepost.upstreams.transport.failures import invalid, late
 from gatepost.upstreams.transport.incoming import InvalidMessage, Received
 from gatepost.upstreams.transport.outgoing import PreparedRequest
@@ -37,7 +37,7 @@ class StdioExchange:
         self._arrived = asyncio.Event()
         self._failure: ConnectionFailure | None = None
         self._bytes = 0
-        self._questions = OpenQuestions(self._clock, concurrency, request.options.caller)
+        self._client_requests = OpenClientRequests(self._clock, concurrency, request.options.caller)
         self._sent = self._ended = self._cancelled = False
         self._messages = self._run()
 
@@ -47,7 +47,7 @@ class StdioExchange:
 
     async def respond(self, request_id: int | str, answer: Mapping[str, Any]) -> None:
         """Answer a request of the upstream (`UpstreamExchange`)."""
-        if not self._questions.take(request_id):
+        if not self._client_requests.take(request_id):
             return
         try:
             await self._process.send(outgoing.response(request_id, answer))
@@ -70,7 +70,7 @@ class StdioExchange:
         self._process.finish(self._request.id)
         if self._sent and not self._ended and self._failure is None:
             await self.cancel("the request was given up")
-        self._questions.close()
+        self._client_requests.close()
 
     def receive(self, message: Received, size: int) -> None:
         """Take a message from the process (`MessageReceiver`)."""
@@ -105,7 +105,7 @@ class StdioExchange:
             except InvalidMessage as problem:
                 raise invalid(self._server, str(problem)) from None
             if isinstance(message, UpstreamRequest):
-                self._questions.ask(message.id)
+                self._client_requests.ask(message.id)
             if message is not None:
                 yield message
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gatepost.storage.backends import open_relay
-from gatepost.storage.relay import (
+from gatepost.storage.backends import open_shared_store
+from gatepost.storage.shared_store import (
     OTHERS_SWEPT,
     SWEEP_EVERY_S,
     LogEvent,
-    MemoryRelay,
-    Relay,
-    TenantRelay,
+    MemorySharedStore,
+    SharedStore,
+    TenantSharedStore,
 )
 
 LONG = 60.0
@@ -45,9 +45,9 @@ class Follower:
                 await self._more.wait()
 
 
-async def test_whoever_follows_hears_what_is_published(relay: Relay) -> None:
+async def test_whoever_follows_hears_what_is_published(shared_store: SharedStore) -> None:
     """From the moment `follow` returns, in order, bytes as they are."""
-    acme, first, second = relay.of("acme"), Follower(), Follower()
+    acme, first, second = shared_store.of("acme"), Follower(), Follower()
     await acme.publish("t", b"before")
     await acme.follow("t", first)
     await acme.publish("t", b"1\x00\xff")
@@ -62,9 +62,9 @@ async def test_whoever_follows_hears_what_is_published(relay: Relay) -> None:
     await second.has(b"", b"3")
 
 
-async def test_whoever_stopped_hears_no_more(relay: Relay) -> None:
+async def test_whoever_stopped_hears_no_more(shared_store: SharedStore) -> None:
     """One follower's end is not the others'; a second end does nothing."""
-    acme, gone, stays = relay.of("acme"), Follower(), Follower()
+    acme, gone, stays = shared_store.of("acme"), Follower(), Follower()
     following = await acme.follow("t", gone)
     await acme.follow("t", stays)
     await following.aclose()
@@ -75,9 +75,9 @@ async def test_whoever_stopped_hears_no_more(relay: Relay) -> None:
     assert gone.heard == []
 
 
-async def test_a_topic_can_be_followed_again(relay: Relay) -> None:
+async def test_a_topic_can_be_followed_again(shared_store: SharedStore) -> None:
     """However often the last follower left and the next one came."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     for number in range(20):
         ear = Follower()
         following = await acme.follow("t", ear)
@@ -86,9 +86,9 @@ async def test_a_topic_can_be_followed_again(relay: Relay) -> None:
         await following.aclose()
 
 
-async def test_many_can_come_and_go_at_once(relay: Relay) -> None:
+async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
     """Each hears its own topic's message, while others begin and end."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
 
     async def visit(number: int) -> None:
         ear = Follower()
@@ -106,8 +106,8 @@ async def test_a_follower_that_raises_silences_nobody(valkey: str) -> None:
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: failures.append(str(context["exception"]))
     )
-    relay = await open_relay(valkey)
-    acme, ear = relay.of("acme"), Follower()
+    shared_store = await open_shared_store(valkey)
+    acme, ear = shared_store.of("acme"), Follower()
 
     def bad(_: bytes) -> None:
         raise ValueError("broken")
@@ -117,14 +117,14 @@ async def test_a_follower_that_raises_silences_nobody(valkey: str) -> None:
     for message in (b"1", b"2"):
         await acme.publish("t", message)
     await ear.has(b"1", b"2")
-    await relay.aclose()
+    await shared_store.aclose()
 
     assert failures == ["broken", "broken"]
 
 
 async def test_a_flood_leaves_others_their_turn(valkey: str) -> None:
     """Messages are handed over one by one: nothing gathers here, and nobody is shut out."""
-    listening, speaking = await open_relay(valkey), await open_relay(valkey)
+    listening, speaking = await open_shared_store(valkey), await open_shared_store(valkey)
     turns: list[int] = []
     heard = 0
 
@@ -145,9 +145,9 @@ async def test_a_flood_leaves_others_their_turn(valkey: str) -> None:
     assert max(steps[1:], default=0) <= 1
 
 
-async def test_a_note_is_taken_once(relay: Relay) -> None:
+async def test_a_note_is_taken_once(shared_store: SharedStore) -> None:
     """Of several takers one gets it; the next note under the key is another one."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     await acme.put("k", b"\x00old", ttl_s=LONG)
     await acme.put("k", b"\x00new", ttl_s=LONG)
 
@@ -157,17 +157,17 @@ async def test_a_note_is_taken_once(relay: Relay) -> None:
     assert await acme.take("unknown") is None
 
 
-async def test_an_empty_note_is_a_note(relay: Relay) -> None:
+async def test_an_empty_note_is_a_note(shared_store: SharedStore) -> None:
     """Nothing in it is not the same as no note."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     await acme.put("k", b"", ttl_s=LONG)
 
     assert await acme.take("k") == b""
 
 
-async def test_a_note_ends_with_its_time(relay: Relay) -> None:
+async def test_a_note_ends_with_its_time(shared_store: SharedStore) -> None:
     """Whoever comes too late finds nothing."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     await acme.put("k", b"v", ttl_s=0.001)
     await a_moment()
 
@@ -181,9 +181,9 @@ async def a_moment() -> None:
     await over.wait()
 
 
-async def test_a_log_numbers_from_one_without_gaps(relay: Relay) -> None:
+async def test_a_log_numbers_from_one_without_gaps(shared_store: SharedStore) -> None:
     """Also when many write at once."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
 
     numbers = await asyncio.gather(
         *(acme.append("l", b"%d" % n, ttl_s=LONG, most=100) for n in range(30))
@@ -198,7 +198,7 @@ async def test_a_log_numbers_from_one_without_gaps(relay: Relay) -> None:
     }
 
 
-async def filled(acme: TenantRelay, *, entries: int, most: int) -> None:
+async def filled(acme: TenantSharedStore, *, entries: int, most: int) -> None:
     for number in range(1, entries + 1):
         assert await acme.append("l", b"%d" % number, ttl_s=LONG, most=most) == number
 
@@ -218,18 +218,18 @@ async def filled(acme: TenantRelay, *, entries: int, most: int) -> None:
     ],
 )
 async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
-    relay: Relay, after: int, found: list[LogEvent] | None
+    shared_store: SharedStore, after: int, found: list[LogEvent] | None
 ) -> None:
     """Whoever resumes gets everything since, or hears that it cannot."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     await filled(acme, entries=5, most=3)
 
     assert await acme.read("l", after) == found
 
 
-async def test_an_unknown_or_forgotten_log_is_none(relay: Relay) -> None:
+async def test_an_unknown_or_forgotten_log_is_none(shared_store: SharedStore) -> None:
     """And it begins anew."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     assert await acme.read("l", 0) is None
     await filled(acme, entries=2, most=3)
     await acme.forget("l")
@@ -241,9 +241,9 @@ async def test_an_unknown_or_forgotten_log_is_none(relay: Relay) -> None:
     assert await acme.read("l", 0) == [LogEvent(1, b"")]
 
 
-async def test_a_log_ends_with_its_time(relay: Relay) -> None:
+async def test_a_log_ends_with_its_time(shared_store: SharedStore) -> None:
     """Every entry gives it more; after the last one it goes."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     await acme.append("l", b"1", ttl_s=LONG, most=3)
     await acme.append("l", b"2", ttl_s=0.001, most=3)
     await a_moment()
@@ -251,9 +251,9 @@ async def test_a_log_ends_with_its_time(relay: Relay) -> None:
     assert await acme.read("l", 0) is None
 
 
-async def test_a_bucket_holds_its_burst_and_refills(relay: Relay) -> None:
+async def test_a_bucket_holds_its_burst_and_refills(shared_store: SharedStore) -> None:
     """What is in it can be spent at once; then one has to wait for as long as it says."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     rate = 0.01
     for _ in range(5):
         assert await acme.spend("b", rate=rate, burst=5) == 0
@@ -264,18 +264,18 @@ async def test_a_bucket_holds_its_burst_and_refills(relay: Relay) -> None:
     assert await acme.spend("other", rate=rate, burst=5) == 0
 
 
-async def test_many_together_spend_no_more_than_there_is(relay: Relay) -> None:
+async def test_many_together_spend_no_more_than_there_is(shared_store: SharedStore) -> None:
     """Looking and taking are one step."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
 
     waits = await asyncio.gather(*(acme.spend("b", rate=0.01, burst=7) for _ in range(20)))
 
     assert waits.count(0) == 7
 
 
-async def test_an_emptied_bucket_gains_with_time(relay: Relay) -> None:
+async def test_an_emptied_bucket_gains_with_time(shared_store: SharedStore) -> None:
     """At a thousand a second the next one is there at once."""
-    acme = relay.of("acme")
+    acme = shared_store.of("acme")
     for _ in range(20):
         if await acme.spend("b", rate=1_000, burst=1) > 0:
             await a_moment()
@@ -294,11 +294,11 @@ class Kept(bytes):
 async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests() -> None:
     """An active tenant has the others swept in turn, however many there are."""
     now = [0.0]
-    relay = MemoryRelay(clock=lambda: now[0])
+    shared_store = MemorySharedStore(clock=lambda: now[0])
     for number in range(3 * OTHERS_SWEPT):
-        await relay.of(f"t{number}").put("note", Kept(b"note"), ttl_s=10)
-        await relay.of(f"t{number}").append("log", Kept(b"event"), ttl_s=10, most=5)
-    active = relay.of("active")
+        await shared_store.of(f"t{number}").put("note", Kept(b"note"), ttl_s=10)
+        await shared_store.of(f"t{number}").append("log", Kept(b"event"), ttl_s=10, most=5)
+    active = shared_store.of("active")
     for _ in range(4):
         now[0] += SWEEP_EVERY_S
         await active.put("note", b"", ttl_s=1)

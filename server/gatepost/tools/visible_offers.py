@@ -57,7 +57,7 @@ def owners(uri: str, *indexes: OfferIndex) -> list[str]:
     return []
 
 
-class TenantReach:
+class VisibleOffers:
     """
     Decides what each caller of a tenant reaches, for one snapshot of the tenant's offers.
 

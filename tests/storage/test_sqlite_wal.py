@@ -1,4 +1,4 @@
-"""Journals of a SQLite file: a batch is durable with one write, and in the tables soon after."""
+"""Write-ahead logs of a SQLite file: a batch is durable with one write, and in the tables later."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
-from tests.storage.test_audit import draft, link
+from tests.storage.test_audit import link, new_record
 
 LONG = 20.0
 RING = KeyRing(KeyRing.ephemeral().keys, lasting=True)
@@ -30,7 +30,7 @@ TIMES = count(1_000)
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose journals are merged only when somebody reads."""
+    """A database whose write-ahead logs are merged only when somebody reads."""
     monkeypatch.setattr(module, "IDLE_S", LONG)
     monkeypatch.setattr(module, "MERGED_S", LONG)
     return tmp_path / "records.db"
@@ -56,7 +56,7 @@ async def process(path: Path) -> SqlRecords:
 def batch_of(**numbers: int) -> Batch:
     """So many records of each tenant."""
     return {
-        (tenant, 1): [draft(next(TIMES)) for _ in range(number)]
+        (tenant, 1): [new_record(next(TIMES)) for _ in range(number)]
         for tenant, number in numbers.items()
     }
 
@@ -69,7 +69,7 @@ async def numbers(records: SqlRecords, tenant: str = "acme") -> list[int]:
     return [row.number for row in await records.of(tenant).trail.chain(1).rows(0, 100_000)]
 
 
-def journal(path: Path, number: int = 1) -> Path:
+def wal(path: Path, number: int = 1) -> Path:
     return path.with_name(f"{path.name}-audit-{number}")
 
 
@@ -116,7 +116,7 @@ async def test_a_merge_is_one_segment_for_each_chain(file: SqlRecords) -> None:
     assert [(one.first, one.last) for one in globex] == [(1, 21)]
 
 
-async def test_each_process_has_a_journal(
+async def test_each_process_has_a_write_ahead_log(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lowest that is free, for this user only; the end of a process frees it."""
@@ -124,8 +124,8 @@ async def test_each_process_has_a_journal(
     for other in others:
         await write(other, acme=1)
     folders = len(calls.made)  # a new file is found after a loss of power
-    there = [journal(path, number).exists() for number in (1, 2, 3, 4)]
-    modes = {journal(path, number).stat().st_mode & 0o777 for number in (1, 2, 3)}
+    there = [wal(path, number).exists() for number in (1, 2, 3, 4)]
+    modes = {wal(path, number).stat().st_mode & 0o777 for number in (1, 2, 3)}
     await others[0].audit.aclose()
     next_one = await process(path)
     await write(next_one, acme=1)
@@ -133,7 +133,7 @@ async def test_each_process_has_a_journal(
         await other.aclose()
 
     assert (there, modes, folders) == ([True, True, True, False], {0o600}, 2)
-    assert not journal(path, 4).exists()
+    assert not wal(path, 4).exists()
     assert await numbers(file) == [1, 2, 3, 4]
 
 
@@ -150,14 +150,14 @@ async def test_two_processes_merge_each_others_batches_once(file: SqlRecords, pa
     assert await numbers(file) == mine
 
 
-async def test_a_journal_begins_anew_when_nobody_writes(
+async def test_a_write_ahead_log_begins_anew_when_nobody_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of what was merged stays in it."""
     monkeypatch.setattr(module, "IDLE_S", 0.01)
     records = await process(tmp_path / "records.db")
     await write(records, acme=3)
-    held = journal(tmp_path / "records.db")
+    held = wal(tmp_path / "records.db")
     async with asyncio.timeout(LONG):
         while held.read_bytes().strip(b"\0"):
             await asyncio.to_thread(int)
@@ -168,9 +168,9 @@ async def test_a_journal_begins_anew_when_nobody_writes(
     assert found == [1, 2, 3, 4]
 
 
-async def test_a_journal_stays_small(file: SqlRecords, path: Path) -> None:
+async def test_a_write_ahead_log_stays_small(file: SqlRecords, path: Path) -> None:
     """However much is recorded without a pause; and so does the log of the database."""
-    long = draft(reason="x" * (MOST_BYTES // 2))
+    long = new_record(reason="x" * (MOST_BYTES // 2))
     for _ in range(100):
         await file.audit.write({("acme", 1): [long] * 2}, link)
     sizes = [os.stat(f"{path}{end}").st_size for end in ("-audit-1", "-wal")]
@@ -213,7 +213,7 @@ FAILURES = {"no space": ("pwrite", errno.ENOSPC), "no disk": ("fdatasync", errno
 async def test_a_batch_that_failed_is_written_once(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch, name: str, merged: bool
 ) -> None:
-    """It may be in the journal although its writer was told otherwise, or half of it."""
+    """It may be in the write-ahead log although its writer was told otherwise, or half of it."""
     function, code = FAILURES[name]
     original = getattr(os, function)
 
@@ -252,9 +252,9 @@ async def test_another_batch_follows_one_that_failed(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", fail)
         with pytest.raises(StoreUnavailable):
-            await file.audit.write({("acme", 1): [draft(7)]}, link)
+            await file.audit.write({("acme", 1): [new_record(7)]}, link)
     await other.audit.settle()
-    await file.audit.write({("acme", 1): [draft(8)]}, link)
+    await file.audit.write({("acme", 1): [new_record(8)]}, link)
     found = [row.at for row in await other.of("acme").trail.chain(1).rows(1, 9)]
     await other.aclose()
 
@@ -294,47 +294,47 @@ async def test_a_file_that_is_gone_keeps_no_record(file: SqlRecords, path: Path)
     assert await numbers(file) == [1, 2]
 
 
-async def test_a_journal_that_is_gone_loses_no_record(file: SqlRecords, path: Path) -> None:
+async def test_a_write_ahead_log_that_is_gone_loses_no_record(file: SqlRecords, path: Path) -> None:
     """The process still knows what was in it, and continues in another one."""
     await write(file, acme=2)
-    journal(path).unlink()
+    wal(path).unlink()
     with pytest.raises(StoreUnavailable, match="gone or another"):
         await write(file, acme=1)
     await write(file, acme=1)
 
-    assert journal(path).exists()
+    assert wal(path).exists()
     assert await numbers(file) == [1, 2, 3, 4]
 
 
-async def test_the_journal_of_another_database_is_not_merged(
+async def test_the_write_ahead_log_of_another_database_is_not_merged(
     file: SqlRecords, path: Path, tmp_path: Path
 ) -> None:
     """As when a database is removed or replaced, and what is beside it is not."""
     await write(file, acme=5)
     elsewhere = tmp_path / "other" / "records.db"
     elsewhere.parent.mkdir()
-    journal(elsewhere).write_bytes(journal(path).read_bytes())
+    wal(elsewhere).write_bytes(wal(path).read_bytes())
     other = await process(elsewhere)
     await write(other, globex=1)
     found = [await numbers(other, tenant) for tenant in ("acme", "globex")]
     told = [row.kind for row in await other.of("-").trail.chain(1).rows(0, 9)]
-    kept = journal(elsewhere).with_name("records.db-audit-1.damaged-1")
+    kept = wal(elsewhere).with_name("records.db-audit-1.damaged-1")
     await other.aclose()
 
     assert (found, told) == ([[], [1]], ["break"])
-    assert kept.read_bytes() == journal(path).read_bytes()
+    assert kept.read_bytes() == wal(path).read_bytes()
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
 async def test_an_argument_cannot_pass_for_a_frame(file: SqlRecords, path: Path) -> None:
-    """A caller who writes one does not make a killed process's journal look changed."""
+    """A caller who writes one does not make a killed process's write-ahead log look changed."""
     await write(file, acme=1)
-    frame = journal(path).read_bytes().strip(b"\0")
+    frame = wal(path).read_bytes().strip(b"\0")
     forged = frame.decode("latin-1")
-    await file.audit.write({("acme", 1): [draft(reason=forged)]}, link)
-    vars(file.audit)["_journal"].close()  # as when the process is killed
-    held = journal(path).read_bytes()
-    journal(path).write_bytes(held[:-1].rstrip(b"\0")[:-1])  # it was half written
+    await file.audit.write({("acme", 1): [new_record(reason=forged)]}, link)
+    vars(file.audit)["_wal"].close()  # as when the process is killed
+    held = wal(path).read_bytes()
+    wal(path).write_bytes(held[:-1].rstrip(b"\0")[:-1])  # it was half written
     other = await process(path)
     await write(other, globex=1)
     told = await numbers(other, "-")
@@ -364,11 +364,11 @@ async def test_who_stops_waiting_leaves_the_batch_to_be_written(
 ) -> None:
     """Cancelled while the thread is at it; whoever is next hears of their own batch."""
     disk = HangingDisk(monkeypatch)
-    writing = asyncio.ensure_future(file.audit.write({("acme", 1): [draft(7)]}, link))
+    writing = asyncio.ensure_future(file.audit.write({("acme", 1): [new_record(7)]}, link))
     await asyncio.to_thread(disk.began.wait, LONG)
     writing.cancel()
     disk.go.set()
-    await file.audit.write({("acme", 1): [draft(8)]}, link)
+    await file.audit.write({("acme", 1): [new_record(8)]}, link)
 
     assert writing.cancelled()
     assert [row.at for row in await file.of("acme").trail.chain(1).rows(1, 9)] == [7, 8]

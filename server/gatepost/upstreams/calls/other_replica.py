@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.relay import Relay
+from gatepost.storage.shared_store import SharedStore
 from gatepost.upstreams.calls.machine import Answer, Ended, Step
 from gatepost.upstreams.calls.parked_messages import (
     ALIVE,
@@ -28,12 +28,12 @@ MOST_HEARD = 256
 """Messages that wait here to be passed on."""
 
 
-class RelayedExchange:
+class OtherReplicaExchange:
     """A call that is parked on another replica, seen from this one."""
 
     def __init__(
         self,
-        relay: Relay,
+        shared_store: SharedStore,
         keyring: KeyRing,
         kept: ParkedState,
         *,
@@ -46,7 +46,7 @@ class RelayedExchange:
         self.listener: Listener | None = None
         self._reply = ""
         self._tenant = kept.target.tenant
-        self._relay, self._keyring, self._kept = relay.of(self._tenant), keyring, kept
+        self._shared_store, self._keyring, self._kept = shared_store.of(self._tenant), keyring, kept
 
     async def after(self, step: int, answer: Answer | None = None) -> Step:
         """
@@ -65,14 +65,14 @@ class RelayedExchange:
                 heard.get_nowait()  # of many notifications the newest count
             heard.put_nowait(message)
 
-        subscription = await self._relay.follow(reply_topic(reply), hear)
+        subscription = await self._shared_store.follow(reply_topic(reply), hear)
         try:
             request = ParkedRequest(
                 kept.parked, kept.target.call, step, answer, valid_until=self._valid_until
             )
-            await self._relay.put(asked_note(reply), sealing.seal(request), ttl_s=NOTE_S)
+            await self._shared_store.put(asked_note(reply), sealing.seal(request), ttl_s=NOTE_S)
             await self._wait(reply, sealing, heard)
-            note = await self._relay.take(step_note(reply))
+            note = await self._shared_store.take(step_note(reply))
         finally:
             with suppress(StoreUnavailable):
                 await subscription.aclose()
@@ -86,7 +86,7 @@ class RelayedExchange:
         while loop.time() - last <= self._silent_s:
             if not answers:
                 # A message may be lost. The note is taken once, so a second one does nothing.
-                await self._relay.publish(replica_topic(self._kept.replica), reply.encode())
+                await self._shared_store.publish(replica_topic(self._kept.replica), reply.encode())
             message = b""
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
@@ -108,5 +108,5 @@ class RelayedExchange:
         request = ParkedRequest(kept.parked, kept.target.call, cancels=self._reply)
         sealed = Sealing(self._keyring, self._tenant, reply).seal(request)
         with suppress(StoreUnavailable):
-            await self._relay.put(asked_note(reply), sealed, ttl_s=NOTE_S)
-            await self._relay.publish(replica_topic(self._kept.replica), reply.encode())
+            await self._shared_store.put(asked_note(reply), sealed, ttl_s=NOTE_S)
+            await self._shared_store.publish(replica_topic(self._kept.replica), reply.encode())

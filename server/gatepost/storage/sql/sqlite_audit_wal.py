@@ -1,15 +1,15 @@
 """
-The journals of a SQLite file: batches of audit records before they are in its tables.
+The write-ahead logs of a SQLite file: batches of audit records before they are in its tables.
 
 A commit of SQLite writes a page or more for each chain, index and table. A batch is durable sooner
 if it is appended to a file of its own, which takes one write and one synchronisation, and no other
-process waits for it. Each process has a journal, as `gatepost.db-audit-1`, which it locks as long
-as it runs. `SqliteMerger` moves the batches into the tables.
+process waits for it. Each process has a write-ahead log, as `gatepost.db-audit-1`, which it locks
+as long as it runs. `SqliteMerger` moves the batches into the tables.
 
-A journal is a sequence of frames: a header, a proof by the key ring, and a batch. The digest of a
-frame covers the digest before it. How far a journal is merged stands in the table of heads: with
-no tenant, the number of the journal as the writer, the last frame's number and digest, and, as
-`pruned`, the offset behind it.
+A write-ahead log is a sequence of frames: a header, a proof by the key ring, and a batch. The
+digest of a frame covers the digest before it. How far a write-ahead log is merged stands in the
+table of heads: with no tenant, the number of the write-ahead log as the writer, the last frame's
+number and digest, and, as `pruned`, the offset behind it.
 """
 
 import fcntl
@@ -26,10 +26,10 @@ from typing import Annotated
 
 import msgspec
 
-from gatepost.storage.audit import AuditDraft, Batch, ChainHead, Linker, Stored
+from gatepost.storage.audit import Batch, ChainHead, Linker, NewAuditRecord, Stored
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.sql.audit_heads import OF_JOURNALS
-from gatepost.storage.sql.sqlite import JOURNAL, check_file, overwrite
+from gatepost.storage.sql.audit_heads import OF_WALS
+from gatepost.storage.sql.sqlite import WAL, check_file, overwrite
 from gatepost.storage.sql.sqlite_audit_files import keep_copy, locked, synchronise_folder
 
 ALLOCATED = 1_048_576
@@ -38,7 +38,7 @@ CLOSING_S = 1.0
 """How long a stop waits for a batch that is being appended."""
 
 MOST_BYTES = 67_108_864
-"""Bytes of a journal that are looked through; none becomes so large."""
+"""Bytes of a write-ahead log that are looked through; none becomes so large."""
 MOST_PROOF_BYTES = 256
 """More than any proof has. Where the text of a caller passes for a header, the length is larger."""
 
@@ -56,7 +56,7 @@ class Busy(StoreUnavailable):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """A batch in a journal."""
+    """A batch in a write-ahead log."""
 
     number: int
     digest: bytes
@@ -68,7 +68,7 @@ class Frame(msgspec.Struct, frozen=True):
     """By the key ring; empty: this process has it."""
 
 
-class _StoredDraft(msgspec.Struct, array_like=True, frozen=True):
+class _StoredRecord(msgspec.Struct, array_like=True, frozen=True):
     body: bytes
     at: Stored
     sort: Annotated[tuple[str | Stored, ...], msgspec.Meta(min_length=3, max_length=5)]
@@ -76,32 +76,32 @@ class _StoredDraft(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.encode
-_decode = msgspec.msgpack.Decoder(list[tuple[bytes, Stored, list[_StoredDraft]]]).decode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, Stored, list[_StoredRecord]]]).decode
 
 
-class Journal:
-    """The journal of this process: `append` is for one thread, and the rest for another."""
+class WriteAheadLog:
+    """The write-ahead log of this process: `append` is for one thread, and the rest for another."""
 
     def __init__(self, path: str, linker: Linker) -> None:
         self._path, self._linker = path, linker
         self._lock = threading.Lock()
         self.number = 0
-        """Which journal `frames` are in, from 1; 0: none is open yet."""
+        """Which write-ahead log `frames` are in, from 1; 0: none is open yet."""
         self.is_ready = False
         """Whether batches can be appended; if not, `take` and `open` are due."""
         self.frames: deque[Frame] = deque()
         """Those that are not known to be merged."""
         # The bytes of all frames, and of those that are merged; each is counted by one thread.
         self._appended = self._forgotten = 0
-        self.merged = ChainHead(OF_JOURNALS, 0, 0, b"", 0, "")
+        self.merged = ChainHead(OF_WALS, 0, 0, b"", 0, "")
         """The end of what is merged, as this process knows it."""
         self.position = 0
         """The offset behind the last frame."""
         self._name, self._file, self._allocated = "", -1, 0
         self._locked = 0
-        """The number of the journal that is locked."""
+        """The number of the write-ahead log that is locked."""
         self._opened = {path: os.stat(path)}
-        """The database and the journal."""
+        """The database and the write-ahead log."""
         self._number, self._digest = 0, b""
         self._last: tuple[Batch | None, bytes] = None, b""
         """The last batch that was to be appended, and the digest of its frame."""
@@ -120,7 +120,7 @@ class Journal:
         """
         with self._lock:
             if not self.is_ready:
-                raise StoreUnavailable("the journal of audit records is not open")
+                raise StoreUnavailable("the write-ahead log of audit records is not open")
             for path, opened in self._opened.items():
                 self.is_ready = False
                 check_file(path, opened)
@@ -150,7 +150,7 @@ class Journal:
         except OSError as error:
             # It may be there all the same, and another process may merge it.
             self.is_ready = False
-            reason = f"the journal {self._name} cannot be written: {error.strerror}"
+            reason = f"the write-ahead log {self._name} cannot be written: {error.strerror}"
             raise StoreUnavailable(reason) from None
         return len(frame)
 
@@ -173,7 +173,7 @@ class Journal:
 
     def take(self) -> int:
         """
-        Return the number of the journal that is locked.
+        Return the number of the write-ahead log that is locked.
 
         If there is none, or it was removed, lock the first that no other process has. Raises
         StoreUnavailable.
@@ -185,11 +185,11 @@ class Journal:
             os.close(self._file)
             self._file = -1
         for number in count(1):
-            name = f"{self._path}{JOURNAL}{number}"
+            name = f"{self._path}{WAL}{number}"
             try:
                 file = locked(name, self._path)
             except OSError as error:
-                reason = f"the journal {name} cannot be opened: {error.strerror}"
+                reason = f"the write-ahead log {name} cannot be opened: {error.strerror}"
                 raise StoreUnavailable(reason) from None
             if file >= 0:
                 break
@@ -199,9 +199,9 @@ class Journal:
 
     def read(self, merged: ChainHead) -> tuple[list[Frame], bool]:
         """
-        Return the frames of the locked journal that are not merged; OSError.
+        Return the frames of the locked write-ahead log that are not merged; OSError.
 
-        *merged* says which are. Return also whether the journal was changed.
+        *merged* says which are. Return also whether the write-ahead log was changed.
         """
         frames = [*frames_behind(self._file, merged, self._linker)]
         return frames, has_more(self._file, _end(merged, frames), self._linker)
@@ -210,8 +210,8 @@ class Journal:
         """
         Continue behind what `read` returned; OSError.
 
-        The row that says what is *merged* must be durable before. A copy of a damaged journal is
-        kept.
+        The row that says what is *merged* must be durable before. A copy of a damaged write-ahead
+        log is kept.
         """
         if is_damaged:
             keep_copy(self._file, self._name)
@@ -252,7 +252,7 @@ class Journal:
             overwrite(self._file, end)
 
     def close(self) -> None:
-        """Unlock the journal; what is not merged stays in it. Raises Busy."""
+        """Unlock the write-ahead log; what is not merged stays in it. Raises Busy."""
         with self.paused(CLOSING_S):
             file, self._file, self.number, self.is_ready = self._file, -1, 0, False
             if file >= 0:
@@ -261,10 +261,10 @@ class Journal:
 
 def frames_behind(file: int, merged: ChainHead, linker: Linker) -> Iterator[Frame]:
     """
-    Yield the frames of a journal that are not merged.
+    Yield the frames of a write-ahead log that are not merged.
 
     They end with one that is incomplete, because its process is writing it or was killed, or that
-    was changed or added. A shorter journal looks like one whose end was removed.
+    was changed or added. A shorter write-ahead log looks like one whose end was removed.
     """
     end = merged
     while (frame := _next(file, end)) is not None:
@@ -276,7 +276,9 @@ def frames_behind(file: int, merged: ChainHead, linker: Linker) -> Iterator[Fram
 
 
 def _next(file: int, end: ChainHead) -> Frame | None:
-    """Return the whole frame that continues a journal there, which anybody may have written."""
+    """
+    Return the whole frame that continues a write-ahead log there, which anybody may have written.
+    """
     header = os.pread(file, _HEADER.size, end.pruned)
     if len(header) < _HEADER.size:
         return None
@@ -295,11 +297,11 @@ def _next(file: int, end: ChainHead) -> Frame | None:
 
 def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
     """
-    Return whether the journal of a process that has ended has frames after the last one.
+    Return whether the write-ahead log of a process that has ended has frames after the last one.
 
     Such a process was writing at most one frame, so a whole one that is not proven, or another one
-    behind it that is, shows that the journal was changed, or the row that says how far it is
-    merged.
+    behind it that is, shows that the write-ahead log was changed, or the row that says how far it
+    is merged.
     """
     if _next(file, last) is not None:
         return True
@@ -319,7 +321,7 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
 
 
 def is_behind(file: int, merged: ChainHead) -> bool:
-    """Return whether a journal seems to have a frame that is not merged."""
+    """Return whether a write-ahead log seems to have a frame that is not merged."""
     # The row may have been changed to anything.
     header = os.pread(file, _HEADER.size, merged.pruned) if merged.pruned >= 0 else b""
     if len(header) < _HEADER.size:
@@ -333,7 +335,7 @@ def _end(merged: ChainHead, frames: list[Frame]) -> ChainHead:
     if not frames:
         return merged
     last = frames[-1]
-    return ChainHead(OF_JOURNALS, merged.writer, last.number, last.digest, last.end, "")
+    return ChainHead(OF_WALS, merged.writer, last.number, last.digest, last.end, "")
 
 
 def _put(file: int, content: bytes, offset: int) -> None:
@@ -344,18 +346,18 @@ def _put(file: int, content: bytes, offset: int) -> None:
         rest, offset = rest[written:], offset + written
 
 
-def _head(journal: int, number: int, digest: bytes) -> ChainHead:
+def _head(wal: int, number: int, digest: bytes) -> ChainHead:
     """Return what the proof of a frame is of."""
-    return ChainHead(OF_JOURNALS, journal, number, digest, 0, "")
+    return ChainHead(OF_WALS, wal, number, digest, 0, "")
 
 
 def _spelt(tenant: str) -> bytes:
-    """Return a tenant's id as a journal contains it, whatever that id is."""
+    """Return a tenant's id as a write-ahead log contains it, whatever that id is."""
     return tenant.encode("utf-8", "surrogatepass")
 
 
-def _proven(journal: int, number: int, digest: bytes, proof: str) -> ChainHead:
-    return msgspec.structs.replace(_head(journal, number, digest), proof=proof)
+def _proven(wal: int, number: int, digest: bytes, proof: str) -> ChainHead:
+    return msgspec.structs.replace(_head(wal, number, digest), proof=proof)
 
 
 def _digest(previous: bytes, number: int, content: bytes) -> bytes:
@@ -367,10 +369,10 @@ def _read(content: bytes) -> Batch | None:
     try:
         return {
             (tenant.decode("utf-8", "surrogatepass"), writer): [
-                AuditDraft(one.body, one.at, one.sort, one.side)  # type: ignore[arg-type]  # a sort
-                for one in drafts
+                NewAuditRecord(one.body, one.at, one.sort, one.side)  # type: ignore[arg-type]  # a sort
+                for one in new_records
             ]
-            for tenant, writer, drafts in _decode(content)
+            for tenant, writer, new_records in _decode(content)
         }
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

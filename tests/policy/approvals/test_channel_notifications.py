@@ -12,17 +12,18 @@ from gatepost import CallContext, Pack, ToolFailure
 from gatepost.audit.search import AuditSearch
 from gatepost.check.approvals import problems
 from gatepost.check.pack_loading import load
-from gatepost.config.approvals import ApprovalsSettings, NoticeSettings
+from gatepost.config.approvals import ApprovalsSettings, NotificationSettings
 from gatepost.config.settings import Config, StorageSettings, ToolsSettings
-from gatepost.policy.approvals import channel_notices
-from gatepost.runtime.services import Services, opened
+from gatepost.policy.approvals import channel_notifications
+from gatepost.runtime.services import Services
+from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.tools.api import Call
 from tests.support.endpoint import a_caller
 from tests.support.measuring import eventually
 
-pack = Pack("notices")
+pack = Pack("notifications")
 TOLD: list[tuple[str, str, str]] = []
 OVER = asyncio.Event()
 WITHIN_S = 60
@@ -59,7 +60,7 @@ async def hang(ctx: CallContext, message: str) -> str:
     return "told"
 
 
-NOTICE = NoticeSettings(tool="tell", arguments={"channel": "approvals"})
+NOTIFICATION = NotificationSettings(tool="tell", arguments={"channel": "approvals"})
 
 
 def config(**approvals: Any) -> Config:
@@ -91,13 +92,13 @@ async def ask(services: Services, tool: str = "pay", tenant: str = "acme", **arg
 
 
 async def heard(number: int) -> None:
-    """Wait until so many notices have arrived."""
+    """Wait until so many notifications have arrived."""
     await asyncio.to_thread(eventually, lambda: len(TOLD) >= number, within=WITHIN_S)
 
 
 async def test_a_new_request_is_told_once() -> None:
     """In its tenant, without arguments; polls of the waiting call tell nobody again."""
-    async with serving(notice=NOTICE) as services:
+    async with serving(notification=NOTIFICATION) as services:
         assert [await ask(services, amount=1_234) for _ in range(3)] == ["approval_pending"] * 3
         await heard(1)
         assert await ask(services, amount=5) == "approval_pending"
@@ -112,10 +113,10 @@ async def test_a_new_request_is_told_once() -> None:
     assert (record.caller.subject, record.outcome) == ("gatepost", "success")
 
 
-async def test_a_notice_that_fails_costs_the_call_nothing() -> None:
+async def test_a_notification_that_fails_costs_the_call_nothing() -> None:
     """The request waits all the same, and the next one is told."""
-    notice = NoticeSettings(tool="tell", arguments={"channel": "broken"})
-    async with serving(notice=notice) as services:
+    notification = NotificationSettings(tool="tell", arguments={"channel": "broken"})
+    async with serving(notification=notification) as services:
         assert [await ask(services, amount=one) for one in (1, 2)] == ["approval_pending"] * 2
         await heard(2)
         assert len(await services.approvals.waiting("acme")) == 2
@@ -123,7 +124,7 @@ async def test_a_notice_that_fails_costs_the_call_nothing() -> None:
 
 async def test_a_tool_that_needs_approval_does_not_tell_of_itself() -> None:
     """Its own request would cause the next one, and so on."""
-    async with serving(notice=NOTICE, require=("tell",)) as services:
+    async with serving(notification=NOTIFICATION, require=("tell",)) as services:
         assert await ask(services, "tell", channel="team", message="x") == "approval_pending"
         assert await ask(services, amount=1) == "approval_pending"
         waiting: list[str] = []
@@ -137,7 +138,7 @@ async def test_a_tool_that_needs_approval_does_not_tell_of_itself() -> None:
 
 async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> None:
     """They have other arguments each time, so each would be a new request."""
-    async with serving(notice=NoticeSettings(tool="post")) as services:
+    async with serving(notification=NotificationSettings(tool="post")) as services:
         assert await ask(services, amount=1_000) == "approval_pending"
         await heard(1)
         waiting = 0
@@ -148,12 +149,12 @@ async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> N
     assert (waiting, len(TOLD)) == (2, 1)
 
 
-async def test_a_tenant_leaves_notices_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its channel hangs and its requests are many; another tenant is told all the same."""
     OVER.clear()
-    monkeypatch.setattr(channel_notices, "MOST_OF_TENANT", 2)
-    monkeypatch.setattr(channel_notices, "MOST_AT_ONCE", 3)
-    async with serving(notice=NoticeSettings(tool="hang")) as services:
+    monkeypatch.setattr(channel_notifications, "MOST_OF_TENANT", 2)
+    monkeypatch.setattr(channel_notifications, "MOST_AT_ONCE", 3)
+    async with serving(notification=NotificationSettings(tool="hang")) as services:
         for amount in range(4):
             await ask(services, amount=amount)
         await ask(services, tenant="globex", amount=1)
@@ -166,9 +167,9 @@ async def test_a_tenant_leaves_notices_to_others(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("approvals", "found"),
     [
-        ({"notice": NOTICE}, []),
-        ({"notice": NoticeSettings(tool="chat_send")}, ["config.E086"]),
-        ({"notice": NOTICE, "require": ("tell",)}, ["config.E086"]),
+        ({"notification": NOTIFICATION}, []),
+        ({"notification": NotificationSettings(tool="chat_send")}, ["config.E086"]),
+        ({"notification": NOTIFICATION, "require": ("tell",)}, ["config.E086"]),
     ],
 )
 def test_check_wants_a_tool_that_runs(approvals: dict[str, Any], found: list[str]) -> None:

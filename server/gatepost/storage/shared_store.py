@@ -1,5 +1,6 @@
 """
-The relay between processes, per tenant: messages, notes, logs and rate limits that may be lost.
+The shared store between processes, per tenant: messages, notes, logs and rate limits that may be
+lost.
 
 It is in memory for one process, as here, and Valkey or Redis for several. Every backend passes the
 tests in `tests/storage`.
@@ -18,7 +19,13 @@ from typing import Protocol, Self
 import msgspec
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import SLOT_WAIT_S, Buckets, ConcurrencySlot, Denial, Spending
+from gatepost.storage.rate_limits import (
+    CONCURRENCY_WAIT_S,
+    Buckets,
+    ConcurrencyLimit,
+    Denial,
+    Spending,
+)
 
 SWEEP_EVERY_S = 1.0
 OTHERS_SWEPT = 20
@@ -42,7 +49,7 @@ class LogEvent(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class TenantRelay(Protocol):
+class TenantSharedStore(Protocol):
     """The messages, notes, logs and rate limits of one tenant; all of them may be lost."""
 
     async def publish(self, topic: str, message: bytes) -> None:
@@ -66,25 +73,25 @@ class TenantRelay(Protocol):
         """
 
     async def spend_all(
-        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
+        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
     ) -> Denial | None:
         """
-        Take one token from each bucket and one of each slot, or nothing; return None if taken.
+        Take a token from each bucket and count a call in each limit, or do nothing and say why.
 
-        The step is atomic over all processes; its names differ from each other. A slot stays taken
+        The step is atomic over all processes; its names differ from each other. A call counts
         until `leave`, or until its process has not renewed it for `LEASE_S`.
         """
 
-    def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """Take slots without checking that any is free; other processes learn of it soon."""
+    def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
+        """Count a call in each limit, even beyond it; other processes learn of it soon."""
 
-    def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """Release slots; other processes learn of it soon."""
+    def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
+        """End a call in each limit; other processes learn of it soon."""
 
     async def levels(
-        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
+        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit]
     ) -> list[float]:
-        """Return the tokens in each bucket, then the number of slots in use; takes nothing."""
+        """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """Append to a log and return the entry's number; only the *most* newest entries stay."""
@@ -99,14 +106,14 @@ class TenantRelay(Protocol):
         """Delete all notes and logs of the tenant."""
 
 
-class Relay(Protocol):
-    """The relay of all tenants."""
+class SharedStore(Protocol):
+    """The shared store of all tenants."""
 
-    def of(self, tenant: str) -> TenantRelay:
-        """Return the relay of one tenant."""
+    def of(self, tenant: str) -> TenantSharedStore:
+        """Return the shared store of one tenant."""
 
     async def ping(self) -> None:
-        """Raise StoreUnavailable unless the relay answers."""
+        """Raise StoreUnavailable unless the shared store answers."""
 
     async def aclose(self) -> None:
         """Close all connections; subscriptions end."""
@@ -117,22 +124,24 @@ log = logging.getLogger("gatepost.storage")
 
 class WakeUps:
     """
-    Follows one topic of a tenant's relay, and wakes one task.
+    Follows one topic of a tenant's shared store, and wakes one task.
 
-    A message may be lost, and the relay may be out. So the task looks at the database whenever
-    `wait` returns, and a wake-up only makes it look sooner. With *message*, no other message wakes
-    it.
+    A message may be lost, and the shared store may be out. So the task looks at the database
+    whenever `wait` returns, and a wake-up only makes it look sooner. With *message*, no other
+    message wakes it.
     """
 
-    __slots__ = ("_message", "_relay", "_subscription", "_topic", "_woken")
+    __slots__ = ("_message", "_shared_store", "_subscription", "_topic", "_woken")
 
-    def __init__(self, relay: TenantRelay, topic: str, *, message: bytes | None = None) -> None:
-        self._relay, self._topic, self._message = relay, topic, message
+    def __init__(
+        self, shared_store: TenantSharedStore, topic: str, *, message: bytes | None = None
+    ) -> None:
+        self._shared_store, self._topic, self._message = shared_store, topic, message
         self._subscription: Subscription | None = None
         self._woken = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        """Follow the topic during a block; go on without wake-ups while the relay is out."""
+        """Follow the topic during a block; go on without wake-ups while the shared store is out."""
         await self.follow()
         return self
 
@@ -145,10 +154,12 @@ class WakeUps:
             await subscription.aclose()
 
     async def follow(self) -> bool:
-        """Follow the topic unless this is done already; return False while the relay is out."""
+        """
+        Follow the topic unless this is done already; return False while the shared store is out.
+        """
         if self._subscription is None:
             try:
-                self._subscription = await self._relay.follow(self._topic, self._deliver)
+                self._subscription = await self._shared_store.follow(self._topic, self._deliver)
             except StoreUnavailable:
                 log.debug("wake_ups_unavailable")
                 return False
@@ -172,18 +183,18 @@ class WakeUps:
             self._woken.set()
 
 
-class MemoryRelay:
-    """A relay within one process."""
+class MemorySharedStore:
+    """A shared store within one process."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tenants: OrderedDict[str, MemoryTenantRelay] = OrderedDict()
+        self._tenants: OrderedDict[str, MemoryTenantSharedStore] = OrderedDict()
 
-    def of(self, tenant: str) -> "MemoryTenantRelay":
-        """Return the relay of one tenant."""
+    def of(self, tenant: str) -> "MemoryTenantSharedStore":
+        """Return the shared store of one tenant."""
         kept = self._tenants.get(tenant)
         if kept is None:
-            kept = self._tenants[tenant] = MemoryTenantRelay(self._clock, self._sweep_others)
+            kept = self._tenants[tenant] = MemoryTenantSharedStore(self._clock, self._sweep_others)
         return kept
 
     def _sweep_others(self, now: float) -> None:
@@ -193,15 +204,15 @@ class MemoryRelay:
             self._tenants[tenant].sweep(now)
 
     async def ping(self) -> None:
-        """Raise StoreUnavailable unless the relay answers."""
+        """Raise StoreUnavailable unless the shared store answers."""
 
     async def aclose(self) -> None:
         """Close all connections; subscriptions end."""
         self._tenants.clear()
 
 
-class MemoryTenantRelay:
-    """See `TenantRelay`."""
+class MemoryTenantSharedStore:
+    """See `TenantSharedStore`."""
 
     def __init__(self, clock: Callable[[], float], sweep_others: Callable[[float], None]) -> None:
         self._clock = clock
@@ -233,9 +244,9 @@ class MemoryTenantRelay:
         for deliver in tuple(self._followers.get(topic, {}).values()):
             deliver(message)
 
-    async def follow(self, topic: str, deliver: Deliver) -> "MemoryFollowing":
+    async def follow(self, topic: str, deliver: Deliver) -> "MemorySubscription":
         """Subscribe to a topic; messages published after this returns are delivered."""
-        return MemoryFollowing(self._followers, topic, deliver)
+        return MemorySubscription(self._followers, topic, deliver)
 
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
         """Store a note under a key."""
@@ -253,41 +264,41 @@ class MemoryTenantRelay:
         return self._buckets.spend(bucket, self._clock(), rate=rate, burst=burst)
 
     async def spend_all(
-        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
+        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
     ) -> Denial | None:
-        """Take one token from each bucket and one of each slot, or nothing."""
-        full = [at for at, slot in enumerate(slots) if self._taken[slot.name] >= slot.most]
+        """Take a token from each bucket and count a call in each limit, or do nothing."""
+        full = [at for at, limit in enumerate(concurrency) if self._taken[limit.name] >= limit.most]
         wanted = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
         now = self._clock()
         if full:
             wait, at = self._buckets.spend_all(wanted, now, take=False)
-            if wait > SLOT_WAIT_S:
+            if wait > CONCURRENCY_WAIT_S:
                 return Denial(at, wait)
-            return Denial(len(spendings) + full[0], SLOT_WAIT_S)
+            return Denial(len(spendings) + full[0], CONCURRENCY_WAIT_S)
         wait, at = self._buckets.spend_all(wanted, now)
         if wait:
             return Denial(at, wait)
-        self.hold(slots)
+        self.hold(concurrency)
         return None
 
-    def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """Take slots without checking that any is free; other processes learn of it soon."""
-        self._taken.update(slot.name for slot in slots)
+    def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
+        """Count a call in each limit, even beyond it; other processes learn of it soon."""
+        self._taken.update(limit.name for limit in concurrency)
 
-    def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """Release slots; other processes learn of it soon."""
-        self._taken.subtract(slot.name for slot in slots)
+    def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
+        """End a call in each limit; other processes learn of it soon."""
+        self._taken.subtract(limit.name for limit in concurrency)
         self._taken += Counter()  # removes counts of zero
 
     async def levels(
-        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
+        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit]
     ) -> list[float]:
-        """Return the tokens in each bucket, then the number of slots in use; takes nothing."""
+        """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
         now = self._clock()
         held = [
             self._buckets.held(one.bucket, now, rate=one.rate, burst=one.burst) for one in spendings
         ]
-        return [*held, *(self._taken[slot.name] for slot in slots)]
+        return [*held, *(self._taken[limit.name] for limit in concurrency)]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """Append to a log and return the entry's number; only the *most* newest entries stay."""
@@ -321,7 +332,7 @@ class MemoryTenantRelay:
         self._logs.clear()
 
 
-class MemoryFollowing:
+class MemorySubscription:
     """See `Subscription`."""
 
     def __init__(

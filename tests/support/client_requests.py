@@ -58,7 +58,7 @@ async def go_on(
     return await ask_again(client, tool, arguments, inputResponses=responses, requestState=state)
 
 
-def questions(response: Response) -> dict[str, Any]:
+def input_requests_of(response: Response) -> dict[str, Any]:
     """What a call asks."""
     result = response.json["result"]
     assert result["resultType"] == "input_required", result
@@ -164,8 +164,8 @@ async def roots(ctx: CallContext) -> str:
 @SESSION_TOOLS.tool()
 async def ask_two(ctx: CallContext) -> str:
     """Ask twice at once."""
-    questions = {"a": Elicitation("A?", FORM), "b": Elicitation("B?", FORM)}
-    answers = await ctx.ask_together(questions)
+    forms = {"a": Elicitation("A?", FORM), "b": Elicitation("B?", FORM)}
+    answers = await ctx.ask_together(forms)
     return " ".join(answers[key].action for key in "ab")
 
 
@@ -187,7 +187,7 @@ async def opened(
     return await replicas.open(**(declared or SESSION_CAPABILITIES))
 
 
-async def question(live: OpenExchange) -> dict[str, Any]:
+async def next_request(live: OpenExchange) -> dict[str, Any]:
     """The next request of the server's."""
     _, asked = await live.event()
     assert asked["jsonrpc"] == "2.0"

@@ -1,4 +1,4 @@
-"""The relay over Valkey, or Redis from version 7; needs the `redis` extra."""
+"""The shared store over Valkey, or Redis from version 7; needs the `redis` extra."""
 
 import contextlib
 import re
@@ -15,8 +15,8 @@ from redis.driver_info import DriverInfo
 from redis.exceptions import RedisError
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import ConcurrencySlot, Denial, Spending
-from gatepost.storage.relay import Deliver, LogEvent
+from gatepost.storage.rate_limits import ConcurrencyLimit, Denial, Spending
+from gatepost.storage.shared_store import Deliver, LogEvent
 from gatepost.storage.valkey.channels import ANSWER_S, Channels, ValkeySubscription
 from gatepost.storage.valkey.concurrency import LEVELS, TAKE, ValkeyConcurrency
 from gatepost.storage.valkey.script_connection import ScriptConnection
@@ -31,8 +31,8 @@ SCANNED = 1000
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
 
 
-class ValkeyRelay:
-    """See `Relay`."""
+class ValkeySharedStore:
+    """See `SharedStore`."""
 
     def __init__(self, url: str) -> None:
         # RESP2, as a connection with subscriptions speaks it in every version. Nothing is tried
@@ -52,24 +52,24 @@ class ValkeyRelay:
         # What is followed may be silent for as long as it likes.
         self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
         self._take = ScriptConnection(TAKE, self._listening.make_connection)
-        self.places = ValkeyConcurrency(self._run)
+        self.concurrency = ValkeyConcurrency(self._run)
         self.channels = Channels(self._listening.make_connection)
         # Keys are apart by database, channels are not.
         self.topics = b"topic@%d" % int(self._pool.connection_kwargs.get("db", 0))
 
-    def of(self, tenant: str) -> "ValkeyTenantRelay":
-        """Return the relay of one tenant."""
-        return ValkeyTenantRelay(self, tenant)
+    def of(self, tenant: str) -> "ValkeyTenantSharedStore":
+        """Return the shared store of one tenant."""
+        return ValkeyTenantSharedStore(self, tenant)
 
     async def ping(self) -> None:
-        """Raise StoreUnavailable unless the relay answers."""
+        """Raise StoreUnavailable unless the shared store answers."""
         with answering():
             await self.client.ping()
 
     async def aclose(self) -> None:
         """Close all connections; subscriptions end."""
         await self.channels.aclose()
-        await self.places.aclose()
+        await self.concurrency.aclose()
         with contextlib.suppress(RedisError, OSError):
             await self._take.aclose()
         with contextlib.suppress(RedisError, OSError):
@@ -77,7 +77,7 @@ class ValkeyRelay:
             await self._pool.aclose()
 
     async def levels(self, keys: list[bytes], buckets: int) -> list[float]:
-        """Return the seconds missing in each bucket, then the number of slots in use."""
+        """Return the seconds missing in each bucket, then the running calls of each limit."""
         with answering():
             return [float(level) for level in await self._levels(keys=keys, args=[buckets])]
 
@@ -86,14 +86,18 @@ class ValkeyRelay:
             return await self._take.run(keys, argument)
 
 
-class ValkeyTenantRelay:
-    """See `TenantRelay`."""
+class ValkeyTenantSharedStore:
+    """See `TenantSharedStore`."""
 
-    __slots__ = ("_channels", "_client", "_relay", "_tenant", "_topics")
+    __slots__ = ("_channels", "_client", "_shared_store", "_tenant", "_topics")
 
-    def __init__(self, relay: ValkeyRelay, tenant: str) -> None:
-        self._client, self._channels, self._topics = relay.client, relay.channels, relay.topics
-        self._relay = relay
+    def __init__(self, shared_store: ValkeySharedStore, tenant: str) -> None:
+        self._client, self._channels, self._topics = (
+            shared_store.client,
+            shared_store.channels,
+            shared_store.topics,
+        )
+        self._shared_store = shared_store
         self._tenant = _bytes(tenant)
 
     async def publish(self, topic: str, message: bytes) -> None:
@@ -121,28 +125,32 @@ class ValkeyTenantRelay:
         return 0.0 if denial is None else denial.wait_s
 
     async def spend_all(
-        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
+        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit] = ()
     ) -> Denial | None:
-        """Take one token from each bucket and one of each slot, or nothing."""
+        """Take a token from each bucket and count a call in each limit, or do nothing."""
         buckets = [(self._key(b"bucket", one.bucket), one.rate, one.burst) for one in spendings]
-        places = [(self._key(b"slot", slot.name), slot.most) for slot in slots]
-        return await self._relay.places.take(buckets, places)
+        limits = [(self._key(b"limit", limit.name), limit.most) for limit in concurrency]
+        return await self._shared_store.concurrency.take(buckets, limits)
 
-    def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """Take slots without checking that any is free; other processes learn of it soon."""
-        self._relay.places.hold([self._key(b"slot", slot.name) for slot in slots])
+    def hold(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
+        """Count a call in each limit, even beyond it; other processes learn of it soon."""
+        self._shared_store.concurrency.hold(
+            [self._key(b"limit", limit.name) for limit in concurrency]
+        )
 
-    def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """Release slots; other processes learn of it soon."""
-        self._relay.places.leave([(self._key(b"slot", slot.name), slot.most) for slot in slots])
+    def leave(self, concurrency: Sequence[ConcurrencyLimit]) -> None:
+        """End a call in each limit; other processes learn of it soon."""
+        self._shared_store.concurrency.leave(
+            [(self._key(b"limit", limit.name), limit.most) for limit in concurrency]
+        )
 
     async def levels(
-        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
+        self, spendings: Sequence[Spending], concurrency: Sequence[ConcurrencyLimit]
     ) -> list[float]:
-        """Return the tokens in each bucket, then the number of slots in use; takes nothing."""
+        """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
         keys = [self._key(b"bucket", one.bucket) for one in spendings]
-        keys += [self._key(b"slot", slot.name) for slot in slots]
-        levels = await self._relay.levels(keys, len(spendings))
+        keys += [self._key(b"limit", limit.name) for limit in concurrency]
+        levels = await self._shared_store.levels(keys, len(spendings))
         held = [one.burst - s * one.rate for one, s in zip(spendings, levels, strict=False)]
         return [*held, *levels[len(spendings) :]]
 
@@ -196,12 +204,12 @@ def answering() -> Iterator[None]:
         yield
     except (RedisError, OSError, TimeoutError) as error:
         name = type(error).__name__
-        raise StoreUnavailable(f"the relay does not serve: {name}") from None
+        raise StoreUnavailable(f"the shared store does not serve: {name}") from None
 
 
-async def opened(url: str) -> ValkeyRelay:
-    """Return the relay at a URL; it connects when it is first used."""
-    return ValkeyRelay(url)
+async def opened(url: str) -> ValkeySharedStore:
+    """Return the shared store at a URL; it connects when it is first used."""
+    return ValkeySharedStore(url)
 
 
 @lru_cache(maxsize=MOST_KEYS)

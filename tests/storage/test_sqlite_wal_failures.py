@@ -1,4 +1,4 @@
-"""Disks and commits that fail while batches are appended to a journal of a SQLite file."""
+"""Disks and commits that fail while batches are appended to a write-ahead log of a SQLite file."""
 
 import asyncio
 import errno
@@ -18,8 +18,8 @@ from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite import QueuedConnection, connect
-from gatepost.storage.sql.sqlite_audit_journal import has_more
-from tests.storage.test_audit import draft, link
+from gatepost.storage.sql.sqlite_audit_wal import has_more
+from tests.storage.test_audit import link, new_record
 from tests.support.measuring import capture_logs
 
 LONG = 20.0
@@ -28,7 +28,7 @@ RING = KeyRing.ephemeral()
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose journals are merged only when somebody reads."""
+    """A database whose write-ahead logs are merged only when somebody reads."""
     monkeypatch.setattr(module, "IDLE_S", LONG)
     monkeypatch.setattr(module, "MERGED_S", LONG)
     return tmp_path / "records.db"
@@ -51,20 +51,20 @@ async def process(path: Path) -> SqlRecords:
 
 
 async def write(records: SqlRecords, at: int) -> None:
-    await records.audit.write({("acme", 1): [draft(at)]}, link)
+    await records.audit.write({("acme", 1): [new_record(at)]}, link)
 
 
 async def kinds(records: SqlRecords, tenant: str = "acme") -> list[str]:
     return [row.kind for row in await records.of(tenant).trail.chain(1).rows(0, 99)]
 
 
-def journal(path: Path) -> Path:
+def wal(path: Path) -> Path:
     return path.with_name(f"{path.name}-audit-1")
 
 
 def kill(records: SqlRecords) -> None:
-    """Unlock its journal, and do nothing more."""
-    vars(records.audit)["_journal"].close()
+    """Unlock its write-ahead log, and do nothing more."""
+    vars(records.audit)["_wal"].close()
     vars(records.audit)["_linker"] = None
 
 
@@ -101,16 +101,16 @@ async def test_nothing_is_appended_behind_a_row_that_was_not_written(
     assert (len(found), told) == (1, [])
 
 
-async def test_a_changed_journal_stays_changed_until_that_is_recorded(
+async def test_a_changed_write_ahead_log_stays_changed_until_that_is_recorded(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that fails does not hide it, and each attempt does not keep another copy."""
     for at in (7, 8, 9):
         await write(file, at)
     kill(file)
-    held = journal(path).read_bytes()
+    held = wal(path).read_bytes()
     first = held.index(b"GPA1", 1)
-    journal(path).write_bytes(held[:first] + bytes(60) + held[first + 60 :])
+    wal(path).write_bytes(held[:first] + bytes(60) + held[first + 60 :])
     other = await process(path)
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "connect", _full)
@@ -126,10 +126,12 @@ async def test_a_changed_journal_stays_changed_until_that_is_recorded(
 
 
 class Disk:
-    """What is on the disk of a journal: a page whose synchronisation failed counts as written."""
+    """
+    What is on the disk of a write-ahead log: a page whose synchronisation failed counts as written.
+    """
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.content, self.is_broken = bytearray(journal(path).read_bytes()), False
+        self.content, self.is_broken = bytearray(wal(path).read_bytes()), False
         self._waiting: list[tuple[bytes, int]] = []
         self._pwrite, self._fdatasync = os.pwrite, os.fdatasync
         monkeypatch.setattr(os, "pwrite", self.pwrite)
@@ -153,7 +155,7 @@ async def test_a_batch_that_the_disk_has_lost_is_written_again(
 ) -> None:
     """After an error, the system has the batch in its memory and never writes it by itself."""
     await write(file, 7)
-    disk, batch = Disk(path, monkeypatch), {("acme", 1): [draft(8, reason="wanted")]}
+    disk, batch = Disk(path, monkeypatch), {("acme", 1): [new_record(8, reason="wanted")]}
     disk.is_broken = True
     with pytest.raises(StoreUnavailable):
         await file.audit.write(batch, link)
@@ -164,7 +166,7 @@ async def test_a_batch_that_the_disk_has_lost_is_written_again(
     assert len(await kinds(file)) == 2
 
 
-async def test_the_name_of_a_journal_is_durable_before_a_batch(
+async def test_the_name_of_a_write_ahead_log_is_durable_before_a_batch(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file whose folder was not synchronised may be gone after the loss of power."""
@@ -220,7 +222,7 @@ class CountingLinker(RingLinker):
 
 def test_an_argument_costs_no_proofs(tmp_path: Path) -> None:
     """A caller whose text looks like headers does not keep the next process from its start."""
-    held, linker = tmp_path / "journal", CountingLinker(RING)
+    held, linker = tmp_path / "write-ahead log", CountingLinker(RING)
     held.write_bytes(b"GPA1" + b"x" * 50 + b"GPA1 \xc3\xa4" * 10_000)
     with held.open("rb") as opened_file:
         found = has_more(opened_file.fileno(), ChainHead("", 1, 0, b"", 0, ""), linker)

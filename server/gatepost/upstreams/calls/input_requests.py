@@ -54,7 +54,7 @@ def mirrored(server: UpstreamServer, declared: Capabilities) -> dict[str, Any]:
 TASKS = "io.modelcontextprotocol/tasks"
 
 
-def question(
+def input_request(
     server: UpstreamServer, declared: Capabilities, method: str, params: Mapping[str, Any]
 ) -> InputRequest:
     """
@@ -66,8 +66,8 @@ def question(
         if len(msgspec.json.encode(params)) > MOST_QUESTION_BYTES:
             raise ValueError(f"it has more than {MOST_QUESTION_BYTES} bytes")
         asked = _converted(server, method, params)
-    except UNREADABLE as mistake:
-        raise Unsupported(f"The request cannot be shown to the client: {mistake}") from None
+    except UNREADABLE as error:
+        raise Unsupported(f"The request cannot be shown to the client: {error}") from None
     if lacking(declared, required_by({"": asked})):
         raise Unsupported("The client does not support this request.")
     return asked

@@ -1,4 +1,4 @@
-"""What fails between a journal of a SQLite file and its tables loses no record."""
+"""What fails between a write-ahead log of a SQLite file and its tables loses no record."""
 
 import errno
 import sqlite3
@@ -18,14 +18,14 @@ from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite_audit_statements import Execute, executing
-from tests.storage.test_sqlite_journals import LONG, RING, journal, numbers, process, write
+from tests.storage.test_sqlite_wal import LONG, RING, numbers, process, wal, write
 
 HEADER = "<4sIHQ32s"
 
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose journals are merged only when somebody reads."""
+    """A database whose write-ahead logs are merged only when somebody reads."""
     monkeypatch.setattr(module, "IDLE_S", LONG)
     monkeypatch.setattr(module, "MERGED_S", LONG)
     return tmp_path / "records.db"
@@ -44,14 +44,14 @@ async def file(path: Path) -> AsyncIterator[SqlRecords]:
 async def test_a_first_commit_that_failed_loses_no_record(
     path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
-    """A journal without a row would be one of another database for the next process."""
+    """A write-ahead log without a row would be one of another database for the next process."""
     records = await process(path)
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "executing", failing_commits(is_late=is_late))
         with pytest.raises(StoreUnavailable, match="OperationalError"):
             await write(records, acme=1)
     await write(records, acme=2)
-    vars(records.audit)["_journal"].close()  # as when the process is killed
+    vars(records.audit)["_wal"].close()  # as when the process is killed
     other = await process(path)
     found, told = await numbers(other), await numbers(other, "-")
     await other.aclose()
@@ -105,17 +105,17 @@ async def kinds(records: SqlRecords) -> list[str]:
 async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: bool) -> None:
     """Its digest fits, which anybody can compute; its server writes over it, or it is recorded."""
     await write(file, acme=1)
-    held = journal(path).read_bytes().rstrip(b"\0")
+    held = wal(path).read_bytes().rstrip(b"\0")
     at = held.rindex(b"GPA1")
     _, size, length, number, digest = struct.unpack_from(HEADER, held, at)
     content = held[-size:].replace(b"success", b"forgery")
     digest = sha256(b"%b%d %b" % (digest, number + 1, content)).digest()
     forged = struct.pack(HEADER, b"GPA1", size, length, number + 1, digest) + bytes(length)
-    with journal(path).open("r+b") as written:
+    with wal(path).open("r+b") as written:
         written.seek(len(held))
         written.write(forged + content)
     if not runs:
-        vars(file.audit)["_journal"].close()
+        vars(file.audit)["_wal"].close()
     other = await process(path)
     found = await kinds(other)
     told = await numbers(other, "-")
@@ -128,20 +128,20 @@ async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: 
 
 
 async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path: Path) -> None:
-    """It may be of somebody who is erased, and nobody may need that journal again."""
+    """It may be of somebody who is erased, and nobody may need that write-ahead log again."""
     other = await process(path)
     await write(other, globex=1)
-    vars(file.audit)["_journal"].close()  # as when the process is killed
+    vars(file.audit)["_wal"].close()  # as when the process is killed
     await other.audit.settle()
-    with journal(path).open("r+b") as written:
+    with wal(path).open("r+b") as written:
         written.write(b"GPA1 half a frame")
     await other.audit.settle()
     await other.aclose()
 
-    assert journal(path).stat().st_size == 0
+    assert wal(path).stat().st_size == 0
 
 
-async def test_a_journal_that_cannot_be_emptied_is_no_outage(
+async def test_a_write_ahead_log_that_cannot_be_emptied_is_no_outage(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process has ended, and its records are in the tables."""
@@ -151,7 +151,7 @@ async def test_a_journal_that_cannot_be_emptied_is_no_outage(
 
     other = await process(path)
     await write(other, acme=1)
-    vars(file.audit)["_journal"].close()  # as when the process is killed
+    vars(file.audit)["_wal"].close()  # as when the process is killed
     with monkeypatch.context() as patch:
         patch.setattr(merger_module, "overwrite", fail)
         found = await numbers(other)
@@ -160,7 +160,7 @@ async def test_a_journal_that_cannot_be_emptied_is_no_outage(
     await other.aclose()
 
     assert (found, later) == ([1, 2], [1, 2, 3])
-    assert journal(path).stat().st_size == 0
+    assert wal(path).stat().st_size == 0
 
 
 class CountingLinker(RingLinker):
@@ -176,8 +176,8 @@ class CountingLinker(RingLinker):
 
 async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path) -> None:
     """A caller who sends it cannot delay the start after a kill: no part of it is looked at."""
-    vars(file.audit)["_journal"].close()  # as when the process is killed
-    with journal(path).open("r+b") as held:
+    vars(file.audit)["_wal"].close()  # as when the process is killed
+    with wal(path).open("r+b") as held:
         held.write(b"GPA1" * 10_000 + b"GPA1 and a longer text, " * 10_000)
     other = await opened(f"sqlite:///{path}")
     other.audit.attach(CountingLinker(RING))
@@ -187,12 +187,12 @@ async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path)
     assert CountingLinker.asked == 0
 
 
-async def test_a_journal_that_another_process_takes_anew_loses_no_record(path: Path) -> None:
+async def test_a_log_that_another_process_reuses_loses_no_record(path: Path) -> None:
     """Its frames have the numbers of those that were removed, and the proofs of the ring."""
     file, other = await process(path), await process(path)
     await write(file, acme=1, globex=1)
     await write(file, acme=2)
-    journal(path).unlink()
+    wal(path).unlink()
     await write(other, globex=3)
     await other.audit.settle()
     found = [await file.of(one).trail.chain(1).rows(0, 99) for one in ("acme", "globex")]

@@ -1,4 +1,4 @@
-"""Records that are in a journal and not in the tables yet: nobody misses them."""
+"""Records that are in a write-ahead log and not in the tables yet: nobody misses them."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from gatepost.storage.sql import sqlite_audit_merger, sqlite_audit_writer
 from gatepost.storage.sql.sqlite import empty_log
 from gatepost.tools.redaction import Redaction
 from tests.audit.conftest import AuditLog, audit_log, tamper, update
-from tests.storage.test_sqlite_journal_faults import failing_commits
+from tests.storage.test_sqlite_wal_faults import failing_commits
 from tests.support.measuring import capture_logs
 from tests.support.stores import sqlite_url
 
@@ -32,7 +32,7 @@ LONG = 60.0
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file whose journals are merged only when somebody reads."""
+    """A file whose write-ahead logs are merged only when somebody reads."""
     monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", LONG)
     monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", LONG)
     return sqlite_url(tmp_path)
@@ -65,7 +65,7 @@ def count(url: str, table: str) -> int:
         return int(found.fetchone()[0])
 
 
-def journal(url: str) -> Path:
+def wal(url: str) -> Path:
     return Path(url.removeprefix("sqlite:///") + "-audit-1")
 
 
@@ -81,8 +81,8 @@ async def numbers(one: AuditLog, tenant: str = "acme") -> list[int]:
 
 @asynccontextmanager
 async def killed(log: AuditLog, url: str) -> AsyncIterator[AuditLog]:
-    """Another process, after the one with the journal was killed."""
-    vars(log.records.audit)["_journal"].close()
+    """Another process, after the one with the write-ahead log was killed."""
+    vars(log.records.audit)["_wal"].close()
     log.records.audit.settle = _nothing  # type: ignore[method-assign]  # it is dead
     async with audit_log(url, log.keyring) as other:
         other.now = log.now
@@ -122,12 +122,12 @@ async def test_a_key_of_this_second_breaks_no_chain(
 
 
 @pytest.mark.requirement("AU1")
-async def test_a_stop_leaves_nothing_in_the_journal(log: AuditLog, file: str) -> None:
+async def test_a_stop_leaves_nothing_in_the_write_ahead_log(log: AuditLog, file: str) -> None:
     """Each chain has one segment more, and one sum; the file is overwritten."""
     await log.records.audit.aclose()  # type: ignore[attr-defined]  # of SQLite
 
     assert count(file, "segments") == 3
-    assert not journal(file).read_bytes().strip(b"\0")
+    assert not wal(file).read_bytes().strip(b"\0")
 
 
 async def test_erasure_reaches_what_is_not_merged(log: AuditLog, file: str) -> None:
@@ -159,7 +159,7 @@ async def test_a_head_changed_before_a_merge_breaks_the_chain(
 
 
 def frames(content: bytes) -> list[bytes]:
-    """The frames of a journal, and what is behind them."""
+    """The frames of a write-ahead log, and what is behind them."""
     first, *others = content.split(b"GPA1")
     assert not first
     return [b"GPA1" + one for one in others]
@@ -208,19 +208,19 @@ ROW = {
 @pytest.mark.requirement("AU1")
 @pytest.mark.parametrize("name", [*FILE, *ROW])
 async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name: str) -> None:
-    """By the next process, which keeps the journal as it is; what is whole goes on."""
-    before = journal(file).read_bytes()
+    """By the next process, which keeps the write-ahead log as it is; what is whole goes on."""
+    before = wal(file).read_bytes()
     async with killed(log, file) as other:
         if name in FILE:
-            journal(file).write_bytes(FILE[name](before))
+            wal(file).write_bytes(FILE[name](before))
         else:
             await tamper(file, ROW[name])
-        changed = journal(file).read_bytes()
+        changed = wal(file).read_bytes()
         await other.unmerged()
         await other.unmerged()
         seen, told = await other.verify(), await other.verify("-")
         found = await numbers(other)
-    kept = journal(file).with_name(f"{journal(file).name}.damaged-1")
+    kept = wal(file).with_name(f"{wal(file).name}.damaged-1")
 
     assert (told.bad, "broken" in told.problem) == (1, True)
     assert kept.read_bytes() == changed
@@ -233,17 +233,17 @@ async def test_tampering_after_a_kill_is_recorded(log: AuditLog, file: str, name
 async def test_tampering_is_recorded_after_a_commit_that_failed(
     log: AuditLog, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal is cut off only when the record is durable; one copy is kept of it."""
-    garbage = FILE["a frame is garbage"](journal(file).read_bytes())
+    """The write-ahead log is cut off only when the record is durable; one copy is kept of it."""
+    garbage = FILE["a frame is garbage"](wal(file).read_bytes())
     async with killed(log, file) as other:
-        journal(file).write_bytes(garbage)
+        wal(file).write_bytes(garbage)
         with monkeypatch.context() as patch:
             patch.setattr(sqlite_audit_merger, "executing", failing_commits())
             with pytest.raises(StoreUnavailable):
                 await other.unmerged()
         await other.unmerged()
         told = await other.verify("-")
-    kept = sorted(journal(file).parent.glob("*.damaged-*"))
+    kept = sorted(wal(file).parent.glob("*.damaged-*"))
 
     assert told.bad == 1
     assert [one.read_bytes() for one in kept] == [garbage]
@@ -256,8 +256,8 @@ async def test_tampering_with_a_running_process_loses_nothing(
 ) -> None:
     """It still knows what it has written; a row that was changed is recorded in each chain."""
     if name in FILE:
-        content = FILE[name](journal(file).read_bytes())
-        with journal(file).open("r+b") as held:
+        content = FILE[name](wal(file).read_bytes())
+        with wal(file).open("r+b") as held:
             held.write(content)
     else:
         await tamper(file, ROW[name])
@@ -342,7 +342,7 @@ asyncio.run(main())
 def test_what_a_killed_process_leaves_is_merged(
     file: str, ring: KeyRing, tmp_path: Path, writes: bool
 ) -> None:
-    """By whoever comes next; the chain goes on, and nothing stays in the journal."""
+    """By whoever comes next; the chain goes on, and nothing stays in the write-ahead log."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED, file, str(tmp_path / "keyring.json")],
         check=False,
@@ -361,7 +361,7 @@ def test_what_a_killed_process_leaves_is_merged(
 
     assert (done.returncode, left) == (-signal.SIGKILL, 0)
     assert found == ([*range(1, 7 if writes else 6)], None)
-    assert not journal(file).read_bytes().strip(b"\0")
+    assert not wal(file).read_bytes().strip(b"\0")
 
 
 @pytest.mark.requirement("AU1")

@@ -1,4 +1,4 @@
-"""Remove the table of batches: they are in journals beside the SQLite file."""
+"""Remove the table of batches: they are in write-ahead logs beside the SQLite file."""
 
 import sqlalchemy as sa
 from alembic import op
