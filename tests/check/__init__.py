@@ -1,0 +1,1 @@
+"""The configuration and what is wrong with it."""
