@@ -1,1 +1,1 @@
-"""The configuration and what is wrong with it."""
+"""Every problem of a configuration that `gatepost check` reports."""

@@ -1,1 +1,1 @@
-"""The configuration and what is wrong with it."""
+"""Reading the configuration from its file and the environment."""
