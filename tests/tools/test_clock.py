@@ -21,7 +21,7 @@ async def run(tool_waits_after: bool, *, allowed_s: float = 60, held: bool = Tru
 
     async def work() -> str:
         if held:
-            with patient[0].held(), patient[0].held():
+            with patient[0].paused(), patient[0].paused():
                 await beyond_the_limit()
         if tool_waits_after:
             await asyncio.Event().wait()

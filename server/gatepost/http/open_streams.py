@@ -63,7 +63,7 @@ class OpenStreams:
         self._clock = clock
         self.is_refused = is_refused
         """Whether a caller was shut out since the gate let it pass."""
-        self._held: dict[OpenStream, set[OpenStream]] = {}
+        self._open: dict[OpenStream, set[OpenStream]] = {}
         self._of_caller: Counter[tuple[str, str, str, str]] = Counter()
         self._ring: list[set[OpenStream]] = [
             set() for _ in range(int(BEAT_EVERY_S * BEATS_A_SECOND))
@@ -81,24 +81,24 @@ class OpenStreams:
         self.most, self.most_per_caller = most, most_per_caller
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._open)
 
     def __iter__(self) -> Iterator[OpenStream]:
-        return iter(tuple(self._held))
+        return iter(tuple(self._open))
 
     def enter(self, stream: OpenStream) -> None:
         """Hold a stream, a second time nothing; raises TooMany or Closing."""
         if self._closing:
             raise Closing
-        if stream in self._held:
+        if stream in self._open:
             return
         owner = stream.caller.principal_key
-        if len(self._held) >= self.most or self._of_caller[owner] >= self.most_per_caller:
+        if len(self._open) >= self.most or self._of_caller[owner] >= self.most_per_caller:
             raise TooMany
         self._of_caller[owner] += 1
         # In turn, not by the time: clients that came all at once must not be served all at once.
         self._next = (self._next + 1) % len(self._ring)
-        place = self._held[stream] = self._ring[self._next]
+        place = self._open[stream] = self._ring[self._next]
         place.add(stream)
         if self._timer is None:
             self._wait()
@@ -108,7 +108,7 @@ class OpenStreams:
 
     def leave(self, stream: OpenStream) -> None:
         """Let go of a stream; a second time does nothing."""
-        place = self._held.pop(stream, None)
+        place = self._open.pop(stream, None)
         if place is None:
             return
         place.discard(stream)
@@ -117,7 +117,7 @@ class OpenStreams:
         self._of_caller[owner] -= 1
         if not self._of_caller[owner]:
             del self._of_caller[owner]
-        if not self._held and self._timer is not None:
+        if not self._open and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 

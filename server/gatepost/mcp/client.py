@@ -27,7 +27,7 @@ from gatepost.tools.client import (
     ToolClock,
     Waiting,
 )
-from gatepost.tools.redacted_call import held
+from gatepost.tools.redacted_call import paused
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ class StreamClient(SilentClient):
             elif self.stream is not None:
                 await self.stream.sign()
 
-        with held(self._clock):
+        with paused(self._clock):
             await sign(0.0)
             if self.stream is None or not self.stream.started:
                 for_s = min(for_s, HOLD_S)

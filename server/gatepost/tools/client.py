@@ -142,7 +142,7 @@ def pending(waiting: Waiting) -> Pending:
 class ToolClock(Protocol):
     """Measures the time of a tool against its limit."""
 
-    def held(self) -> AbstractContextManager[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Stop the clock for the duration of a block."""
 
 

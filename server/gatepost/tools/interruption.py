@@ -250,7 +250,7 @@ class ToolDeadline(Interruptible[T]):
         self._timer = self._abandon_timer = None
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Stop the clock for the time of a block; of several at once the last one starts it."""
         self._holds += 1
         if self._holds == 1:

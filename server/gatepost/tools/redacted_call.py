@@ -261,7 +261,7 @@ class RedactedCall(msgspec.Struct):
             key: await self._search(_sent(request), request_without, request)
             for key, request in requests.items()
         }
-        with held(self.clock, self.admitted):
+        with paused(self.clock, self.admitted):
             return await self.call.client.request(clean, state=state)
 
     async def _search(self, text: bytes, clean: Callable[[T, Redactor], T], message: T) -> T:
@@ -273,7 +273,7 @@ class RedactedCall(msgspec.Struct):
 
     async def stand_by(self, waiting: Waiting) -> None:
         """Wait for a decision; the message of *waiting* was made without secrets."""
-        with held(self.clock, self.admitted):
+        with paused(self.clock, self.admitted):
             await self.call.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
@@ -286,12 +286,12 @@ class RedactedCall(msgspec.Struct):
 
 
 @contextmanager
-def held(*clocks: ToolClock | None) -> Iterator[None]:
+def paused(*clocks: ToolClock | None) -> Iterator[None]:
     """Stop the given clocks for the duration of a block; skip those that are None."""
     with ExitStack() as stack:
         for clock in clocks:
             if clock is not None:
-                stack.enter_context(clock.held())
+                stack.enter_context(clock.paused())
         yield
 
 

@@ -22,7 +22,7 @@ from gatepost.tools.client import (
     required_by,
 )
 from gatepost.tools.elicitation import UrlElicitation
-from gatepost.tools.redacted_call import held
+from gatepost.tools.redacted_call import paused
 
 OPEN_PAGE = "gatepost:page"
 """The key of the approval page; a tool cannot ask with this key."""
@@ -149,7 +149,7 @@ class TaskClient:
             return answers
         if missing := lacking(self.capabilities, required_by(requests)):
             raise MissingCapability(missing)
-        with held(self._clock):
+        with paused(self._clock):
             return await self._task.ask(requests)
 
     async def stand_by(self, waiting: Waiting) -> None:
@@ -169,7 +169,7 @@ class TaskClient:
             return
         page = self._page(waiting)
         await self._task.wait(waiting.told, untouched=untouched)
-        with held(self._clock):
+        with paused(self._clock):
             if page is None:
                 async with watched(waiting) as over:
                     await over

@@ -276,7 +276,7 @@ class AdmittedCall(msgspec.Struct):
     over: bool = False
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Do not count the call during a block; the last of several blocks counts it again."""
         self.holds += 1
         if self.holds == 1 and not self.over:
