@@ -164,7 +164,7 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
                 # In a thread: what it names by URL is fetched, and calls do not wait for that.
                 fresh = await asyncio.to_thread(read)
                 if fresh is None:
-                    _log.error("reload refused: the configuration in force stays")
+                    _log.error("reload_refused", extra={"reason": "the configuration has problems"})
                     return
                 if not await taken_up(services, *fresh):
                     return
@@ -173,7 +173,7 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
                     fresh[0], services, development_issuer=setup.development_issuer
                 )
                 services.warm()
-                _log.info("configuration reloaded")
+                _log.info("configuration_reloaded")
 
         def begin(read: Fresh) -> None:
             task = asyncio.create_task(reload(read))
@@ -206,7 +206,7 @@ async def taken_up(services: Services, config: Config, toolbox: Toolbox) -> bool
     try:
         await services.lifespans.start(toolbox.packs)
     except LifespanFailed as failed:
-        _log.error("reload refused: %s", failed)
+        _log.error("reload_refused", extra={"reason": str(failed)})
         return False
     services.keyring.reread()
     services.apply(config, toolbox)
@@ -238,7 +238,7 @@ async def end_tasks() -> None:
         return
     _, going_on = await asyncio.wait(left, timeout=END_S)
     for task in going_on:
-        _log.error("a task goes on although the server stops: %s", _name_of(task))
+        _log.error("task_not_ended", extra={"task": _name_of(task)})
     if going_on:
         logging.shutdown()
         os._exit(1)
@@ -277,7 +277,7 @@ def renew(tls: Certificate | None, config: Config) -> None:
         tls.renew(listen.tls_certificate, listen.tls_key)
     except (OSError, ssl.SSLError) as error:
         # Good a moment ago, when the configuration was judged: it is being written.
-        _log.error("the certificate in use stays: %s", type(error).__name__)
+        _log.error("certificate_not_reloaded", extra={"error": type(error).__name__})
 
 
 class WorkerProcesses:
@@ -312,7 +312,7 @@ class WorkerProcesses:
             place = self._members.pop(pid)
             failed = failed or (self._stopping and os.waitstatus_to_exitcode(status) != 0)
             if not self._stopping:
-                _log.error("a worker ended by itself and is replaced")
+                _log.error("worker_replaced")
                 if not self._serves(self._fork(place)):
                     failed = True
                     self._stop(signal.SIGTERM)
@@ -338,7 +338,7 @@ class WorkerProcesses:
             work(self._setup, lambda: os.write(tell, b"."), place=place)
             code = 0
         except (StoreRefused, StoreUnavailable) as error:
-            _log.error("a worker cannot start: %s", error)
+            _log.error("worker_not_started", extra={"reason": str(error)})
         finally:
             # Not sys.exit: the parent's open work must not be finished twice.
             os._exit(code)

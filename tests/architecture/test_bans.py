@@ -1,11 +1,20 @@
 """Calls and imports that have bitten others, and keys that must never be tracked."""
 
+import ast
 import logging
 import re
 import subprocess
 from pathlib import Path
 
-from tests.architecture.source import ROOT, contents, module_name, source_files, wrong
+from tests.architecture.source import (
+    ROOT,
+    calls_of,
+    contents,
+    dotted,
+    module_name,
+    source_files,
+    wrong,
+)
 
 JWT_LIBRARY = {"gatepost_authz.signature"}
 EXPORTERS = {"gatepost.telemetry.otlp_http"}
@@ -71,6 +80,24 @@ def test_no_event_takes_a_word_of_logging_itself() -> None:
 
     assert len(events) > 100
     assert wrong(source_files(), rule) == []
+
+
+def test_a_log_event_has_a_name() -> None:
+    """
+    Operators search for `reload_refused`, not for a sentence; what happened is in its fields.
+
+    `gatepost_authz` writes sentences, because the formatter of another program shows no fields.
+    """
+    server = [path for path in source_files() if path.is_relative_to(ROOT / "server")]
+    events = [
+        call.args[0]
+        for call in calls_of({"debug", "info", "warning", "error", "critical"}, server)
+        if "log" in dotted(call.func).rpartition(".")[0].lower() and call.args
+    ]
+    texts = [event.value for event in events if isinstance(event, ast.Constant)]
+
+    assert len(texts) > 100
+    assert [text for text in texts if not re.fullmatch(r"[a-z][a-z0-9_]*", text)] == []
 
 
 def test_no_tracked_file_holds_a_private_key() -> None:

@@ -97,7 +97,7 @@ def test_refusals_at_the_edge_carry_them_too(
 
 
 def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: DashboardServer) -> None:
-    """An unforeseen failure is a page with the request's id, and nothing of what raised it."""
+    """An unexpected error is a page with the request's id, and nothing of what raised it."""
     with shared.guest("alice") as guest:
         answer = guest.get("/test/broken")
 

@@ -56,7 +56,7 @@ def test_a_traceback_is_kept_without_the_token_in_it(formatter: logging.Formatte
         raise KeyError(f"Bearer {TOKEN}")
     except KeyError:
         record = logging.LogRecord(
-            "gatepost.edge", logging.ERROR, __file__, 1, "unforeseen failure", None, sys.exc_info()
+            "gatepost.edge", logging.ERROR, __file__, 1, "request_error", None, sys.exc_info()
         )
     record.request_id = "ab12-9"
     told = formatter.format(record)

@@ -188,11 +188,11 @@ def test_a_reload_takes_up_a_good_file_and_refuses_a_bad_one(tmp_path: Path) -> 
         text = path.read_text()
         path.write_text("nonsense = 1")
         gatepost.process.send_signal(signal.SIGHUP)
-        gatepost.wait_for("reload refused")
+        gatepost.wait_for("reload_refused")
         before = json.loads(get(document)[1])
         path.write_text(text.replace("127.0.0.1:1/", "127.0.0.1:2/"))
         gatepost.process.send_signal(signal.SIGHUP)
-        gatepost.wait_for("configuration reloaded")
+        gatepost.wait_for("configuration_reloaded")
         after = json.loads(get(document)[1])
 
     assert before["authorization_servers"] == ["http://127.0.0.1:1/dev-as"]

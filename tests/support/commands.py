@@ -144,7 +144,7 @@ def tenant_folder(root: Path, tenant: str) -> Path:
     return root / tenant
 
 
-RELOADED, REFUSED = "configuration reloaded", "reload refused"
+RELOADED, REFUSED = "configuration_reloaded", "reload_refused"
 PID_TOOL = '''
 import os
 from gatepost import CallContext, Pack

@@ -198,7 +198,7 @@ def test_a_scrape_covers_every_worker_and_keeps_the_counts_of_a_killed_one(
     assert before.value(CALLS, **ECHOED) == len(pids)
 
     os.kill(pids[0], signal.SIGKILL)
-    server.process.wait_for("a worker ended by itself and is replaced")
+    server.process.wait_for("worker_replaced")
     answered = len(pids)
     for _ in range(20):
         # The connection may be one that the killed process had taken.

@@ -68,6 +68,6 @@ def test_a_ring_that_cannot_be_read_keeps_the_old_one_in_force(server: ServerPro
     token = server.token()
     session = server.client.open(token)
     (server.folder / "keyring.json").write_text("{}")
-    server.hang_up("reload refused")
+    server.hang_up("reload_refused")
 
     assert server.client.within(token, session).status == 200

@@ -126,7 +126,7 @@ def test_a_reload_reaches_every_worker_and_those_that_come_later(
     refused(server, removed)
 
     os.kill(min(before), signal.SIGKILL)
-    server.process.wait_for("a worker ended by itself and is replaced")
+    server.process.wait_for("worker_replaced")
     new: set[int] = set()
 
     def replaced() -> bool:

@@ -304,7 +304,7 @@ def test_a_running_server_starts_reloads_and_stops_it(tmp_path: Path) -> None:
 
         assert (told(), events()) == ("one", ["open one"])
         write("three", fails="raise OSError('no disk')")
-        running.wait_for("reload refused: pack notes, lifespan notes failed: OSError: no disk")
+        running.wait_for("pack notes, lifespan notes failed: OSError: no disk")
         assert told() == "one"
         write("two again")
         eventually(lambda: told() == "two again", within=20)

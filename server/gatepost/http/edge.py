@@ -263,12 +263,13 @@ def refusal_of(raised: BaseException, request_id: str) -> EdgeRefusal:
         # up ends what runs within. Raised on, it would be a 500 in plain text.
         return STOPPING
     if isinstance(raised, StoreUnavailable):
-        _log.warning("store unavailable: %s", raised, extra={"request_id": request_id})
+        told = {"request_id": request_id, "reason": str(raised)}
+        _log.warning("store_unavailable", extra=told)
         return OUTAGE
     if isinstance(raised, OSError) and raised.errno in (errno.EMFILE, errno.ENFILE):
-        _log.warning("descriptors exhausted", extra={"request_id": request_id})
+        _log.warning("descriptors_exhausted", extra={"request_id": request_id})
         return EXHAUSTED
-    _log.error("unforeseen failure", extra={"request_id": request_id}, exc_info=raised)
+    _log.error("request_error", extra={"request_id": request_id}, exc_info=raised)
     return UNEXPECTED
 
 

@@ -343,7 +343,7 @@ async def _over(waiting: Waiting) -> None:
         try:
             await waiting.over()
         except StoreUnavailable:
-            _log.warning("a decision cannot be looked for")
+            _log.warning("decision_not_read")
             await asyncio.sleep(AGAIN_S)
         else:
             return

@@ -117,7 +117,7 @@ class KeyRing:
             try:
                 self._hold(_to_keys(_read(self._path, group_read=self._group_read)))
             except KeyRingError as error:
-                _log.warning("The key ring stays as it was: %s", error)
+                _log.warning("keyring_not_reloaded", extra={"reason": str(error)})
 
     def sign(self, purpose: str, payload: bytes) -> str:
         """Return the payload with its MAC, in characters that fit a header (base64url, `.`)."""

@@ -214,7 +214,7 @@ class TaskRunner:
         record = await self.task_store.change(tenant, task_id, claim)
         if record is None or run is None or record.runner != run[1]:
             return
-        _log.warning("a task of a server that is gone runs again")
+        _log.warning("task_restarted")
         self._run(tenant, record, run[0])
 
     async def _ready(self, tenant: str, task_id: str) -> None:
@@ -311,7 +311,7 @@ class TaskRunner:
             try:
                 await self.sweep()
             except StoreUnavailable:
-                _log.warning("abandoned tasks cannot be looked for")
+                _log.warning("abandoned_tasks_not_read")
             await asyncio.sleep(self.task_store.limits.lease_s / 2)
 
     def drain(self, within_s: float) -> None:
@@ -370,4 +370,4 @@ def no_room(full: QuotaExceeded) -> JsonRpcError:
 def _heard_of(opening: asyncio.Future[None]) -> None:
     """Log the failure of a cancelled task."""
     if not opening.cancelled() and opening.exception() is not None:
-        _log.warning("a task that was taken back could not be kept")
+        _log.warning("task_not_kept")

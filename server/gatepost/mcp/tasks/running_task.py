@@ -207,7 +207,7 @@ class RunningTask:
         try:
             record = await self._task_store.get(self.tenant, self.record.id)
         except StoreUnavailable:
-            _log.warning("a task's record cannot be looked at")
+            _log.warning("task_not_read")
             return
         if record is None:
             self.stop("over")
@@ -252,7 +252,7 @@ class RunningTask:
                 record = await self._task_store.change(self.tenant, self.record.id, ours)
                 break
             except StoreUnavailable:
-                _log.warning("a change of a task waits for the store")
+                _log.warning("task_change_waits")
                 await asyncio.sleep(self._look_s)
         if record is None or (record.runner != self._runner and record.runner):
             self.stop("lost")
@@ -278,7 +278,7 @@ class RunningTask:
                 lost = failed(INTERNAL_ERROR, f"{CARRIED_OUT} {full}") if result else end
                 return await self._change(partial(_ended, end=lost))
             except StoreUnavailable:
-                _log.warning("the end of a task waits for the store")
+                _log.warning("task_end_waits")
                 await asyncio.sleep(self._look_s)
 
     def _end(self) -> dict[str, Any]:
@@ -332,7 +332,7 @@ def refusal_of(raised: BaseException) -> JsonRpcError:
         return JsonRpcError(INVALID_PARAMS, GONE)
     if isinstance(raised, StoreUnavailable):
         return JsonRpcError(INTERNAL_ERROR, AWAY)
-    _log.error("a task failed unexpectedly", exc_info=raised)
+    _log.error("task_error", exc_info=raised)
     return JsonRpcError(INTERNAL_ERROR, UNFORESEEN)
 
 

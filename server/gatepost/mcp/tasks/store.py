@@ -261,7 +261,7 @@ class TaskStore:
         try:
             return await self._pubsub.follow(tenant, hear)
         except StoreUnavailable:
-            _log.warning("a task is followed without the shared store")
+            _log.warning("task_polled")
             return None
 
     async def _tell(self, tenant: str, task_id: str) -> None:
@@ -269,7 +269,7 @@ class TaskStore:
             await self._pubsub.of(tenant).moved(task_id)
         except StoreUnavailable:
             # The record is stored, and subscribers also poll it.
-            _log.warning("the change of a task could not be told")
+            _log.warning("task_change_not_published")
 
     def shown(self, record: TaskRecord) -> dict[str, Any]:
         """Return the task as `tasks/get` and `notifications/tasks` show it (K-09)."""
