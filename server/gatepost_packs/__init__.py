@@ -14,7 +14,7 @@ BUILT_IN: dict[str, PackRegistration] = {
         settings="gatepost_packs.chat.settings:ChatSettings",
         stores_files=False,
     ),
-    "demo": PackRegistration("gatepost_packs.demo"),
+    "demo": PackRegistration("gatepost_packs.demo", in_development=True),
     "filesystem": PackRegistration("gatepost_packs.filesystem"),
     "git": PackRegistration(
         "gatepost_packs.git.tools",

@@ -1,6 +1,7 @@
 """The shipped source as data: files, modules, and what stands in each of them."""
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ SOURCE_ROOTS = {
     "gatepost_authz": ROOT / "authz",
     "gatepost_keys": ROOT / "keys",
 }
+MODULE = re.compile(r"(gatepost|gatepost_[a-z]+)(\.\w+)+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Contents:
 
     imports: list[tuple[str, int]] = field(default_factory=list)
     """Every module it imports, with its line; `from a.b import c` gives `a.b.c`."""
+    named: list[tuple[str, int]] = field(default_factory=list)
+    """Every module of ours that a text names, with its line: what is imported by name."""
     classes: list[str] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -83,7 +87,9 @@ def module_name(path: Path) -> str:
 def contents(path: Path) -> Contents:
     """What stands in a file; it is read and parsed once, however many rules ask."""
     found = Contents()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found.named.extend(modules_named(tree))
+    for node in ast.walk(tree):
         match node:
             case ast.Import():
                 found.imports.extend((alias.name, node.lineno) for alias in node.names)
@@ -103,6 +109,32 @@ def contents(path: Path) -> Contents:
                 names = (dotted(one) if one else "BaseException" for one in caught)
                 found.excepts.extend((name, node.lineno) for name in names)
     return found
+
+
+def modules_named(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """
+    The modules of ours that stand in texts, with their lines.
+
+    A text may name a package for many reasons, so that counts in `import_module` alone.
+    """
+    seen: dict[int, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            seen |= {id(one): dotted(node.func).rpartition(".")[2] for one in node.args}
+        # A tree is walked from the outside: a call comes before its arguments.
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            caller = seen.get(id(node))
+            is_loaded = caller == "import_module" and node.value.split(".")[0] in SOURCE_ROOTS
+            if is_loaded or (caller != "getLogger" and is_module(node.value)):
+                yield node.value, node.lineno
+
+
+def is_module(name: str) -> bool:
+    """Whether a text is the name of a module of ours."""
+    if not MODULE.fullmatch(name):
+        return False
+    place = SOURCE_ROOTS.get(name.split(".")[0], ROOT) / name.replace(".", "/")
+    return place.with_suffix(".py").exists()
 
 
 def calls_of(names: Collection[str], files: Iterable[Path] = ()) -> Iterator[ast.Call]:

@@ -50,9 +50,9 @@ MODULES_AT_THE_TOP = {
 
 
 def imports(path: Path) -> list[tuple[str, int]]:
-    """The packages of ours that a module imports, beside its own, with their lines."""
-    own = package_of(module_name(path))
-    found = ((package_of(name), line) for name, line in contents(path).imports if is_ours(name))
+    """The packages of ours that a module imports or names, beside its own, with their lines."""
+    own, have = package_of(module_name(path)), contents(path)
+    found = ((package_of(name), line) for name, line in have.imports + have.named if is_ours(name))
     return [(package, line) for package, line in found if package != own]
 
 

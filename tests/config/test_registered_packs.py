@@ -13,6 +13,7 @@ from gatepost.policy.approvals.scripts import Script
 from tests.architecture.source import ROOT
 from tests.mcp.stdio.conftest import talking, text
 from tests.support.commands import ended
+from tests.support.processes import Process, python_environment
 
 SECTION = (
     (ROOT / "docs/tools.md")
@@ -164,6 +165,28 @@ def test_a_server_does_not_start_with_a_registration_that_cannot_be_used(
 
     assert code == 1
     assert re.search("error config.E061.*acme-packs.*SystemExit", output)
+
+
+def test_the_development_server_enables_packs_for_development(
+    install: Install, tmp_path: Path
+) -> None:
+    """Without a setting; others, the built-in ones too, only by a setting."""
+    registration = REGISTRATION.replace("extra=", "in_development=True, extra=")
+    install(__init__=registration, settings=SETTINGS)
+    script = (
+        "from pathlib import Path\n"
+        "from gatepost.dev.composition import dev_config\n"
+        "print(dev_config(8000, tools=(), state=Path()).tools.packs)\n"
+    )
+    command = [sys.executable, "-c", script]
+    process = Process(command, env=python_environment(), cwd=tmp_path)
+    try:
+        process.process.wait(60)
+        process.stop()
+    finally:
+        process.kill()
+
+    assert process.stdout.strip() == "('demo', 'invoices')"
 
 
 def test_its_scripts_are_listed_and_approved(install: Install, tmp_path: Path) -> None:

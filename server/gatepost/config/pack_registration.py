@@ -49,9 +49,11 @@ class PackRegistration(msgspec.Struct, frozen=True):
     """
     in_code: str = ""
     """
-    For the pack `openapi`: the module whose functions `pack_of_description` and `pack_of_app` make
-    the packs of `Pack.from_openapi` and `Pack.from_fastapi`.
+    The module whose functions `pack_of_description` and `pack_of_app` make the packs of
+    `Pack.from_openapi` and `Pack.from_fastapi`; the first registration that has one is used.
     """
+    in_development: bool = False
+    """Whether `gatepost dev` enables the pack without a setting."""
     stores_files: bool = True
     """Whether tools use workspaces; if no enabled pack does, a server needs no folder for them."""
     scripts: str = ""

@@ -11,6 +11,7 @@ import msgspec
 
 from gatepost.cli.token import STATE_FILE, DevState
 from gatepost.config.approvals import ApprovalsSettings
+from gatepost.config.pack_registration import registrations
 from gatepost.config.settings import (
     Config,
     KeySettings,
@@ -103,7 +104,7 @@ def dev_config(
         workspace=replace(base.workspace, root=str(state / "workspaces")),
         tools=replace(
             base.tools,
-            packs=tuple(dict.fromkeys(("demo", *base.tools.packs))),
+            packs=tuple(dict.fromkeys((*packs_in_development(), *base.tools.packs))),
             load=tuple(dict.fromkeys((*base.tools.load, *tools))),
         ),
         upstreams=(*base.upstreams, *upstreams.tables),
@@ -113,6 +114,12 @@ def dev_config(
         approvals=approvals_of(base.approvals),
         stdio=StdioSettings(),
     )
+
+
+def packs_in_development() -> tuple[str, ...]:
+    """Return the registered packs that need no setting in development."""
+    found = registrations().packs.items()
+    return tuple(name for name, pack in found if pack.registration.in_development)
 
 
 def listen_at(port: int, given: Listen) -> Listen:

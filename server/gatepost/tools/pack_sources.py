@@ -15,8 +15,6 @@ from gatepost_authz.challenge import words
 EVERYTHING_ELSE = "*"
 """The key of the scopes of all offers that are not named."""
 NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
-OPENAPI = "openapi"
-"""The registered pack that reads OpenAPI descriptions."""
 
 Scopes = Collection[str] | Mapping[str, Collection[str]]
 """The scopes of all offers, or those of each by its name or URI."""
@@ -134,8 +132,9 @@ def title_of(document: Mapping[str, Any] | Path | str) -> object:
 
 
 def openapi_maker(function: str) -> Any:
-    """Return a function by which the pack `openapi` makes packs; RuntimeError if it has none."""
-    registered = registrations().packs.get(OPENAPI)
-    if registered is None or not registered.registration.in_code:
-        raise RuntimeError(f"no installed distribution registers the pack {OPENAPI}")
-    return getattr(import_module(registered.registration.in_code), function)
+    """Return a function of the pack that makes packs in code; RuntimeError if there is none."""
+    registered = (pack.registration.in_code for pack in registrations().packs.values())
+    place = next(filter(None, registered), None)
+    if place is None:
+        raise RuntimeError("no installed distribution registers a pack that makes packs in code")
+    return getattr(import_module(place), function)
