@@ -47,7 +47,7 @@ class ChangePubSub:
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """The tenants that this process subscribes to."""
+        """Return the tenants that this process subscribes to."""
         return tuple(self._subscribers)
 
     async def follow(self, tenant: str, deliver: Deliver) -> "ChangeSubscription":

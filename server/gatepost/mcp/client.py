@@ -98,7 +98,7 @@ class StreamClient(SilentClient):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the client declared."""
+        """Return the capabilities that the client declared."""
         return self._capabilities
 
     def progress(

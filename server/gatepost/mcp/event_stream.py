@@ -168,7 +168,7 @@ class EventStream(ABC):
 
     @property
     def watches(self) -> bool:
-        """Whether the stream reports changes of documents or tasks."""
+        """Return whether the stream reports changes of documents or tasks."""
         return False
 
     async def look_up(self) -> None:  # noqa: B027  # most streams have nothing to look up
@@ -176,7 +176,7 @@ class EventStream(ABC):
 
     @property
     def must_look_up(self) -> bool:
-        """Whether `look_up` has to be awaited before the next event."""
+        """Return whether `look_up` has to be awaited before the next event."""
         return False
 
     @abstractmethod

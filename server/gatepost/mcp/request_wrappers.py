@@ -69,7 +69,7 @@ def logged(serve: Serve) -> Serve:
 
 
 def outcome_of(answer: ExchangeResponse | EventStream | None) -> str:
-    """`success`, `failure` (of a tool), `error` and its code, or `streamed`."""
+    """Return `success`, `failure` (of a tool), `error` and its code, or `streamed`."""
     if not isinstance(answer, ExchangeResponse):
         return "streamed"
     told = _told(answer.body or b"{}")

@@ -137,12 +137,12 @@ class RoundTripClient(StreamClient):
 
     @property
     def client_name(self) -> str:
-        """The name in this request."""
+        """Return the client's name in this request."""
         return "" if self._params.meta is UNSET else name_of(self._params.meta.client_info)
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities in this request, decoded at first use."""
+        """Return the capabilities in this request, decoded at first use."""
         if self._read is None:
             meta = NO_META if self._params.meta is UNSET else self._params.meta
             declared = {} if meta.capabilities is UNSET else meta.capabilities
@@ -151,7 +151,7 @@ class RoundTripClient(StreamClient):
 
     @property
     def kept(self) -> bytes:
-        """What the run before kept, out of the sealed state."""
+        """Return the state of the run before, from the sealed state of this request."""
         return self._kept
 
     async def request(

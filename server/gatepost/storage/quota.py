@@ -63,12 +63,12 @@ class KnownUsage:
 
     @property
     def since(self) -> int:
-        """Bytes that were added since the store was asked."""
+        """Return the bytes that were added since the store was asked."""
         return self.added - self._before
 
     @property
     def total(self) -> int:
-        """Bytes in use, with those that are being written."""
+        """Return the bytes in use, with those that are being written."""
         return self.base + self.since + self.pending
 
     async def look(self, records: Records, tenant: str, owner: bytes | None, now: float) -> None:

@@ -212,7 +212,7 @@ class MemorySharedStore:
 
 
 class MemoryTenantSharedStore:
-    """See `TenantSharedStore`."""
+    """The `TenantSharedStore` of one tenant, in memory; it reaches this process alone."""
 
     def __init__(self, clock: Callable[[], float], sweep_others: Callable[[float], None]) -> None:
         self._clock = clock
@@ -333,7 +333,7 @@ class MemoryTenantSharedStore:
 
 
 class MemorySubscription:
-    """See `Subscription`."""
+    """A `Subscription` in memory."""
 
     def __init__(
         self, followers: dict[str, dict[object, Deliver]], topic: str, deliver: Deliver

@@ -46,7 +46,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def weight(self) -> int:
-        """The approximate size in bytes."""
+        """Return the approximate size in bytes."""
         return weight(self.call, self.requests, self.answers, self.result, self.error)
 
 

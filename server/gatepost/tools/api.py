@@ -134,7 +134,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def http(self) -> Outbound:
-        """HTTP to others, at public addresses and allowed hosts only."""
+        """Return the HTTP client of the tool, for public addresses and allowed hosts only."""
         return self._services.http(self)
 
     @property
@@ -149,7 +149,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sealed(self) -> SealedStore:
-        """What the tenant's packs keep that nobody may read; see Sealed."""
+        """Return the store of data that the tenant's packs keep sealed; see Sealed."""
         return self._services.sealed(self)
 
     def settings(self, kind: type[Settings]) -> Settings:
@@ -276,7 +276,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         return sampled
 
     async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
-        """Which folders the client works in; paths on its side, and gone when it says so."""
+        """Return the folders that the client works in; their paths are on the client's machine."""
         roots: tuple[Root, ...] = await self._ask(key, Roots())
         return roots
 
@@ -338,7 +338,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What finds it among its kind."""
+        """Return the key that identifies it among its kind."""
         return self.name
 
 

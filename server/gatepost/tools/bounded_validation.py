@@ -242,7 +242,7 @@ class Bounds:
 
     @property
     def validator(self) -> Any:
-        """The validator, created at first use because most tools never need it."""
+        """Return the validator, created at first use because most tools never need it."""
         if self._validator is None:
             self._validator = self._make()
         return self._validator

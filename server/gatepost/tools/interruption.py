@@ -44,7 +44,7 @@ class Stop:
 
     @property
     def is_cancelling(self) -> bool:
-        """Whether the task is asked to stop, by this or by anybody."""
+        """Return whether the task is being cancelled, by this or by other code."""
         return self._task is not None and self._task.cancelling() > self._before
 
     def insist(self) -> None:

@@ -38,7 +38,7 @@ class Lifespan(Generic[T]):
 
     @property
     def value(self) -> T:
-        """What the function yielded; RuntimeError while the server does not run."""
+        """Return what the function yielded; RuntimeError while the server does not run."""
         if self._started is None or not self._started.done():
             raise RuntimeError(f"{self.owner}: the server is not running")
         return self._started.result()

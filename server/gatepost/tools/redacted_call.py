@@ -197,12 +197,12 @@ class RedactedCall(msgspec.Struct):
 
     @property
     def client_name(self) -> str:
-        """The name that the client gives itself."""
+        """Return the name that the client gives itself."""
         return self.call.client.client_name
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities that the client declared."""
+        """Return the capabilities that the client declared."""
         return self.call.client.capabilities
 
     def timed(self, clock: ToolClock) -> None:
@@ -245,12 +245,12 @@ class RedactedCall(msgspec.Struct):
 
     @property
     def kept(self) -> bytes:
-        """The state that the run before kept."""
+        """Return the state that the run before kept."""
         return self.call.client.kept
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run continues the call."""
+        """Return whether another run continues the call."""
         return self.call.client.handed_over
 
     async def request(

@@ -58,7 +58,7 @@ class KnownSecrets(Protocol):
 
     @property
     def values(self) -> Mapping[str, str]:
-        """The secrets by the name that is shown in their place."""
+        """Return the secrets by the name that is shown in their place."""
 
 
 class SecretSource(Protocol):

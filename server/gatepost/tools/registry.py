@@ -92,7 +92,9 @@ class Registry:
 
     @property
     def offers(self) -> list[Offer]:
-        """All offers that can be called, including completers and listers; no tenant's own."""
+        """
+        Return all offers that can be called, including completers and listers, but no tenant's own.
+        """
         return [*(one for one, _ in self._all), *self._search.values()]
 
     async def ready(self, caller: TenantContext) -> None:

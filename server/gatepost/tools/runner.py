@@ -318,7 +318,7 @@ class Runner:
 
     def allowed_s(self, caller: TenantContext) -> float:
         """
-        Seconds that a call of this caller may hold its connection.
+        Return how many seconds a call of this caller may hold its connection.
 
         A caller that lost the right to call must not keep what is said on an open stream; a token
         within its leeway counts as good until now.
@@ -359,7 +359,9 @@ def _is_ours() -> bool:
 
 
 def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
-    """*invoke* with these stages around it, and the check of the arguments where it belongs."""
+    """
+    Return *invoke* inside these stages, with the check of the arguments where it belongs.
+    """
     early = list(takewhile(lambda one: isinstance(one, Stage) and one.before_check, stages))
     proceed = composed(stages[len(early) :], invoke)
 
@@ -382,7 +384,9 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
 
 
 def composed(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
-    """*invoke* with these stages around it, the first one outermost."""
+    """
+    Return *invoke* inside these stages, the first one outermost.
+    """
     for stage in reversed(stages):
         invoke = _around(stage.__call__ if isinstance(stage, Stage) else stage, invoke)
     return invoke

@@ -15,7 +15,7 @@ class Recorder(Protocol):
 
     @property
     def refusing(self) -> bool:
-        """Whether calls must not begin, as nothing could be said of them."""
+        """Return whether calls must not begin because they could not be recorded."""
 
     def ended(
         self,

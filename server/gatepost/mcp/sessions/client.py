@@ -176,12 +176,12 @@ class SessionClient(StreamClient):
 
     @property
     def client_name(self) -> str:
-        """The name that the client gave itself at the handshake."""
+        """Return the name that the client gave itself at the handshake."""
         return self._request_messages.channel.session.client
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """The capabilities that the client declared at the handshake."""
+        """Return the capabilities that the client declared at the handshake."""
         return self._request_messages.channel.session.declared
 
     async def pause(self, retry_after_s: float) -> None:

@@ -78,12 +78,12 @@ class EventLog:
 
     @property
     def is_kept(self) -> bool:
-        """Whether any event is kept."""
+        """Return whether any event is kept."""
         return bool(self._sizes)
 
     @property
     def size(self) -> int:
-        """The approximate size of the log in bytes."""
+        """Return the approximate size of the log in bytes."""
         return self._total + EVENT_LOG_BYTES + EVENT_BYTES * len(self._sizes)
 
     async def forget(self) -> None:

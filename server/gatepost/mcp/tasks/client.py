@@ -48,7 +48,7 @@ class StartedTask(Protocol):
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run continues the call."""
+        """Return whether another run continues the call."""
 
 
 class TaskClient:
@@ -131,12 +131,12 @@ class TaskClient:
 
     @property
     def kept(self) -> bytes:
-        """The state that the run before kept."""
+        """Return the state that the run before kept."""
         return self.state or self._client.kept
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run of the task continues the call."""
+        """Return whether another run of the task continues the call."""
         return self._task is not None and self._task.handed_over
 
     async def request(

@@ -108,7 +108,7 @@ class RunningTask:
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run continues the call."""
+        """Return whether another run continues the call."""
         return self.reason in {"handed over", "lost"}
 
     def leave(self) -> None:

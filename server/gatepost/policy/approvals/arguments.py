@@ -105,7 +105,7 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
 
 
 def check_readable(arguments: bytes) -> None:
-    """ToolFailure for arguments that an approver could read differently than the tool."""
+    """Return a ToolFailure for arguments that an approver could read differently than the tool."""
     if len(arguments) > MOST_ARGUMENTS:
         raise ToolFailure(
             "validation",

@@ -128,7 +128,9 @@ class RequestStore:
         return None
 
     async def _check_room(self, caller: TenantContext) -> None:
-        """ToolFailure if too many requests wait; simultaneous calls may slightly exceed it."""
+        """
+        Return a ToolFailure if too many requests wait; simultaneous calls may slightly exceed it.
+        """
         whose = caller.issuer, caller.subject, caller.subject_kind
         waiting = await self._of(caller.tenant_id).count(*whose)
         if waiting.of_caller >= self._settings.max_waiting_per_caller:

@@ -224,11 +224,11 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the tool."""
+        """Return the name of the tool."""
 
     @property
     def pack(self) -> str:
-        """The name of its pack."""
+        """Return the name of its pack."""
 
 
 def matches_any(patterns: Iterable[str], tool: Named) -> bool:

@@ -117,7 +117,7 @@ class Revocations:
 
     @property
     def suspended(self) -> Set[str]:
-        """The suspended tenants, by configuration or command; always the same set object."""
+        """Return the suspended tenants, by configuration or command; always the same set object."""
         return self._suspended
 
     @property

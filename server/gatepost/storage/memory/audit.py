@@ -32,7 +32,7 @@ MOST = 20_000
 
 
 class MemoryChain:
-    """See `TenantChain`; of more than `MOST` records the oldest are forgotten."""
+    """A `TenantChain` in memory, which forgets the oldest of more than `MOST` records."""
 
     def __init__(self, key: ChainKey) -> None:
         self.key = key
@@ -71,7 +71,7 @@ class MemoryChain:
 
 
 class MemoryTrail:
-    """See `TenantTrail`."""
+    """The `TenantTrail` of one tenant, in memory."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -174,7 +174,7 @@ class MemoryTrail:
 
 
 class MemoryAuditStore:
-    """See `AuditStore`."""
+    """The `AuditStore` of a process, in memory."""
 
     is_failing = False
 

@@ -175,7 +175,7 @@ class MemoryTenant:
 
 
 class MemoryTasks:
-    """See `TaskRecords`."""
+    """The `TaskRecords` of one tenant, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[str, TaskRecord] = {}
@@ -202,7 +202,7 @@ class MemoryTasks:
 
 
 class MemoryIdempotency:
-    """See `IdempotencyStore`."""
+    """The `IdempotencyStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[bytes, IdempotencyRecord] = {}
@@ -251,7 +251,7 @@ class MemoryIdempotency:
 
 
 class MemorySessions:
-    """See `SessionStore`."""
+    """The `SessionStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[bytes, tuple[SessionRecord, float]] = {}
@@ -271,7 +271,7 @@ class MemorySessions:
 
 
 class MemoryEntries:
-    """See `Entries`."""
+    """The `Entries` of one tenant and subject, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[str, Entry] = {}

@@ -18,7 +18,7 @@ class Holder(Protocol):
 
 
 class MemoryTenantData:
-    """See `TenantDataStore`."""
+    """The `TenantDataStore` over the stores in memory."""
 
     def __init__(self, tenants: Mapping[str, Holder]) -> None:
         self._tenants = tenants

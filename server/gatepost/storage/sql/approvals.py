@@ -81,7 +81,7 @@ def _open(dialect: str) -> Any:
 
 
 class SqlApprovals:
-    """See `ApprovalStore`."""
+    """The `ApprovalStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 
@@ -163,7 +163,9 @@ class SqlApprovals:
 
 
 async def overdue(database: Database, now: float, limit: int) -> list[tuple[str, str]]:
-    """Tenant and id of open requests of any tenant whose time is over, the longest first."""
+    """
+    Return tenant and id of the open requests of any tenant whose time is over, the oldest first.
+    """
     found = await database.rows(_OVERDUE, {"now": now, "most": limit})
     return [(row.tenant, row.id) for row in found]
 
@@ -195,7 +197,7 @@ _REVOKE = delete(GRANTS).where(*_THIS_GRANT)
 
 
 class SqlGrants:
-    """See `GrantStore`."""
+    """The `GrantStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 

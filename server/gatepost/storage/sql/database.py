@@ -58,7 +58,9 @@ class Database:
         interruptible: bool,
         errors: tuple[type[Exception], ...] = (),
     ) -> None:
-        """*errors* are exceptions of the driver that SQLAlchemy sometimes lets through."""
+        """
+        Create the database; *errors* are exceptions of the driver that SQLAlchemy may let through.
+        """
         self.engine = engine
         self.dialect = engine.dialect.name
         self.doubted = 0.0

@@ -82,7 +82,7 @@ def _put(dialect: str, *, anew: bool) -> Any:
 
 
 class SqlEntries:
-    """See `Entries`."""
+    """The `Entries` of one tenant and subject, in an SQL table."""
 
     __slots__ = ("_database", "_subject", "_tenant")
 

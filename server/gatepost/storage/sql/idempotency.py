@@ -52,7 +52,7 @@ def _begin(dialect: str) -> Any:
 
 
 class SqlIdempotency:
-    """See `IdempotencyStore`."""
+    """The `IdempotencyStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 

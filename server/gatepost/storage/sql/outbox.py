@@ -77,7 +77,7 @@ def values_of(tenant: str, message: OutboxMessage) -> dict[str, Any]:
 
 
 class SqlOutbox:
-    """See `OutboxStore`."""
+    """The `OutboxStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 

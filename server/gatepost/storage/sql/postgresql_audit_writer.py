@@ -196,7 +196,9 @@ class PostgresWriter:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a batch can be sent at once, over a connection that is open and not in use."""
+        """
+        Return whether a batch can be sent at once, over a connection that is open and not in use.
+        """
         return not (self._statement is None or self._turn.locked() or self._is_outdated())
 
     def _is_outdated(self) -> bool:

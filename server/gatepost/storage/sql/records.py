@@ -96,7 +96,7 @@ def _audit_store(database: Database) -> SqlAuditStore:
 
 
 class SqlRecords:
-    """See `Records`."""
+    """The `Records` of an SQL database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -173,37 +173,37 @@ class SqlTenant:
 
     @property
     def tasks(self) -> SqlTasks:
-        """Its tasks."""
+        """Return the tenant's tasks."""
         return SqlTasks(self._database, self._tenant)
 
     @property
     def idempotency(self) -> SqlIdempotency:
-        """Its idempotency keys."""
+        """Return the tenant's idempotency keys."""
         return SqlIdempotency(self._database, self._tenant)
 
     @property
     def sessions(self) -> SqlSessions:
-        """Its sessions."""
+        """Return the tenant's sessions."""
         return SqlSessions(self._database, self._tenant)
 
     @property
     def trail(self) -> SqlTrail:
-        """Its audit records."""
+        """Return the tenant's audit records."""
         return SqlTrail(self._database, self._audit.settle, self._tenant)
 
     @property
     def approvals(self) -> SqlApprovals:
-        """Its approval requests."""
+        """Return the tenant's approval requests."""
         return SqlApprovals(self._database, self._tenant)
 
     @property
     def grants(self) -> SqlGrants:
-        """Its grants."""
+        """Return the tenant's grants."""
         return SqlGrants(self._database, self._tenant)
 
     @property
     def outbox(self) -> SqlOutbox:
-        """Its messages to other systems."""
+        """Return the tenant's messages to other systems."""
         return SqlOutbox(self._database, self._tenant)
 
     def entries(self, subject: str) -> SqlEntries:

@@ -27,7 +27,7 @@ def _put(dialect: str) -> Any:
 
 
 class SqlRevocations:
-    """See `RevocationStore`."""
+    """The `RevocationStore` in an SQL table."""
 
     __slots__ = ("_changes", "_database")
 

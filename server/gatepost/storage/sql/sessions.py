@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class SqlSessions:
-    """See `SessionStore`."""
+    """The `SessionStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 

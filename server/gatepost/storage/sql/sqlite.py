@@ -105,7 +105,7 @@ def connect(path: str) -> sqlite3.Connection:
 
 def empty_log(url: str) -> bool:
     """
-    Empty what is beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
+    Truncate the logs beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
 
     Return False if a reader prevents it. Raises the driver's errors.
     """

@@ -239,7 +239,7 @@ class QueuedWork(msgspec.Struct, eq=False):
     found: Any = None
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Enter the block whose result or error goes to `answer`."""
 
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None

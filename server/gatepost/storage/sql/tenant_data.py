@@ -49,7 +49,7 @@ def _everything(table: Table) -> ColumnElement[bool]:
 
 
 def _persons(table: Table) -> ColumnElement[bool] | None:
-    """Whose a row is; None where that cannot be told."""
+    """Return the person that a row belongs to; None if the row does not say."""
     if {"issuer", "subject"} <= {*table.c.keys()}:
         named = (table.c.issuer == bindparam("issuer"), table.c.subject == bindparam("subject"))
         return and_(_everything(table), *named)
@@ -92,7 +92,7 @@ def _statements(which: Mapping[Table, ColumnElement[bool]]) -> _Statements:
 
 
 class SqlTenantData:
-    """See `TenantDataStore`."""
+    """The `TenantDataStore` over all tables of an SQL database."""
 
     __slots__ = ("_database",)
 

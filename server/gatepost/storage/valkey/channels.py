@@ -162,7 +162,7 @@ class _Channel:
 
 
 class ValkeySubscription:
-    """See `gatepost.storage.shared_store.Subscription`."""
+    """A `Subscription` to one Valkey channel."""
 
     __slots__ = ("_channels", "_deliver", "name")
 

@@ -32,7 +32,7 @@ _GLOB = re.compile(rb"[*?\[\]\\^-]")
 
 
 class ValkeySharedStore:
-    """See `SharedStore`."""
+    """The `SharedStore` over a Valkey server."""
 
     def __init__(self, url: str) -> None:
         # RESP2, as a connection with subscriptions speaks it in every version. Nothing is tried
@@ -87,7 +87,7 @@ class ValkeySharedStore:
 
 
 class ValkeyTenantSharedStore:
-    """See `TenantSharedStore`."""
+    """The `TenantSharedStore` of one tenant, over a Valkey server."""
 
     __slots__ = ("_channels", "_client", "_shared_store", "_tenant", "_topics")
 
