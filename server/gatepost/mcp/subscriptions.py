@@ -223,7 +223,8 @@ class ListenStream(EventStream):
         try:
             self._shown = await self._server.tasks.shown(self.caller, task_id)
         except StoreUnavailable:
-            # Silence would look like no change. The client listens again when it can.
+            # A silent stream would look as if nothing had changed. The client listens again when it
+            # can.
             self.end()
 
     def _event(self, name: str, members: bytes) -> bytes:

@@ -150,8 +150,8 @@ class SessionClient(StreamClient):
     The client of one call.
 
     Requests for input go out on the call's own stream (SA-04), if the client declared the
-    capability at the handshake. The client POSTs its responses to any process. The tool's clock
-    is stopped meanwhile, because each request has its own time limit (CX-05).
+    capability at the handshake. The client POSTs its responses to any process. The tool's clock is
+    stopped while a request is open, because each request has its own time limit (CX-05).
     """
 
     def __init__(

@@ -23,10 +23,10 @@ from gatepost_authz.caller import TenantContext
 
 MOST_EVENTS = 500
 MOST_BYTES = 1_000_000
-# Three times the interval of marks: the streams of a process that dies are gone in a minute.
+# Three times the interval of marks: the streams of a dead process are removed within a minute.
 RUNNING_S = 60.0
 MARK_EVERY = 5
-"""Beats between two marks, each of which the shared store stores and which count as events."""
+"""Beats between two marks. The shared store stores each mark, and each counts as an event."""
 OVER_S = 120.0
 """How long after its end a stream can still be replayed."""
 
