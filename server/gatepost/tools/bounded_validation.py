@@ -28,8 +28,8 @@ class Hidden:
     """
     The arguments that hold secrets, by the first step of their paths.
 
-    Mistakes in one of them, or in the arguments as a whole, are described without values, because
-    messages go into answers and logs.
+    Validation errors in one of them, or in the arguments as a whole, are described without values,
+    because messages go into answers and logs.
     """
 
     def __init__(self, paths: Sequence[SecretPath]) -> None:

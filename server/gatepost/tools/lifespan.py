@@ -1,4 +1,4 @@
-"""What a pack starts before the server serves, and stops after the last call."""
+"""Run what a pack starts before the server serves and stops after the last call."""
 
 import asyncio
 import logging
