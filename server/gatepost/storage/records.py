@@ -1,8 +1,8 @@
 """
-All durable stores, narrowed to one tenant: *records* hold what a promise depends on.
+All durable stores, narrowed to one tenant.
 
-They are in memory for a laptop, in SQL for everything else. Every backend passes the suites in
-`tests/storage`.
+The records are in memory for a laptop, and in SQL for everything else. Every backend passes the
+tests in `tests/storage`.
 """
 
 from collections.abc import Collection, Mapping, Sequence, Set

@@ -126,9 +126,9 @@ class WakeUps:
     """
     Follows one topic of a tenant's shared store, and wakes one task.
 
-    A message may be lost, and the shared store may be out. So the task looks at the database
-    whenever `wait` returns, and a wake-up only makes it look sooner. With *message*, no other
-    message wakes it.
+    A message may be lost, and the shared store may not answer. So the task reads the database
+    whenever `wait` returns, and a wake-up only makes it read sooner. With *message*, no other
+    message wakes the task.
     """
 
     __slots__ = ("_message", "_shared_store", "_subscription", "_topic", "_woken")

@@ -37,9 +37,9 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     result: bytes | None = None
     error: bytes | None = None
     cancelled: bool = False
-    """Whether its cancellation was requested."""
+    """Whether cancellation was requested."""
     runner: str = ""
-    """The process that runs it."""
+    """The id of the run that the task belongs to."""
     leased_until: float = 0.0
     """When the lease of its runner ends; then another process may run it."""
     revision: int = 0

@@ -114,7 +114,7 @@ TABLES = {
     "approvals": "approval_requests",
     "outbox": "outbox_messages",
 }
-"""The kinds that are named otherwise than the attribute of `MemoryTenant`."""
+"""The kinds whose names differ from the attribute of `MemoryTenant`."""
 
 
 class MemoryTenant:
@@ -275,7 +275,7 @@ class MemoryEntries:
 
     def __init__(self) -> None:
         self.held: dict[str, Entry] = {}
-        # The highest revision that went: what comes anew begins after it, whatever its key.
+        # The highest revision of a removed entry: new entries begin after it, whatever their key.
         self._gone = 0
 
     async def get(self, key: str) -> Entry | None:

@@ -1,4 +1,4 @@
-"""What sessions of older revisions remember, in SQL."""
+"""The stored state of sessions of older revisions, in SQL."""
 
 from functools import cache
 from typing import Any
