@@ -164,7 +164,7 @@ class SqlRecords:
 
 
 class SqlTenant:
-    """One tenant's records; every statement of theirs names the tenant."""
+    """One tenant's records; all of their statements name the tenant."""
 
     __slots__ = ("_audit", "_database", "_tenant")
 
