@@ -240,7 +240,9 @@ def metadata_of(
 
 
 def authority(url: str) -> str:
-    """Host and port of *url*, lower case, without https's own port; empty if unreadable."""
+    """
+    Return host and port of *url* in lower case, without https's own port; empty if unreadable.
+    """
     try:
         return urlsplit(url).netloc.lower().removesuffix(":443")
     except ValueError:

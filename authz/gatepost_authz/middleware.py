@@ -46,7 +46,7 @@ class ResourceLookup(Protocol):
 
     @property
     def only(self) -> Target | None:
-        """The resource of every path; None if the path names a tenant."""
+        """Return the resource of every path; None if the path names a tenant."""
 
     def locate(self, path: str) -> Target | None:
         """Return the resource of a request path, or None."""
@@ -205,7 +205,7 @@ class OneStepSend:
     __slots__ = ()
 
     def __call__(self, message: Any) -> Awaitable[None]:
-        """ASGI's `send`."""
+        """Forward one message of ASGI's `send`."""
         raise NotImplementedError
 
     def send_whole(self, status: int, fields: tuple[Field, ...], body: bytes) -> bool:

@@ -18,7 +18,9 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
     """One connection; one task reads and one writes at a time, as httpcore2 does."""
 
     def __init__(self, source: asyncio.Transport | None = None) -> None:
-        """*source* is the connection below TLS, whose reading is paused."""
+        """
+        Wrap *source*, the connection below TLS, whose reading is paused.
+        """
         # Not the transport of TLS: uvloop's drops what it holds if the peer closes meanwhile.
         self._source: Any = source
         self._parts: deque[bytes] = deque()

@@ -59,7 +59,9 @@ def in_sentences(command: Callable[P, None]) -> Callable[P, None]:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Development keys, tokens and an issuer for one machine. Never for production."""
+    """
+    Create development keys and tokens, and run an issuer on one machine. Never for production.
+    """
 
 
 @main.command()

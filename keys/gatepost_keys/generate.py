@@ -82,7 +82,7 @@ def prepare(folder: Path) -> None:
 
 
 def refuse_tracked(folder: Path) -> None:
-    """Refused when *folder* lies in a git work tree that does not ignore it."""
+    """Refuse a *folder* in a git work tree that does not ignore it."""
     place = folder.resolve()
     tree = next((at for at in (place, *place.parents) if (at / ".git").exists()), None)
     if tree is None:

@@ -148,7 +148,9 @@ class Bearer:
         self._challenge = challenge
 
     def __call__(self, app: ASGIApp, *, place: ResourceLookup | None = None) -> BearerMiddleware:
-        """*app* behind the gate; *place* where its paths are not the resource's own."""
+        """
+        Return *app* behind the gate; *place* tells the resource of paths that are not its own.
+        """
         return BearerMiddleware(
             app,
             resource=place or self._resource,
@@ -377,7 +379,7 @@ class StaticPage:
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers a caller whose token is good and whose path is nobody's."""
+    """Answer 404 to a caller whose token is good and whose path does not exist."""
     await respond(send, 404, _NOT_FOUND)
 
 

@@ -127,7 +127,7 @@ def work(setup: ServerSetup, on_ready: Callable[[], object], *, place: int = 0) 
 
 
 def _scrapes(setup: ServerSetup) -> AbstractContextManager[None]:
-    """Answers `/metrics` for the time of a block, where that is served."""
+    """Serve `/metrics` during a block if the configuration asks for it."""
     if setup.metrics is None:
         return nullcontext()
     # By name: a server without `/metrics` does not load the library that writes the page.

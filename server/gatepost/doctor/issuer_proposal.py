@@ -89,12 +89,12 @@ class Proposal:
 
     @property
     def preset(self) -> Preset:
-        """The preset with the settings of this proposal."""
+        """Return the preset with the settings of this proposal."""
         return adjusted(PRESETS[self.settings.preset], self.settings.tokens)
 
     @property
     def settings(self) -> Issuer:
-        """The table as the configuration reads it."""
+        """Return the table as the configuration reads it."""
         rules = {name: line.value for name, line in self._token_rules.items()}
         table = {name: line.value for name, line in self._lines.items()}
         return msgspec.convert({**table, "tokens": rules}, Issuer)

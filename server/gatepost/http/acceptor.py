@@ -37,7 +37,7 @@ class IdleConnection(Protocol):
     transport: asyncio.Transport
 
     def idle_since(self) -> float | None:
-        """Since when no request is under way; None where one is."""
+        """Return since when no request is running; None while one is."""
 
 
 class Acceptor:

@@ -67,7 +67,7 @@ class Cors:
         self._own_rules = own_rules
 
     def __call__(self, request: EdgeRequest) -> Preflight | None:
-        """Judge a request that has an Origin or the method OPTIONS."""
+        """Check a request that has an Origin or the method OPTIONS."""
         if is_public_document(request.path, self._own_rules):
             return None
         origin = request.headers.get(ORIGIN)

@@ -117,7 +117,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
         self.keep_alive = keep_alive
 
     def add(self, piece: bytes) -> None:
-        """More of the body has come; nearly every one is whole in its first piece."""
+        """Add a part of the body; nearly every body is complete in its first part."""
         if not self.body:
             self.body = piece
         else:

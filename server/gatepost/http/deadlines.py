@@ -79,7 +79,7 @@ class HeadWatch:
         self._protocol = None
 
     def count(self, size: int) -> None:
-        """Bytes arrived and the head is still not whole."""
+        """Count bytes that arrived while the head is incomplete."""
         self.received += size
         most = self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE
         if self.received > most:
@@ -92,7 +92,7 @@ class HeadWatch:
             self.arm()
 
     def stray(self, size: int) -> None:
-        """Bytes arrived that are neither head nor body: the fields behind a chunked body."""
+        """Count bytes that are neither head nor body: the fields behind a chunked body."""
         self.received += size
         if self.received > self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE:
             self._end(b"")

@@ -70,7 +70,7 @@ _log = logging.getLogger("gatepost.edge")
 
 
 def not_counted(code: str) -> None:
-    """Does not count the refusals."""
+    """Count no refusals."""
 
 
 class EdgeSend:

@@ -105,7 +105,7 @@ class Writes(Protocol):
     """The connection that a `ResponseFlow` belongs to."""
 
     def owner(self) -> Hashable:
-        """Whose answer is being written."""
+        """Return the caller whose answer is being written."""
 
     def drained(self) -> None:
         """Go on after the client has read all buffered bytes."""

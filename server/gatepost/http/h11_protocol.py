@@ -30,7 +30,7 @@ class StrictH11Protocol(H11Protocol):
         self._watch.arm()
 
     def owner(self) -> Hashable:
-        """Whose answer is being written."""
+        """Return the caller whose answer is being written."""
         return owner_of(self.scope)
 
     def idle_since(self) -> float | None:

@@ -269,7 +269,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
         return self._answering if self.pipeline and self._answering is not None else self.cycle
 
     def owner(self) -> Hashable:
-        """Whose answer is being written."""
+        """Return the caller whose answer is being written."""
         cycle = cast("Any", self._current())
         return None if cycle is None else owner_of(cycle.scope)
 
@@ -378,7 +378,10 @@ def expects_100(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def target_of(url: bytes) -> tuple[str, bytes, bytes]:
-    """Path as decoded, path as sent, query; raises what makes the parser answer 400."""
+    """
+    Return the decoded path, the path as sent, and the query; raises what makes the parser answer
+    400.
+    """
     parsed = httptools.parse_url(url)
     path = parsed.path.decode("ascii")
     return urllib.parse.unquote(path) if "%" in path else path, parsed.path, parsed.query or b""

@@ -22,7 +22,7 @@ class OpenStream(Protocol):
 
     @property
     def watches(self) -> bool:
-        """Whether it tells of something that this caller was allowed to watch."""
+        """Return whether the stream shows something that this caller was allowed to watch."""
 
     def wake(self) -> None:
         """Let the stream send, in turn with other streams; call it on the event loop."""
@@ -161,7 +161,7 @@ class OpenStreams:
 
     @property
     def steps(self) -> int:
-        """How many times `look` goes until every stream had its turn."""
+        """Return how many calls of `look` visit every stream once."""
         return len(self._ring)
 
     def look(self) -> None:

@@ -32,8 +32,8 @@ class ChangePubSub:
     """
     Distributes changes between the processes, separately for each tenant.
 
-    A process subscribes to a tenant once, however many streams listen to it. Ten thousand streams
-    need one subscription at the shared store, and a change is decoded once for all of them.
+    A process subscribes to a tenant once for all of its streams. Ten thousand streams need one
+    subscription at the shared store, and each change is decoded once.
     """
 
     def __init__(self, shared_store: SharedStore) -> None:
@@ -47,7 +47,7 @@ class ChangePubSub:
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """The tenants that this process subscribes to."""
+        """Return the tenants that this process subscribes to."""
         return tuple(self._subscribers)
 
     async def follow(self, tenant: str, deliver: Deliver) -> "ChangeSubscription":

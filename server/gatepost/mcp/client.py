@@ -1,4 +1,4 @@
-"""The client of a request that has a stream: what is sent on it, and how it is kept open."""
+"""Serve a client that has a stream: send messages on it, and keep it open."""
 
 import asyncio
 import logging
@@ -71,7 +71,7 @@ class StreamClient(SilentClient):
     _dropped = 0
     _clock: ToolClock | None = None
     _ahead = 0.0
-    """What waiting has added to the progress that the tool itself reports (PR-01)."""
+    """The waiting time that was added to the progress that the tool itself reports (PR-01)."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class StreamClient(SilentClient):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the client declared."""
+        """Return the capabilities that the client declared."""
         return self._capabilities
 
     def progress(
@@ -129,7 +129,7 @@ class StreamClient(SilentClient):
         self._reported = progress
         if total is not None and not -LARGEST <= total <= LARGEST:
             total = None
-        # Encoded also if it is held back: what cannot be encoded must fail here, in the tool.
+        # Encode it even if it is held back: an encoding error must be raised here, in the tool.
         params = ProgressParams(self._token, progress, total, message)
         report = notification("notifications/progress", params)
         if is_limited:

@@ -1,4 +1,4 @@
-"""Which era serves a request, and how: the dispatch table of requirements DE-01 to DE-15."""
+"""Decide which era serves a request: the dispatch table of requirements DE-01 to DE-15."""
 
 from collections.abc import Set
 
@@ -70,10 +70,10 @@ DOUBLED = JsonRpcError(HEADER_MISMATCH, "A routing header is sent twice", legacy
 
 class Dispatch:
     """
-    Serves what is not a request of the modern era, as the dispatch table says.
+    Serves everything but requests of the modern era, as the dispatch table says.
 
-    The table is `revisions.decide`: a request of an older revision goes to its session or is
-    served alone, and what no era serves is refused.
+    The table is `revisions.decide`. A request of an older revision goes to its session or is served
+    alone. A request that no era serves is refused.
     """
 
     def __init__(

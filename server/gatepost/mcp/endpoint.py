@@ -54,12 +54,12 @@ JSON_ALONE: tuple[tuple[bytes, bytes], ...] = (JSON_BODY,)
 
 
 class EndpointLimits(msgspec.Struct, frozen=True):
-    """What one request may cost before it means anything."""
+    """The limits of one request before it is understood."""
 
     max_body_bytes: int = 4_194_304
     body_timeout_s: float = 10.0
     client_requests_per_caller: int = 20
-    """Requests to its client that may wait for an answer at once."""
+    """The most requests to its client that may wait for an answer at once."""
     client_request_timeout_s: float = 300.0
     max_body_values: int = MOST_VALUES
 
@@ -71,8 +71,8 @@ class Endpoint:
     """
     The MCP endpoint, an ASGI app behind the gate.
 
-    The caller is in the scope already. *mirrors*: whether headers that repeat members are compared.
-    *around* stands around each request, the last one outermost.
+    The scope already contains the caller. *mirrors* says whether headers that repeat members are
+    compared. The wrappers in *around* enclose each request, the last one outermost.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -136,7 +136,8 @@ class Endpoint:
             answer = self._modern.challenged(scope["path"], None, revoked)
         except Gone:
             answer = None
-        # Asked this way round because nearly all are, and to ask of a Line costs five times that.
+        # Nearly all answers are an ExchangeResponse; testing for the other type costs five times as
+        # much.
         if not isinstance(answer, ExchangeResponse):
             if answer is not None:
                 release(scope)
@@ -154,12 +155,12 @@ class Endpoint:
         if exchange.caller.tenant_id in self._suspended:
             refusal = SUSPENDED
         if exchange.is_doubled:
-            # A reader of the first and a reader of the last would see different requests.
+            # Readers of the first and of the last value would see different requests.
             refusal = DOUBLED
         usual = read_whole(body) if refusal is None and exchange.version == MODERN else None
         if usual is None:
             return self._in_parts(scope, exchange, body, refusal)
-        # DE-01 without asking the table: most requests are this.
+        # DE-01 without the table, because most requests take this branch.
         message, identity, params = usual
         scope[RPC] = message.method, params.name, params.uri
         return self._modern_request(exchange, message, identity, params, None)
@@ -169,7 +170,7 @@ class Endpoint:
     ) -> Awaitable[ExchangeResponse | EventStream | None]:
         """Serve whatever a body may be: a batch, a notification, a response, or no message."""
         if refusal is not None and is_batch(body):
-            # Its messages are not even told apart: there may be millions, and each takes time.
+            # Do not even tell its messages apart: there may be millions, and each takes time.
             return self._refused(exchange.caller, None, refusal)
         message = read(body, bounded=len(body) > self._short_bytes)
         if isinstance(message, list):
@@ -206,14 +207,15 @@ class Endpoint:
                 most, within_s = limits.max_body_bytes, limits.body_timeout_s
                 body = await read_body(caller, exchange.receive, most, within_s)
                 if self._server.running_requests.is_revoked(caller):
-                    # Since the gate let it pass: a body may take its time.
+                    # Measured from the moment when the gate let the request pass, because a body
+                    # may take its time.
                     raise RevokedToken
             if len(body) <= self._short_bytes:
                 return body, None
             return body, await too_much(caller, body, limits.max_body_values)
         except TooManyWaiting as busy:
             refusal = rate_limited(busy.failure)
-            refusal.is_counted = False  # by no rate limit yet
+            refusal.is_counted = False  # no rate limit has counted it yet
             if body is None:
                 raise refusal from None
             return body, refusal

@@ -34,11 +34,11 @@ class SseResponse:
     instead of filling memory.
     """
 
-    # Most answers never become a stream, so they make nothing of what only streams need.
+    # Most answers never become a stream, so the objects that only streams need are created later.
     started = False
     _ended = False
     _waiting = 0
-    """How many parts wait for their turn."""
+    """The number of parts that wait to be written."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -128,11 +128,11 @@ class EventStream(ABC):
     """
     One open event stream.
 
-    The stream has no task but that of its request, which waits for the client to hang up. Events
-    are written from outside that task as long as the connection accepts them at once: waking a
-    task for each of ten thousand streams takes twice the time and leaves forty thousand objects
-    to the garbage collector. If the client reads slowly, the task is woken and waits for it.
-    The subclass keeps the events that are still to be sent, and must bound them.
+    The stream has no task of its own. The task of its request waits for the client to hang up.
+    Events are written from outside that task as long as the connection accepts them at once: waking
+    a task for each of ten thousand streams takes twice the time and leaves forty thousand objects
+    to the garbage collector. If the client reads slowly, the task is woken and waits for it. The
+    subclass keeps the events that are still to be sent, and must bound them.
     """
 
     __slots__ = (
@@ -168,7 +168,7 @@ class EventStream(ABC):
 
     @property
     def watches(self) -> bool:
-        """Whether the stream reports changes of documents or tasks."""
+        """Return whether the stream reports changes of documents or tasks."""
         return False
 
     async def look_up(self) -> None:  # noqa: B027  # most streams have nothing to look up
@@ -176,7 +176,7 @@ class EventStream(ABC):
 
     @property
     def must_look_up(self) -> bool:
-        """Whether `look_up` has to be awaited before the next event."""
+        """Return whether `look_up` has to be awaited before the next event."""
         return False
 
     @abstractmethod

@@ -139,8 +139,8 @@ class OfferLists:
     """
     Lists what a permission set can reach, sorted by name or URI.
 
-    All pages are of one list: a cursor is refused once its list has changed, and the client begins
-    again.
+    All pages belong to one list. Once the list has changed, its cursors are refused, and the client
+    begins again.
 
     *tail* holds the encoded members at the end of every modern result. All cache hints are
     `private`, because the lists depend on the caller's scopes (C-06).
@@ -153,7 +153,7 @@ class OfferLists:
         self._keyring = keyring
         self._tail = tail
         self._page_size = page_size
-        # The lists of a snapshot that is gone go with it.
+        # The lists of a snapshot are dropped together with it.
         self._encoded: WeakKeyDictionary[Visible, dict[tuple[Member, str], EncodedList]] = (
             WeakKeyDictionary()
         )

@@ -44,7 +44,7 @@ class Method(msgspec.Struct, frozen=True):
 
     name: str
     handler: Handler | None
-    """None if the method is answered with a stream that stays open."""
+    """The handler; None if the answer is a stream that stays open."""
     modern: bool = True
     legacy: bool = True
     needs: str = ""

@@ -150,7 +150,7 @@ class OnlyMeta(msgspec.Struct):
 
 
 class Whole(msgspec.Struct, gc=False):
-    """A request together with its parameters; what is missing or no request does not fit."""
+    """A request with its parameters; an object that lacks one of these members is refused."""
 
     jsonrpc: Literal["2.0"]
     id: Raw
@@ -313,7 +313,7 @@ def check_mirrors(
     if name is None or name is UNSET:
         return
     named = headers.get(b"mcp-name")
-    # Letters, digits and `_` are no encoding of anything else.
+    # Letters, digits and `_` encode nothing but themselves.
     if named is not None and name.isidentifier() and name.isascii() and named == name.encode():
         return
     if named is None or decode_value(named) != name:

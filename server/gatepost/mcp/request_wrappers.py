@@ -1,4 +1,4 @@
-"""What may stand around each request of the endpoint: debug log lines and spans."""
+"""Wrap each request of the endpoint in debug log lines and spans."""
 
 import logging
 import time
@@ -21,10 +21,13 @@ Serve = Callable[
     [Exchange, IncomingMessage, bytes, Params, JsonRpcError | None],
     Awaitable[ExchangeResponse | EventStream | None],
 ]
-"""Serves a request: the exchange, its message, its id, its parameters, and why these are wrong."""
+"""
+Serves a request. The arguments are the exchange, its message, its id, its parameters, and the error
+in these, if any.
+"""
 
 WrapRequest = Callable[[Serve], Serve]
-"""Puts something around each request, such as a span."""
+"""Wraps each request, for example in a span."""
 
 
 log = logging.getLogger("gatepost.mcp")
@@ -69,7 +72,7 @@ def logged(serve: Serve) -> Serve:
 
 
 def outcome_of(answer: ExchangeResponse | EventStream | None) -> str:
-    """`success`, `failure` (of a tool), `error` and its code, or `streamed`."""
+    """Return `success`, `failure` (of a tool), `error` and its code, or `streamed`."""
     if not isinstance(answer, ExchangeResponse):
         return "streamed"
     told = _told(answer.body or b"{}")
@@ -86,19 +89,19 @@ TOOL_ERROR = "tool_error"
 
 
 class TracedError(msgspec.Struct, gc=False):
-    """A JSON-RPC error, as far as it is told."""
+    """The reported part of a JSON-RPC error."""
 
     code: int
 
 
 class Result(msgspec.Struct, gc=False):
-    """A result, as far as it is told."""
+    """The reported part of a result."""
 
     failed: bool = msgspec.field(name="isError", default=False)
 
 
 class Told(msgspec.Struct, gc=False):
-    """How a request ended."""
+    """The end of a request, as it is reported."""
 
     error: TracedError | None = None
     result: Result | None = None
@@ -109,10 +112,10 @@ _told = msgspec.json.Decoder(Told).decode
 
 class RequestTracing:
     """
-    Makes a span of each request.
+    Creates a span for each request.
 
-    A span holds no argument, no subject, and of what a client sends only names that the server
-    knows, too.
+    A span contains no argument and no subject. Of the client's values it contains only names that
+    the server knows.
     """
 
     def __init__(self, tracer: Tracer, registry: Registry, *, names_tenant: bool = False) -> None:

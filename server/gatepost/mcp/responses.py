@@ -1,4 +1,4 @@
-"""Encode what a method answers, and turn it into the response of one era."""
+"""Encode the answer of a method, and turn it into the response of one era."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -49,11 +49,11 @@ class UncommittedResult(msgspec.Struct, frozen=True):
 
     body: bytes
     commit: CommitFuture
-    """Must be awaited before the first byte of the answer is sent."""
+    """The commit to await before the first byte of the answer is sent."""
 
 
 MethodResult = bytes | UncommittedResult
-"""What a method answers: its encoded result."""
+"""The answer of a method: its encoded result."""
 
 ACCEPTED = ExchangeResponse(202)
 
@@ -146,7 +146,7 @@ class Replies:
             refusal.forget()
             return error(identity, refusal)
         except AuthError as raised:
-            # A batch has one status, and some of its requests are done: it cannot be a challenge.
+            # A batch has one status and some of its requests have run, so it cannot be a challenge.
             return error(identity, as_refusal(raised))
         except UNANSWERED as raised:
             return error(identity, without_answer(raised, modern=self._modern))

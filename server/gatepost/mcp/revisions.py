@@ -63,7 +63,7 @@ class Ruling(Enum):
     RESPONSE = "DE-10"
     """202 into the session."""
     NO_RESPONSE = "DE-10 refused"
-    """400 and -32600: the server sent no request to this client."""
+    """400 and -32600: the server has sent no request to this client."""
     DROP = "DE-11"
     """202: a notification has no effect without a session."""
     LISTEN = "DE-12"

@@ -1,11 +1,12 @@
 """
-Multi round-trip requests: a request for input ends the call, and the next call has the answer.
+Serve multi round-trip requests: a request for input ends the call, and the next call has the
+answer.
 
-The server keeps nothing between the two. Earlier answers travel through the client in
+The server stores nothing between the two calls. Earlier answers travel through the client in
 `requestState`. It is sealed with the key ring that all replicas share, so the client can neither
 read nor change it. It is valid for one caller, one call and a quarter of an hour. Replaying a state
-has the same effect as a new call with the same answers (M-08); a tool whose effect must happen
-once has to ensure that itself.
+has the same effect as a new call with the same answers (M-08). A tool whose effect must happen once
+has to ensure that itself.
 """
 
 import hashlib
@@ -73,7 +74,7 @@ class RequestState(msgspec.Struct, frozen=True):
     pages_shown: int = 0
     """How often an approval page was shown; these do not count as rounds."""
     kept: bytes = b""
-    """What the tool keeps for its next run."""
+    """The state that the tool keeps for its next run."""
 
 
 _encode = msgspec.json.encode
@@ -91,7 +92,7 @@ class InputRejected(InputNeeded):
 
 class RoundTripClient(StreamClient):
     """
-    The client of one modern request: it gets messages, and answers in its next request.
+    The client of one modern request: it receives messages now, and answers in its next request.
 
     *asks* says whether the method may be answered with requests for input (M-01).
     """
@@ -137,12 +138,12 @@ class RoundTripClient(StreamClient):
 
     @property
     def client_name(self) -> str:
-        """The name in this request."""
+        """Return the client's name in this request."""
         return "" if self._params.meta is UNSET else name_of(self._params.meta.client_info)
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities in this request, decoded at first use."""
+        """Return the capabilities in this request, decoded at first use."""
         if self._read is None:
             meta = NO_META if self._params.meta is UNSET else self._params.meta
             declared = {} if meta.capabilities is UNSET else meta.capabilities
@@ -151,7 +152,7 @@ class RoundTripClient(StreamClient):
 
     @property
     def kept(self) -> bytes:
-        """What the run before kept, out of the sealed state."""
+        """Return the state of the run before, from the sealed state of this request."""
         return self._kept
 
     async def request(

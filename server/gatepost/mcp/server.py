@@ -62,7 +62,9 @@ class McpRequest(msgspec.Struct, frozen=True):
 
 
 class McpServer:
-    """The state that all methods share; answers that no request changes are encoded once."""
+    """
+    The state that all methods share, with encoded answers that are the same for every request.
+    """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
@@ -88,7 +90,7 @@ class McpServer:
         self.streams = streams
         self.stopping = streams.stopping
         """Set when the server is about to stop; waits then end early."""
-        # With `call_tool` an agent calls any tool.
+        # With `call_tool`, an agent can call any tool.
         any_tool = frozenset() if registry.source is None else frozenset({CALL})
         self.approval_tools = any_tool.union(approval_tools)
         """The tools whose calls may have to wait for an approval; see `may_ask` for the others."""

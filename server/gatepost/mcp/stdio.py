@@ -42,7 +42,7 @@ Take = Callable[[bytes], Awaitable[None]]
 
 class Frames:
     """
-    An ASGI `send` that passes on messages: a JSON body is one, the data of each event is one.
+    An ASGI `send` that passes on each JSON body, and the data of each event, as one message.
 
     ``paused`` is true if the stream ended without the response to *identity* and named a time
     after which to reconnect for the rest.

@@ -182,7 +182,7 @@ class ListenStream(EventStream):
 
     @property
     def watches(self) -> bool:
-        """Whether the stream reports changes of documents or tasks."""
+        """Return whether the stream reports changes of documents or tasks."""
         return bool(self._honoured.resource_subscriptions or self._honoured.task_ids)
 
     def greeting(self) -> bytes:
@@ -208,7 +208,7 @@ class ListenStream(EventStream):
 
     @property
     def must_look_up(self) -> bool:
-        """Whether a changed task has to be read; the client is sent its current state."""
+        """Return whether a changed task has to be read; the client is sent its current state."""
         return self._moved is not None
 
     async def look_up(self) -> None:
@@ -223,7 +223,8 @@ class ListenStream(EventStream):
         try:
             self._shown = await self._server.tasks.shown(self.caller, task_id)
         except StoreUnavailable:
-            # Silence would look like no change. The client listens again when it can.
+            # A silent stream would look as if nothing had changed. The client listens again when it
+            # can.
             self.end()
 
     def _event(self, name: str, members: bytes) -> bytes:

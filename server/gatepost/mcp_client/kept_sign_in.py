@@ -42,7 +42,7 @@ class KeptTokens(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_current(self) -> bool:
-        """Whether the access token has not expired yet."""
+        """Return whether the access token has not expired yet."""
         return self.expires_at is None or time.time() < self.expires_at - MARGIN_S
 
     def covers(self, scopes: str) -> bool:

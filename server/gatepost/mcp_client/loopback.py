@@ -38,7 +38,7 @@ class CallbackReceiver:
 
     @property
     def redirect_uri(self) -> str:
-        """The redirect address."""
+        """Return the redirect address."""
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}{PATH}"
 
     async def answer(self, state: str) -> Mapping[str, str]:

@@ -114,7 +114,7 @@ class OutboundClient:
 
     @property
     def network(self) -> Network:
-        """The current settings."""
+        """Return the current settings."""
         return self._network
 
     async def aclose(self) -> None:

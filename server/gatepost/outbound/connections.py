@@ -51,7 +51,7 @@ class ConnectionPools:
 
     @property
     def closed(self) -> bool:
-        """Whether it is retired and all pools are closed."""
+        """Return whether it is retired and all pools are closed."""
         return self._retired and not self._lines
 
     async def retire(self) -> None:

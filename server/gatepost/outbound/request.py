@@ -63,7 +63,7 @@ class OutboundRequest(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> httpx2.URL:
-        """The parts of the URL."""
+        """Return the parts of the URL."""
         return self.parsed or httpx2.URL(self.url)
 
     def request(self, ours: Mapping[str, str], timeout_s: float) -> httpx2.Request:

@@ -51,7 +51,7 @@ class Unpacker:
 
     @property
     def complete(self) -> bool:
-        """Whether the compressed data is complete."""
+        """Return whether the compressed data is complete."""
         return self._inflate is None
 
     def _window(self) -> int:

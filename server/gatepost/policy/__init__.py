@@ -1,1 +1,1 @@
-"""What decides about a call: limits, idempotency, approvals and revocation."""
+"""Decide about a call: limits, idempotency, approvals and revocation."""

@@ -117,7 +117,7 @@ class JsonDocument:
 
     @cached_property
     def text(self) -> bytes:
-        """The decoded strings with a separator between them."""
+        """Return the decoded strings with a separator between them."""
         return self._joined(self._strings, SEPARATOR, _ESCAPED_SEPARATOR)
 
     def split(self, redactor: Redactor) -> Split:

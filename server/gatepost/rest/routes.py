@@ -84,11 +84,11 @@ class RestRoutes:
         )
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`GET /tools`."""
+        """Serve `GET /tools`."""
         await self._exchange.answer(scope, send, self._listed(scope))
 
     async def call_tool(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`POST /tool/{name}/call`."""
+        """Serve `POST /tool/{name}/call`."""
         await self._exchange.answer(scope, send, self._serve(scope, receive))
 
     async def _listed(self, scope: Scope) -> RestResponse:

@@ -195,7 +195,9 @@ def accepting(
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """TLS 1.2 or newer; raises OSError or ssl.SSLError when the files cannot be used."""
+    """
+    Return a context for TLS 1.2 or newer; raises OSError or ssl.SSLError if a file cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(SUITES)

@@ -36,7 +36,7 @@ class UpstreamLoader:
 
     @property
     def services(self) -> "UpstreamServices":
-        """The services; RuntimeError if no configuration of this process had upstreams."""
+        """Return the services; RuntimeError if no configuration of this process had upstreams."""
         if self._services is None:
             raise RuntimeError("the configuration has no upstreams")
         return self._services
@@ -51,7 +51,7 @@ class UpstreamLoader:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the servers of the configuration."""
+        """Return the names of the servers of the configuration."""
         if self._services is None:
             return frozenset()
         return frozenset(one.name for one in self._services.configured.settings)

@@ -275,7 +275,7 @@ class InForce:
 
     @property
     def tenants(self) -> frozenset[str]:
-        """The tenants that tables name."""
+        """Return the tenants that tables name."""
         return self._configured().tenants
 
     def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:

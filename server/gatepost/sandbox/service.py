@@ -66,7 +66,7 @@ class ConfinedService:
 
     @property
     def pid(self) -> int:
-        """The number of its first process, which is that of its group."""
+        """Return the id of the first process, which is also that of its group."""
         return self._process.pid
 
     async def write(self, data: bytes) -> None:

@@ -46,7 +46,7 @@ class RingKey(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The secret as the file has it; no answer may hold it."""
+        """Return the secret as the file has it; no answer may contain it."""
         return _encode(self.secret)
 
 
@@ -173,7 +173,7 @@ class KeyRing:
             return None
 
     def derived(self, key: RingKey, purpose: str) -> bytes:
-        """32 bytes from which a key of another kind is made, for this purpose alone."""
+        """Return 32 bytes from which a key of another kind is derived, for this purpose alone."""
         return _derived(key, f"gatepost derived {purpose}")
 
     def _cipher(self, key: RingKey, purpose: str) -> AESGCM:

@@ -1,3 +1,1 @@
-"""
-What outlives a request: records that a promise depends on, and a shared store between processes.
-"""
+"""Store the durable records, and share short-lived state between processes."""

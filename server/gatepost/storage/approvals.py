@@ -8,7 +8,7 @@ from gatepost.storage.outbox import OutboxMessage
 
 State = Literal["waiting", "approved", "rejected", "expired", "withdrawn", "used"]
 """
-`waiting` becomes one of the next four; `approved` becomes `used`, once, `expired` or `withdrawn`.
+`waiting` becomes one of the next four. `approved` becomes `used` (once), `expired` or `withdrawn`.
 """
 
 
@@ -29,7 +29,9 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     binding: bytes | None
-    """A digest of the call, while the same call gets this request; unique in its tenant."""
+    """
+    The digest of the call. While it is set, the same call gets this request; unique in its tenant.
+    """
     state: State
     tool: str
     issuer: str

@@ -14,9 +14,9 @@ import msgspec
 
 Sort = tuple[str, str, str] | tuple[str, str, str, str, int]
 """
-Kind, tool and outcome of a record, by which it is counted.
+The kind, tool and outcome by which records are counted.
 
-If it names a limit or counts several refusals, also the limit and their number.
+If a record names a limit or counts several refusals, also the limit and their number.
 """
 
 ChainKey = tuple[str, int]
@@ -39,13 +39,12 @@ EVERY_TENANT = "-"
 
 RECORD_BYTES = 120
 """
-About how many bytes a record takes beside its body and its details: its hash, and its share of a
-row.
+The approximate bytes of a record beside its body and its details: its hash, and its share of a row.
 """
 
 
 Stored = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
-"""A number that a database can hold; a batch that was changed may contain any."""
+"""The largest number that a database can store; a changed batch may contain any number."""
 
 
 class NewAuditRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -83,7 +82,7 @@ class AuditRow(msgspec.Struct, frozen=True, gc=False):
     writer: int = FIRST_WRITER
     """Part of the body: the writer of the chain."""
     limit: str = ""
-    """Part of the body: which limit has refused."""
+    """Part of the body: the limit that has refused."""
     times: int = 1
     """Part of the body: the number of refusals that this record counts."""
 
@@ -152,7 +151,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A search for records of a tenant; None matches any. Times are in milliseconds (epoch)."""
+    """A search for records of a tenant; None matches all. Times are in milliseconds (epoch)."""
 
     text: str | None = None
     """A part of the record, in upper or lower case."""
@@ -164,7 +163,7 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     until: int | None = None
     """Before this time."""
     before: Position | None = None
-    """Only records with a lower position: the page after the one that ended there."""
+    """Only records with a lower position: the page after the one that ended at this position."""
     limit: int = 50
 
 
@@ -177,7 +176,7 @@ class Count(msgspec.Struct, frozen=True):
     """
 
     at: int
-    """When the slice begins, in milliseconds since the epoch."""
+    """The beginning of the slice, in milliseconds since the epoch."""
     kind: str
     tool: str
     outcome: str
@@ -323,7 +322,7 @@ class AuditStore(Protocol):
     """Writes the records of all tenants."""
 
     is_failing: bool
-    """Whether records that were written could not be linked the last time; it is tried again."""
+    """Whether linking the written records failed the last time; it is tried again."""
 
     def attach(self, linker: Linker) -> None:
         """

@@ -32,7 +32,10 @@ MOST_BYTES = 262_144
 HOUR_MS = 3_600_000
 
 MOST_COUNTS = 1_000
-"""Values of the column `counts` that are cached: most segments have a few records of one sort."""
+"""
+The number of values of the column `counts` that are cached: most segments have a few records of one
+sort.
+"""
 
 _BEGIN, _HASH = '{"record":', ',"hash":"'
 _BETWEEN = f",{_BEGIN}"
@@ -43,7 +46,7 @@ or details contain an array of objects.
 
 
 MOST_COUNTED = 1 << 40
-"""Records of a segment that nothing can have written: a database cannot add larger numbers."""
+"""The number of records above which a segment is damaged: a database cannot add larger numbers."""
 
 Counts = tuple[tuple[tuple[str, str, str, str], int], ...]
 """Kind, tool, outcome and limit, and their number."""
@@ -141,7 +144,7 @@ def segments(
 def counts_of(sorts: Sequence[Sort]) -> str:
     """Return the column `counts` of a segment with records of these sorts."""
     if len({*sorts}) == 1:
-        return _usual_counts(sorts[0], len(sorts))  # nearly always
+        return _usual_counts(sorts[0], len(sorts))  # true for nearly all segments
     return _counts_of(sorts)
 
 
@@ -170,7 +173,7 @@ def joined(found: Sequence[Segment]) -> list[Segment]:
     if len(found) < 2:
         return [*found]
     if sum([len(one.records) for one in found]) <= MOST_BYTES and _continues(found):
-        return [_together(found)]  # nearly always
+        return [_together(found)]  # true for nearly all segments
     middle = len(found) // 2
     return [*joined(found[:middle]), *joined(found[middle:])]
 
@@ -211,7 +214,7 @@ def _added(counts: tuple[str, ...]) -> str:
 def pieces(segment: Segment) -> list[str]:
     """Split a segment into its elements without reading them; raises Damaged."""
     text: object = segment.records
-    # SQLite keeps anything in any column.
+    # SQLite accepts any value in any column.
     if not isinstance(text, str) or text[:1] != "[" or text[-1:] != "]":
         raise Damaged(segment.first)
     begun, *others = text[1:-1].split(_BETWEEN)

@@ -2,8 +2,8 @@
 Hourly sums of audit records, which the usage page reads instead of the records.
 
 A store adds them in the transaction that adds the records. Each writer has sums of its own, so that
-replicas do not wait for each other. They outlive the records that retention removes, and hold
-nothing about a person.
+replicas do not wait for each other. They outlive the records that retention removes, and contain no
+personal data.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Poll the change counters: one statement for all that this process keeps of the database."""
+"""Poll the change counters, with one statement for all subjects that this process follows."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ class ChangePoller:
 
     async def _poll(self) -> None:
         while True:
-            # Replicas that started together must not ask together.
+            # Replicas that started together must not poll at the same moment.
             await self._wake_ups.wait(POLL_S * DICE.uniform(0.6, 1.0))
             if await self._read():
                 for follower in self._followers:
@@ -122,7 +122,7 @@ class ChangePoller:
 
 
 class _Follower:
-    """Who follows a subject, and the counter that was read last."""
+    """The follower of a subject, and the counter that was read last."""
 
     def __init__(self, subject: str, take_up: TakeUp) -> None:
         self.subject, self.take_up = subject, take_up

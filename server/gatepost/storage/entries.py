@@ -10,7 +10,7 @@ MOST_VALUE = 64_000_000
 NO_TENANT = ""
 """The tenant of entries that belong to no tenant; no real tenant has this id."""
 CHANGES = "changes"
-"""The key of a subject's change counter, which belongs to no tenant: its revision counts."""
+"""The key of a subject's change counter, which belongs to no tenant; its revision is the count."""
 
 MOST_KEY = 256
 """The most characters of an entry's key, because a database index limits its keys."""
@@ -45,7 +45,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EntryValue = tuple[bytes, int]
-"""A new value, and the revision of the entry that it replaces (0: there is none)."""
+"""A new value, and the revision of the entry that it replaces (0: a new entry)."""
 
 
 class Entries(Protocol):

@@ -1,8 +1,8 @@
-"""What a store raises when it cannot be used."""
+"""The errors of a store that cannot be used."""
 
 
 class StoreUnavailable(Exception):
-    """The database or the shared store does not answer; a caller hears 503 and may try again."""
+    """The database or the shared store does not answer; a caller gets 503 and may try again."""
 
 
 class StoreRefused(Exception):

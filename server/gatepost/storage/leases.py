@@ -1,4 +1,4 @@
-"""Leases in the store: what one replica does, follows or holds at a time."""
+"""Lease a task in the store, so that one replica at a time performs it."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,11 @@ SUBJECT = "leases"
 
 
 class LeaseLost(Exception):
-    """Another replica has the lease now, or the store did not answer for its whole time."""
+    """Another replica has the lease now, or the store did not answer until the lease expired."""
 
 
 class Leases:
-    """The leases of this process, under a name that no other process has."""
+    """The leases of this process, under a name that is unique to it."""
 
     def __init__(self, records: Records, *, clock: Callable[[], float] = time.time) -> None:
         self._records, self._clock = records, clock
@@ -51,10 +51,11 @@ class Leases:
     async def release(self, tenant: str, name: str) -> None:
         """Give a lease back, if it is still ours."""
         entries = self._records.of(tenant).entries(SUBJECT)
-        with contextlib.suppress(StoreUnavailable):  # it expires
+        with contextlib.suppress(StoreUnavailable):  # the lease expires by itself
             entry = await entries.get(name)
             if entry is not None and entry.value == self._holder:
-                # Not deleted: another holder may take it between the reading and this.
+                # Not deleted, because another holder may take the lease between the reading and the
+                # deletion.
                 now = self._clock()
                 await entries.put(name, b"", now=now, revision=entry.revision, expires_at=now)
 

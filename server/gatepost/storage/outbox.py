@@ -15,15 +15,20 @@ class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """The id that the receiver sees; the same for each attempt."""
     ordering_key: str
-    """What the message is about. Messages with the same key are sent in the order of `sequence`."""
+    """
+    The key of the message's subject. Messages with the same key are sent in the order of
+    `sequence`.
+    """
     sequence: int
-    """A step of what the message is about, or microseconds since the epoch."""
+    """The number of the step that the message reports, or microseconds since the epoch."""
     body: bytes
     created_at: float
     due_at: float
-    """When it may be leased; until then its holder sends it, or waits between attempts."""
+    """
+    The time from which it may be leased. Until then its holder sends it, or waits between attempts.
+    """
     expires_at: float
-    """When it is no longer delivered."""
+    """The time from which it is no longer delivered."""
     attempts: int = 0
     """How often it was leased."""
     holder: str = ""

@@ -22,14 +22,14 @@ QuotaLimit = Literal["caller", "tenant"]
 
 
 class TenantStorageLimits(Protocol):
-    """The part of `[limits.tenant]` that says how much may be kept."""
+    """The part of `[limits.tenant]` that limits stored bytes."""
 
     @property
     def stored_bytes(self) -> int: ...
 
 
 class StorageLimits(Protocol):
-    """The part of `[limits]` that says how much may be kept."""
+    """The part of `[limits]` that limits stored bytes."""
 
     @property
     def stored_bytes(self) -> int: ...
@@ -48,11 +48,14 @@ class QuotaExceeded(Exception):
         )
         self.limit = limit
         self.wait_s = wait_s
-        """Seconds until the first of it is over."""
+        """The seconds until the first stored record expires."""
 
 
 class KnownUsage:
-    """What one caller or tenant uses, as the store last said, and what this process has added."""
+    """
+    The bytes that one caller or tenant uses: the last answer of the store, plus the additions of
+    this process.
+    """
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -63,12 +66,12 @@ class KnownUsage:
 
     @property
     def since(self) -> int:
-        """Bytes that were added since the store was asked."""
+        """Return the bytes that were added since the store was asked."""
         return self.added - self._before
 
     @property
     def total(self) -> int:
-        """Bytes in use, with those that are being written."""
+        """Return the bytes in use, with those that are being written."""
         return self.base + self.since + self.pending
 
     async def look(self, records: Records, tenant: str, owner: bytes | None, now: float) -> None:
@@ -81,12 +84,12 @@ class KnownUsage:
 
 class StorageQuota:
     """
-    Bounds what is kept for callers and tenants; 0: any number of bytes.
+    Limits the bytes that are stored for callers and tenants; 0: no limit.
 
-    The store knows how much that is, so what expires or is erased gives its bytes back by itself,
-    and no call waits for a counter that another replica holds. A process asks before it adds more
-    than a `SHARE` of a quota, and before it refuses: all processes together exceed a quota by one
-    share each at most.
+    The store knows the usage, so an expired or erased record frees its bytes without further work,
+    and no call waits for a counter that another replica holds. A process asks the store before it
+    adds more than a `SHARE` of a quota, and before it refuses. So all processes together exceed a
+    quota by at most one share each.
     """
 
     def __init__(self, records: Records, *, clock: Callable[[], float] = time.time) -> None:
@@ -104,7 +107,7 @@ class StorageQuota:
         quotas = self._quotas(tenant, owner)
         for quota in quotas:
             await self._look(quota, tenant, size)
-        # Nothing is waited for from here on, or two calls would be told of the same room.
+        # Await nothing from here on; otherwise two calls could be given the same free bytes.
         for quota in quotas:
             if quota.counted.total + size > quota.most:
                 until = quota.counted.until
@@ -115,7 +118,7 @@ class StorageQuota:
         try:
             yield
         finally:
-            # What could not be written counts until the store is asked again.
+            # A failed write counts until the store is asked again.
             for quota in quotas:
                 quota.counted.pending -= size
                 quota.counted.added += size
@@ -150,7 +153,7 @@ class StorageQuota:
 
 
 class AppliedQuota(msgspec.Struct, frozen=True):
-    """One of the quotas that a record is held to."""
+    """One of the quotas that apply to a record."""
 
     limit: QuotaLimit
     most: int

@@ -1,5 +1,6 @@
 """
-The requests of rate limits to a shared store, and token buckets of one process (GCRA, ITU-T I.371).
+The requests of rate limits to a shared store, and the token buckets of one process (GCRA, ITU-T
+I.371).
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -7,7 +8,9 @@ from collections.abc import Callable, Hashable, Sequence
 import msgspec
 
 CONCURRENCY_WAIT_S = 1.0
-"""The `Retry-After` of a concurrency limit, because nobody knows when a call ends."""
+"""
+The `Retry-After` of a concurrency limit, because the end of a running call cannot be predicted.
+"""
 LEASE_S = 10.0
 """How long the running calls of a process count without a renewal."""
 WITHIN = 1e-9
@@ -51,13 +54,13 @@ class Bucket(msgspec.Struct, gc=False):
     """One token bucket, stored as the time when it is full."""
 
     full_at: float
-    """When it is full again, in seconds of a monotonic clock."""
+    """The time when it is full again, in seconds of a monotonic clock."""
     each_s: float = 0.0
     """The seconds that one token takes."""
     slack_s: float = 0.0
-    """How far `full_at` may be in the future while there is a token left."""
+    """How far `full_at` may be in the future while there is still a token."""
     owed_s: float = 0.0
-    """The seconds of `full_at` that the other processes have not been told yet."""
+    """The seconds of `full_at` that have not been reported to the other processes yet."""
 
     @classmethod
     def of(cls, rate: float, burst: float, now: float) -> "Bucket":
@@ -66,7 +69,7 @@ class Bucket(msgspec.Struct, gc=False):
 
     def spend(self, now: float) -> bool:
         """Take a token if there is one; return whether there was."""
-        # As `wait_s` and `take` say, without calling them.
+        # The same as `wait_s` and `take`, without calling them.
         full_at = self.full_at
         if full_at - now > self.slack_s:
             return False
@@ -149,10 +152,11 @@ class Buckets:
         if len(self._kept) + places <= self._most:
             return
         self._forgetting()
-        # More than is asked for now, as looking through all of them costs what it costs.
+        # Drop more than the one that is needed now, because each search looks through all buckets.
         excess = len(self._kept) + max(places, self._most // 10) - self._most
-        # All in use at once: fresh ones are for those that would be full first anyway. A caller
-        # without calls left is among the last, and gains nothing by many new names.
+        # All are in use at once. Drop those that will be full first; new buckets replace them. A
+        # caller that has used up its calls is among the last, so inventing many names gains it
+        # nothing.
         until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
         names = [name for name, one in self._kept.items() if one.full_at <= max(until, now)]
         for name in names if until <= now else names[:excess]:

@@ -1,8 +1,8 @@
 """
-All durable stores, narrowed to one tenant: *records* hold what a promise depends on.
+All durable stores, narrowed to one tenant.
 
-They are in memory for a laptop, in SQL for everything else. Every backend passes the suites in
-`tests/storage`.
+The records are in memory for a laptop, and in SQL for everything else. Every backend passes the
+tests in `tests/storage`.
 """
 
 from collections.abc import Collection, Mapping, Sequence, Set
@@ -25,31 +25,31 @@ class TenantRecords(Protocol):
 
     @property
     def tasks(self) -> TaskRecords:
-        """Its tasks."""
+        """Return the tenant's tasks."""
 
     @property
     def idempotency(self) -> IdempotencyStore:
-        """Its idempotency keys."""
+        """Return the tenant's idempotency keys."""
 
     @property
     def sessions(self) -> SessionStore:
-        """Its sessions."""
+        """Return the tenant's sessions."""
 
     @property
     def approvals(self) -> ApprovalStore:
-        """Its approval requests."""
+        """Return the tenant's approval requests."""
 
     @property
     def grants(self) -> GrantStore:
-        """Its grants."""
+        """Return the tenant's grants."""
 
     @property
     def outbox(self) -> OutboxStore:
-        """Its messages to other systems."""
+        """Return the tenant's messages to other systems."""
 
     @property
     def trail(self) -> TenantTrail:
-        """Its audit records."""
+        """Return the tenant's audit records."""
 
     def entries(self, subject: str) -> Entries:
         """Return its entries of one subject; *subject* is a name in our own code."""
@@ -66,15 +66,15 @@ class Records(Protocol):
 
     @property
     def revocations(self) -> RevocationStore:
-        """The revocations of all tenants."""
+        """Return the revocations of all tenants."""
 
     @property
     def tenant_data(self) -> TenantDataStore:
-        """All data of all tenants, to be counted and removed."""
+        """Return the data of all tenants, to be counted and removed."""
 
     @property
     def audit(self) -> AuditStore:
-        """The audit store, which writes the records of all tenants."""
+        """Return the audit store, which writes the records of all tenants."""
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Return tenant and id of tasks that have not ended and whose lease is over."""

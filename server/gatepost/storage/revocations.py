@@ -41,7 +41,7 @@ class RevocationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_hold(self) -> bool:
-        """Whether it is a hold, which refuses calls and not tokens."""
+        """Return whether it is a hold, which refuses calls but not tokens."""
         return self.id.startswith(HOLD)
 
 

@@ -126,9 +126,9 @@ class WakeUps:
     """
     Follows one topic of a tenant's shared store, and wakes one task.
 
-    A message may be lost, and the shared store may be out. So the task looks at the database
-    whenever `wait` returns, and a wake-up only makes it look sooner. With *message*, no other
-    message wakes it.
+    A message may be lost, and the shared store may not answer. So the task reads the database
+    whenever `wait` returns, and a wake-up only makes it read sooner. With *message*, no other
+    message wakes the task.
     """
 
     __slots__ = ("_message", "_shared_store", "_subscription", "_topic", "_woken")
@@ -212,7 +212,7 @@ class MemorySharedStore:
 
 
 class MemoryTenantSharedStore:
-    """See `TenantSharedStore`."""
+    """The `TenantSharedStore` of one tenant, in memory; it reaches this process alone."""
 
     def __init__(self, clock: Callable[[], float], sweep_others: Callable[[float], None]) -> None:
         self._clock = clock
@@ -333,7 +333,7 @@ class MemoryTenantSharedStore:
 
 
 class MemorySubscription:
-    """See `Subscription`."""
+    """A `Subscription` in memory."""
 
     def __init__(
         self, followers: dict[str, dict[object, Deliver]], topic: str, deliver: Deliver

@@ -37,16 +37,16 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     result: bytes | None = None
     error: bytes | None = None
     cancelled: bool = False
-    """Whether its cancellation was requested."""
+    """Whether cancellation was requested."""
     runner: str = ""
-    """The process that runs it."""
+    """The id of the run that the task belongs to."""
     leased_until: float = 0.0
     """When the lease of its runner ends; then another process may run it."""
     revision: int = 0
 
     @property
     def weight(self) -> int:
-        """The approximate size in bytes."""
+        """Return the approximate size in bytes."""
         return weight(self.call, self.requests, self.answers, self.result, self.error)
 
 

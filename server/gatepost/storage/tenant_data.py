@@ -7,7 +7,7 @@ import msgspec
 
 APART = ("audit", "revocations")
 """
-The prefixes of kinds that `clear` leaves: audit records outlive the tenant, and revocations stay in
+The prefixes of kinds that `clear` keeps: audit records outlive the tenant, and revocations stay in
 force.
 """
 

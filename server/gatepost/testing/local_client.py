@@ -60,12 +60,12 @@ class CallResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text blocks, joined by line breaks."""
+        """Return the text blocks, joined by line breaks."""
         return "\n".join(block["text"] for block in self.content if block["type"] == "text")
 
     @property
     def images(self) -> list[bytes]:
-        """The images."""
+        """Return the images."""
         blocks = (block for block in self.content if block["type"] == "image")
         return [base64.b64decode(block["data"]) for block in blocks]
 

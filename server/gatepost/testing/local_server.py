@@ -73,12 +73,12 @@ class WaitingApproval(msgspec.Struct, frozen=True):
 
     @property
     def tool(self) -> str:
-        """The name of the tool."""
+        """Return the name of the tool."""
         return self.request.tool
 
     @property
     def arguments(self) -> Any:
-        """The arguments of the call, without its secrets."""
+        """Return the arguments of the call, without its secrets."""
         return msgspec.json.decode(self.request.arguments)
 
     async def approve(
@@ -203,7 +203,7 @@ class LocalServer:
 
     @property
     def now(self) -> float:
-        """The server's time in seconds since the epoch."""
+        """Return the server's time in seconds since the epoch."""
         return self._clock()
 
     async def caller_of(self, client: LocalClient) -> Any:

@@ -1,4 +1,4 @@
-"""All that a tool author sees: the context of a call, and what a tool answers."""
+"""Everything that a tool author sees: the context of a call, and the answer of a tool."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, Unpack
@@ -44,7 +44,7 @@ from gatepost_authz.caller import TenantContext
 T = TypeVar("T")
 
 Kind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
-"""What a call uses: a tool, a resource, a prompt, help with one of these, a lister, a skill."""
+"""The kind of offer: "completion" suggests arguments, "listing" lists resources."""
 
 WORDS: Mapping[Kind, str] = {
     "tool": "tool",
@@ -56,12 +56,12 @@ WORDS: Mapping[Kind, str] = {
 }
 """Each kind as the protocol and its users call it."""
 OFF_RECORD: frozenset[Kind] = frozenset({"completion", "listing"})
-"""What only looks, and is asked for with each key that a user presses."""
+"""Kinds without audit records: they only read, and clients call them with every keystroke."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """
-    What a tool answered: content blocks in MCP's form (``{"type": "text", "text": …}``), a
+    The answer of a tool: content blocks in MCP's form (``{"type": "text", "text": …}``), a
     structured value when the tool declares one, or one Failure.
 
     ``structured`` is a JSON value, or one that is encoded already, as ``msgspec.Raw``.
@@ -72,8 +72,8 @@ class Outcome(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     untrusted: str | None = None
     """
-    The source of text in it that third parties wrote, as in "web page"; None where there is none.
-    MCP clients are told so in the result's `_meta`.
+    The source of third-party text in the answer, such as "web page"; None if there is none. MCP
+    clients find it in the result's `_meta`.
     """
     as_result: bool = False
     """
@@ -83,15 +83,15 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 Ability = Literal["elicitation", "elicitation.url", "sampling", "sampling.tools", "roots"]
-"""What a client may be able to be asked; "elicitation" alone means forms."""
+"""The capabilities of a client that a tool can test for; "elicitation" alone means forms."""
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
     """
-    How a client marks a call as the same one again.
+    The marks by which a client identifies a call as the same one again.
 
-    An ``idempotency`` key is one call's for a day; a ``correlation`` id counts only while the first
-    call runs and shortly after.
+    An ``idempotency`` key belongs to one call for a day. A ``correlation`` id counts only while the
+    first call runs and shortly after.
     """
 
     kind: Literal["idempotency", "correlation"]
@@ -104,9 +104,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     **Tools that ask** (`ask`, `ask_url`, `sample`, `roots`, `ask_together`) run again. A client of
     2026-07-28 gets the open questions as the answer to its call, and calls again with the answers:
-    the tool then runs from its beginning, and answered questions return at once. So effects belong
-    after the last question. Older clients are asked while the tool waits. Asking raises
-    MissingCapability, which is answered for you, where the client cannot be asked: see `can`.
+    the tool then runs from its beginning, and answered questions return at once. So put effects
+    after the last question. Older clients are asked while the tool waits. If the client cannot be
+    asked, asking raises MissingCapability, which Gatepost answers for you; `can` tells you
+    beforehand.
 
     Each question has a key, by which its answer is found: "question-1", "question-2"… in the order
     of asking; give keys if the order may differ. A form that reads differently is a new question.
@@ -116,25 +117,25 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     workspace: Workspace
     client: Client = NOBODY
-    """What the agent's side can do, be told and be asked; the methods below are shorter."""
+    """The client: its capabilities, and how to reach it; the methods below are shorter."""
     changes: Changes = UNHEARD
     asked: list[str] = []
-    """The keys of what this run asked so far."""
+    """The keys of the questions that this run has asked so far."""
     correlation: str | None = None
-    """The caller's own id for what this call is part of; hand it on, and believe nothing of it."""
+    """The caller's id for the work that this call is part of; pass it on, but do not trust it."""
     depth: int = 0
     """How many calls of other tools led to this one."""
     lasting: bool = False
-    """Whether it may go on for longer than its caller's token is good: it may become a task."""
+    """Whether it may run on after its caller's token has expired: it may become a task."""
     idempotency_key: IdempotencyKey | None = None
     """The caller's key for this call; another server gets one that is derived from it."""
 
     services: ToolServices | None = None
-    """What the methods below lend; None only where a function is called by hand."""
+    """The services behind the methods below; None only if a function is called directly."""
 
     @property
     def http(self) -> Outbound:
-        """HTTP to others, at public addresses and allowed hosts only."""
+        """Return the HTTP client of the tool, for public addresses and allowed hosts only."""
         return self._services.http(self)
 
     @property
@@ -149,7 +150,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sealed(self) -> SealedStore:
-        """What the tenant's packs keep that nobody may read; see Sealed."""
+        """Return the store of data that the tenant's packs keep sealed; see Sealed."""
         return self._services.sealed(self)
 
     def settings(self, kind: type[Settings]) -> Settings:
@@ -276,7 +277,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         return sampled
 
     async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
-        """Which folders the client works in; paths on its side, and gone when it says so."""
+        """Return the folders that the client works in; their paths are on the client's machine."""
         roots: tuple[Root, ...] = await self._ask(key, Roots())
         return roots
 
@@ -305,10 +306,10 @@ TaskSupport = Literal["forbidden", "optional", "required"]
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Whatever a caller may use: what it is called, who may use it, and how it runs.
+    Anything that a caller may use: its name, who may use it, and how it runs.
 
     ``check`` turns raw JSON arguments (bytes of an object) into what ``invoke`` takes, or raises
-    ToolFailure("validation"); both are made once, when the offer is registered. ``timeout_s`` wins
+    ToolFailure("validation"). Both are made once, when the offer is registered. ``timeout_s`` wins
     over the configured default.
     """
 
@@ -326,11 +327,14 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     pack: str = ""
     reads_texts: bool = False
-    """Whether the check of arguments may read what stands in a text, such as JSON."""
+    """Whether the check of arguments may parse the content of a text, such as JSON."""
     secret_arguments: tuple[SecretPath, ...] = ()
-    """Where its arguments hold secrets, whose values no message, log or record shows."""
+    """The places of secrets in its arguments; their values appear in no message, log or record."""
     forwards: bool = False
-    """Whether its arguments are another call's, whose secrets are unknown: no record shows them."""
+    """
+    Whether its arguments contain those of another call. Its secrets are unknown, so no record has
+    them.
+    """
     origin: Origin | None = None
     """The upstream that defines it; None: a pack of this server."""
     meta: Mapping[str, Any] = {}
@@ -338,12 +342,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What finds it among its kind."""
+        """Return the key that identifies it among its kind."""
         return self.name
 
 
 class Tool(Offer, frozen=True, kw_only=True):
-    """One tool, wherever it comes from: what clients see of it, beside what every offer has."""
+    """One tool, wherever it comes from: the fields that only tools have."""
 
     kind = "tool"
 
@@ -351,16 +355,16 @@ class Tool(Offer, frozen=True, kw_only=True):
     output_schema: Mapping[str, Any] | None = None
     annotations: Annotations = Annotations()
     effects: Effects = Effects()
-    """Equal to the annotations, unless the author states them apart."""
+    """Equal to the annotations, unless the author states them separately."""
     routed: tuple[Routed, ...] = ()
     task_support: TaskSupport = "forbidden"
     """Whether a call may, or for MCP clients must, become a task."""
     detaches: bool = False
-    """Whether it says itself when; otherwise its task begins before it does."""
+    """Whether it decides itself when its call becomes a task; default: before the tool starts."""
     read_only_form: Callable[[Any], bool] | None = None
-    """Whether a call with these checked arguments only reads, where that depends on them."""
+    """Returns whether a call only reads, if that depends on its (checked) arguments."""
     approval: bool = False
-    """Whether every call of it needs a person, unless the configuration says otherwise."""
+    """Whether every call of it needs an approval, unless the configuration says otherwise."""
     writes: FileWrite | None = None
     """The file that a call writes, for approvers."""
 
@@ -369,7 +373,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """
     One use of one offer, before anything about it is decided; ``arguments`` is raw JSON.
 
-    ``name`` is what finds it among its kind: a tool's or a prompt's name, or a resource's URI.
+    ``name`` identifies the offer among its kind: a tool's or a prompt's name, or a resource's URI.
     """
 
     caller: TenantContext
@@ -380,12 +384,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     client: Client = NOBODY
     idempotency_key: IdempotencyKey | None = None
     lasting: bool = False
-    """It may go on when its caller's token has expired: the waiting code sees to that."""
+    """Whether it may continue after its caller's token has expired; the waiting code handles it."""
     correlation: str | None = None
-    """The caller's own id for what this call is part of: for logs and calls further on."""
+    """The caller's own id for the work that this call is part of, for logs and further calls."""
     depth: int = 0
     """How many calls of other tools led to this one."""
     peer: str = ""
-    """The address that it comes from; for the record only, tools do not learn it."""
+    """The address that it comes from, for the record only; tools do not learn it."""
     resumes: bool = False
     """Whether an earlier run of its task began it, so that it was approved then."""

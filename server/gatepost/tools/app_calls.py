@@ -14,7 +14,7 @@ from gatepost.tools.tenant_offers import OwnedOffer
 
 APP_SCHEME = "ui://"
 UI, UI_RESOURCE, FLAT = "ui", "resourceUri", "ui/resourceUri"
-"""Where the `_meta` of a tool names its page: two members, or an older one."""
+"""The places of the page in the `_meta` of a tool: two members, or an older one."""
 
 
 def app_tools(entries: Iterable[OwnedOffer]) -> Mapping[str, Sequence[OwnedOffer]]:

@@ -28,8 +28,8 @@ class Hidden:
     """
     The arguments that hold secrets, by the first step of their paths.
 
-    Mistakes in one of them, or in the arguments as a whole, are described without values, because
-    messages go into answers and logs.
+    Validation errors in one of them, or in the arguments as a whole, are described without values,
+    because messages go into answers and logs.
     """
 
     def __init__(self, paths: Sequence[SecretPath]) -> None:
@@ -242,7 +242,7 @@ class Bounds:
 
     @property
     def validator(self) -> Any:
-        """The validator, created at first use because most tools never need it."""
+        """Return the validator, created at first use because most tools never need it."""
         if self._validator is None:
             self._validator = self._make()
         return self._validator

@@ -151,11 +151,13 @@ class Client(Protocol):
 
     @property
     def client_name(self) -> str:
-        """The name that the client gives itself, which may be any text; empty if it gives none."""
+        """
+        Return the name that the client gives itself, which may be any text; empty if it gives none.
+        """
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities that the client declared."""
+        """Return the capabilities that the client declared."""
 
     def timed(self, clock: ToolClock) -> None:
         """Set the clock of this call; it is stopped while the call waits for a person."""
@@ -168,11 +170,15 @@ class Client(Protocol):
 
     @property
     def kept(self) -> bytes:
-        """The *state* of the `request` or `detach` of the run before; empty in a first run."""
+        """
+        Return the *state* of the `request` or `detach` of the run before; empty in a first run.
+        """
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run continues the call, so that the end of this one says nothing."""
+        """
+        Return whether another run continues the call, so that the end of this one says nothing.
+        """
 
     async def request(
         self, requests: Mapping[str, InputRequest], *, state: bytes = b""
@@ -215,12 +221,12 @@ class SilentClient:
 
     @property
     def client_name(self) -> str:
-        """No name."""
+        """Return no name."""
         return ""
 
     @property
     def capabilities(self) -> Capabilities:
-        """No capabilities."""
+        """Return no capabilities."""
         return {}
 
     def timed(self, clock: ToolClock) -> None:
@@ -234,12 +240,12 @@ class SilentClient:
 
     @property
     def kept(self) -> bytes:
-        """Nothing, because no run of this client follows another."""
+        """Return nothing, because no run of this client follows another."""
         return b""
 
     @property
     def handed_over(self) -> bool:
-        """Never, because no run of this client follows another."""
+        """Return False, because no run of this client follows another."""
         return False
 
     async def request(

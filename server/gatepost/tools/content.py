@@ -141,7 +141,7 @@ class File(msgspec.Struct, frozen=True):
 
     @property
     def contents(self) -> Contents:
-        """The file as an embedded resource, whose URI nothing can be read from."""
+        """Return the file as an embedded resource, whose URI cannot be read."""
         return Contents(self.body, self.mime_type, f"attachment:{quote(self.name, safe='')}")
 
 

@@ -1,8 +1,8 @@
 """
-What validation with one of pydantic's core schemas may cost, and the bounds for it.
+Bound the cost of validation with one of pydantic's core schemas.
 
-Validation is one step in C that cannot be interrupted: everybody waits for it. Its usual cost is
-bounded by the number of values. This is about what else a caller can make it do.
+Validation is one step in C that cannot be interrupted, so all other calls wait for it. Its usual
+cost is bounded by the number of values. This module bounds the other costs that a caller can cause.
 """
 
 import re

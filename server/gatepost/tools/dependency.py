@@ -1,4 +1,4 @@
-"""Values that a function gets beside its arguments, and that no caller sees or sends."""
+"""Provide values that a function gets beside its arguments, and that no caller sees or sends."""
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""What a tool does to the world: hints for clients, its effects, and the file that it writes."""
+"""Describe the effects of a tool: hints for clients, its effects, and the file that it writes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -17,7 +17,9 @@ class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class Effects(msgspec.Struct, frozen=True):
-    """What a call of a tool can do: what retries, approvals, scripts and the record go by."""
+    """
+    The possible effects of a call; retries, approvals, scripts and the audit record depend on them.
+    """
 
     read_only: bool = False
     """It changes nothing."""

@@ -44,7 +44,7 @@ class ElicitationRequest(Protocol[Answer_co]):
 
     @property
     def request(self) -> InputRequest:
-        """The request that is sent."""
+        """Return the request that is sent."""
 
     def read(self, answer: Mapping[str, Any]) -> Answer_co:
         """Return the author's form of an answer that `check_answer` accepted; raises Unfit."""
@@ -63,7 +63,7 @@ class ElicitationResult(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def accepted(self) -> bool:
-        """Whether the user accepted."""
+        """Return whether the user accepted."""
         return self.action == "accept"
 
 

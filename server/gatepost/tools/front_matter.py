@@ -1,4 +1,4 @@
-"""Read the front matter of a skill's manifest, which is YAML with only JSON values."""
+"""Read the front matter of a skill's manifest: YAML that contains only JSON values."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Read what an author's function and its options say, and make it awaitable."""
+"""Read an author's function and its options, and make the function awaitable."""
 
 import difflib
 import inspect

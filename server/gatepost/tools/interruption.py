@@ -21,9 +21,11 @@ T = TypeVar("T")
 log = logging.getLogger("gatepost.runner")
 
 PLAIN = asyncio.Future
-"""What hears of a cancellation at once."""
+"""A future that learns of a cancellation at once."""
 HUNG_UP = "hung up"
-"""Why a request ends whose connection broke: its client may well want the answer still."""
+"""
+The reason for the end of a request whose connection broke; its client may still want the answer.
+"""
 
 
 class Stop:
@@ -33,18 +35,18 @@ class Stop:
 
     def __init__(self) -> None:
         self.why: str | None = None
-        """What it was pulled with."""
+        """The reason that `pull` was given."""
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task is not None else 0
         self._pulled = False
         self.insisted = False
-        """Whether the task was cancelled once more, as it went on."""
+        """Whether the task was cancelled once more because it went on."""
         self.abandoned = False
-        """Whether work that goes on was left unfinished."""
+        """Whether work that did not stop was left unfinished."""
 
     @property
     def is_cancelling(self) -> bool:
-        """Whether the task is asked to stop, by this or by anybody."""
+        """Return whether the task is being cancelled, by this or by other code."""
         return self._task is not None and self._task.cancelling() > self._before
 
     def insist(self) -> None:
@@ -83,21 +85,21 @@ def timer(delay_s: float, callback: Callable[..., object], *args: Any) -> asynci
 
 class Interruptible(ABC, Generic[T]):
     """
-    Awaits *work* in the current task, with something that may stop it while it waits.
+    Awaits *work* in the current task, and may stop it while it waits.
 
-    A timer or a task per call costs as much as the rest of a small call (`asyncio.timeout` 3 µs),
-    and most calls are over before it could matter: `begin` is called when the work first waits,
-    `end` when it is over, and neither for work that never waits. An awaitable instead of an
-    `async with` for the same reason.
+    A timer or a task per call would cost as much as the rest of a small call (`asyncio.timeout` 3
+    µs), and most calls end before it could matter. Therefore `begin` is called when the work first
+    waits, `end` when it is over, and neither for work that never waits. For the same reason this is
+    an awaitable and not an `async with`.
     """
 
     __slots__ = ("_stop", "_work")
 
     stopped: ClassVar[type[Exception]]
-    """Raised instead of CancelledError when the stop was pulled."""
+    """The exception that is raised instead of CancelledError when the stop was pulled."""
 
-    # Without a constructor: each class sets these two itself, since a call of this class's would
-    # be a tenth of what all this costs.
+    # This class has no constructor: each subclass sets these two itself, because the call of a
+    # constructor here would be a tenth of the whole cost.
     _work: Generator[Any, Any, T]
     _stop: Stop | None
 
@@ -118,7 +120,7 @@ class Interruptible(ABC, Generic[T]):
         return waiting
 
     def __await__(self) -> Generator[Any, Any, T]:
-        return self  # an iterator, which is all that PEP 492 asks for
+        return self  # PEP 492 asks for an iterator and no more
 
     def __iter__(self) -> "Interruptible[T]":
         return self
@@ -128,7 +130,7 @@ class Interruptible(ABC, Generic[T]):
         stop = self._stop
         if stop is None:
             try:
-                waiting = next(self._work)  # StopIteration: done already, and its value is ours
+                waiting = next(self._work)  # StopIteration: the work is done, and its value is ours
             except GeneratorExit as raised:
                 raise failed_with(raised) from raised
             stop = self._stop = Stop()
@@ -150,7 +152,7 @@ class Interruptible(ABC, Generic[T]):
                     stop.settle()
                     self.end()
         if waiting is None or type(waiting) is PLAIN:
-            return waiting  # the rest of a turn, or what hears of a cancellation at once
+            return waiting  # the rest of a turn, or a future that learns of a cancellation at once
         return self.endable(stop, waiting)
 
     def send(self, value: Any) -> Any:
@@ -162,8 +164,8 @@ class Interruptible(ABC, Generic[T]):
         try:
             return self._work.throw(*error) if self._stop is None else self.__next__(*error)
         finally:
-            # The traceback of what is thrown keeps this frame, which would keep it: a ring that
-            # holds the whole call.
+            # The traceback of the error keeps this frame. If the frame kept the error, this
+            # reference cycle would hold the whole call in memory.
             del error
 
     def close(self) -> None:
@@ -178,8 +180,8 @@ def failed_with(raised: GeneratorExit) -> RuntimeError:
     """
     Return the failure of work that raises GeneratorExit by itself.
 
-    In a coroutine it means that Python throws the coroutine away, which never comes from the work:
-    `close` keeps it. The awaiting code would take this for that, and the answer would be lost.
+    In a coroutine, GeneratorExit means that Python closes it, which `close` handles. The awaiting
+    code would mistake the work's own GeneratorExit for that, and the answer would be lost.
     """
     return RuntimeError(f"the work raised {type(raised).__name__}")
 
@@ -204,11 +206,11 @@ def _unheard() -> Iterator[None]:
 
 class ToolDeadline(Interruptible[T]):
     """
-    Awaits a tool; DeadlinePassed when it works for longer than *limit_s* seconds.
+    Awaits a tool; raises DeadlinePassed when it works for longer than *limit_s* seconds.
 
-    TokenExpired after *allowed_s* seconds, which pass also while a person decides: then the tool's
-    own clock stops (design, decision 17). A tool that goes on for `abandon_s` after it was
-    cancelled is left unfinished, and this ends as if the tool had stopped.
+    It raises TokenExpired after *allowed_s* seconds. These pass also while a person decides, when
+    the tool's own clock stops (design, decision 17). A tool that goes on for `abandon_s` after it
+    was cancelled is left unfinished, and this ends as if the tool had stopped.
     """
 
     __slots__ = (
@@ -224,7 +226,7 @@ class ToolDeadline(Interruptible[T]):
     )
 
     abandon_s: ClassVar[float] = 5.0
-    """How long a tool may go on after it was cancelled, to undo and to close what it has begun."""
+    """How long a tool may go on after it was cancelled, to undo or close what it has begun."""
 
     def __init__(self, limit_s: float, allowed_s: float, work: Awaitable[T]) -> None:
         self._work = work.__await__()
@@ -326,7 +328,7 @@ class ToolDeadline(Interruptible[T]):
     def _abandon(self, stop: Stop) -> None:
         is_ours = stop.settle()
         self.end()
-        with _unheard(), contextlib.suppress(BaseException):  # nobody waits for what it raises
+        with _unheard(), contextlib.suppress(BaseException):  # no code waits for what it raises
             self._work.close()
         with _unheard():
             del self._work
@@ -338,9 +340,9 @@ class WaitForTask(asyncio.Future[None]):
     """
     Waits for a task (or for several, as `gather` makes it) on behalf of the work that awaits it.
 
-    A task that is cancelled while it awaits another one cancels that one and waits on: if the
-    other one ignores it, the first never hears of its own cancellation. When the stop insists, this
-    is cancelled itself, and the work hears of it.
+    A task that is cancelled while it awaits another one cancels that one and waits on: if the other
+    one ignores it, the first never receives its own cancellation. When the stop insists, this
+    object cancels itself, and the work receives the cancellation.
     """
 
     def __init__(self, task: "asyncio.Future[Any]", work: "ToolDeadline[Any]", stop: Stop) -> None:
@@ -350,7 +352,7 @@ class WaitForTask(asyncio.Future[None]):
 
     def begin(self) -> "WaitForTask":
         """Return this, to be awaited by the running task."""
-        # As `Future.__await__` marks what it hands to a task.
+        # Marked as `Future.__await__` marks the future that it hands to a task.
         self._task._asyncio_future_blocking = False
         self._asyncio_future_blocking = True
         self._task.add_done_callback(self._over)

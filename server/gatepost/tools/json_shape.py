@@ -1,8 +1,8 @@
 """
-What JSON holds, counted in its bytes before anything is made of it.
+Count the values, levels and digits of JSON in its bytes, before it is decoded.
 
-With whole-body operations of `bytes`: a loop over tokens in Python would cost a large body more
-than all else together, and everybody else waits for it.
+The module uses whole-body operations of `bytes`. For a large body, a loop over tokens in Python
+would cost more than all else together, and all other calls would wait for it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,23 +15,26 @@ from msgspec import UNSET, Raw, UnsetType
 T = TypeVar("T")
 
 NESTING = 64
-"""How deep a body may nest objects and lists."""
+"""The deepest nesting of objects and lists in a body."""
 MOST_VALUES = 40_000
 """
-Values that a body may hold unless a setting says otherwise. What is made of each costs up to a
-microsecond, in C and in one go.
+The most values in a body unless a setting says otherwise. Decoding each costs up to a microsecond,
+in C and without interruption.
 """
 MOST_DIGITS = 320
-"""Digits of one number: the time to read it grows with their square, and a double has 309."""
+"""
+The most digits of one number: the time to read it grows with their square, and a double has 309.
+"""
 
 COUNTED_BYTES = 2_048
-"""In bodies up to this size, counting costs less than finding."""
+"""Up to this size of a body, counting costs less than finding."""
 
 FIRST_STRINGS = 16
-"""How many strings of a body are left out when its values are counted."""
+"""The number of strings that are left out when the values of a body are counted."""
 TEXT_BYTES, SOUGHT_BYTES = 1_024, 64
 """
-The size of a string that is worth leaving out, and how much of it is looked for to find its place.
+The size from which leaving out a string pays, and how many of its bytes are searched to find its
+place.
 """
 BACKSLASH, QUOTE = b'\\"'
 
@@ -122,7 +125,7 @@ def holds_many(body: bytes, most: int) -> bool:
     """Return whether more than *most* arrays and objects may begin in a body."""
     left = most
     for opening in (b"{", b"["):
-        at = body.find(opening)  # at the speed of memory, which `count` is not
+        at = body.find(opening)  # `find` runs at the speed of memory, and `count` does not
         while at >= 0:
             if left == 0:
                 return True
@@ -151,14 +154,15 @@ def without_texts(body: bytes) -> bytes:
     """
     Return the bytes of a JSON object without its members that are long strings.
 
-    Those behind one that is not found at once are left; what is no object is returned as it is.
+    If a string is not found at once, it and the strings behind it stay. If the body is no object,
+    it is returned unchanged.
     """
     try:
         members = _decode_members(body)
     except (msgspec.DecodeError, RecursionError):
         return body
-    # Each is looked for behind the last one: thousands of strings must not cost a search of the
-    # whole body, and a copy of it, each.
+    # Each search begins behind the last find: thousands of strings must not cost a search and a
+    # copy of the whole body each.
     pieces, at = list[bytes](), 0
     for value in members.values():
         view = memoryview(value)
@@ -180,13 +184,13 @@ def _place(body: bytes, value: memoryview, start: int = 0) -> int:
 def excess(body: bytes, most: int) -> str | None:
     """Say what well-formed JSON has more of than allowed: values (*most*) or digits."""
     if len(body) <= 2 * most:
-        return None  # each value but the last needs two bytes, and so few digits take no time
+        return None  # a value takes two bytes or more, and few digits take no time
     many = most_values(body) > most
     if not many and not _has_long_number(body):
-        return None  # even with what stands in strings
+        return None  # even with the content of strings
     body = _bare(body)
     if many and body.count(b'"') > 4 * most:
-        # A value is no more than one string, and has no more than one name.
+        # A value is at most one string, and has at most one name.
         return _too_many(most)
     body = _between(body)
     if most_values(body) > most:
@@ -202,7 +206,8 @@ def too_deep(body: bytes, most: int = NESTING) -> bool:
         return False
     brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(SHALLOW):
-        # The innermost pairs go: one level less everywhere, and few pieces for the loop below.
+        # Remove the innermost pairs: every level decreases by one, and the loop below gets few
+        # pieces.
         brackets = brackets.replace(b"[]", b"")
     level = 0
     for hill in brackets.split(b"]["):
@@ -242,7 +247,7 @@ def _bare(body: bytes) -> bytes:
 
 
 def _between(bare: bytes) -> bytes:
-    # Every other piece between quotation marks is outside of strings.
+    # Of the pieces between quotation marks, every other one is outside of strings.
     return b"".join(bare.split(b'"')[::2])
 
 

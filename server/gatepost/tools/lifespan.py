@@ -1,4 +1,4 @@
-"""What a pack starts before the server serves, and stops after the last call."""
+"""Run what a pack starts before the server serves and stops after the last call."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ class Lifespan(Generic[T]):
 
     @property
     def value(self) -> T:
-        """What the function yielded; RuntimeError while the server does not run."""
+        """Return what the function yielded; RuntimeError while the server does not run."""
         if self._started is None or not self._started.done():
             raise RuntimeError(f"{self.owner}: the server is not running")
         return self._started.result()

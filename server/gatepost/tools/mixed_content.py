@@ -1,4 +1,6 @@
-"""Tools that return images, recordings, files and bytes, alone or in lists beside other values."""
+"""
+Convert images, recordings, files and bytes that tools return, alone or in lists with other values.
+"""
 
 import collections.abc
 from collections.abc import Iterator, Mapping

@@ -63,7 +63,7 @@ class ResourceOffer(Offer, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What finds it among its kind."""
+        """Return the key that identifies it among its kind."""
         return self.uri
 
 
@@ -81,7 +81,7 @@ class Template(Offer, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What finds it among its kind."""
+        """Return the key that identifies it among its kind."""
         return self.template.text
 
 
@@ -117,7 +117,7 @@ class Skill(Offer, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """What finds it among its kind."""
+        """Return the key that identifies it among its kind."""
         return self.uri
 
 

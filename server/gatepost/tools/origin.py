@@ -1,10 +1,10 @@
-"""Where an offer comes from that another MCP server defines."""
+"""Describe the origin of an offer that another MCP server defines."""
 
 import msgspec
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The MCP server behind an offer, and what it calls it."""
+    """The MCP server behind an offer, and the name that it uses for the offer."""
 
     server_id: str
     server: str

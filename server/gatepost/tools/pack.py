@@ -143,7 +143,7 @@ class Pack:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """All offers of the pack."""
+        """Return all offers of the pack."""
         kinds = (self.tools, self.documents, self.templates, self.prompts, self.skills)
         return tuple(offer for kind in kinds for offer in kind.values())
 

@@ -1,4 +1,4 @@
-"""What packs of an OpenAPI description, a FastAPI app and a FastMCP server share."""
+"""The common part of packs of an OpenAPI description, a FastAPI app and a FastMCP server."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -37,7 +37,7 @@ class OperationOptions(TypedDict, total=False):
 
 
 class ApiOptions(OperationOptions, total=False):
-    """The same for an API of another server, and what is sent there."""
+    """The same options for an API of another server, and the credentials that are sent there."""
 
     base_url: str
     """Base URL of the API; default: the server in its description."""
@@ -65,7 +65,7 @@ class GivenAccess:
     """
     The scopes and approvals that an author's file gives to the offers of a pack.
 
-    Raises TypeError for a text instead of a collection, and ValueError for what is no scope.
+    Raises TypeError for a text instead of a collection, and ValueError for an invalid scope.
     """
 
     def __init__(self, pack: str, scopes: Scopes, approval: Collection[str]) -> None:

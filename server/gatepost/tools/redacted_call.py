@@ -37,12 +37,15 @@ from gatepost.tools.truncation import UNENCODABLE
 
 MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
 """
-The limits for the number and size of secrets in the arguments of one call. Each costs time, and a
-caller that sends a password of thousands of lines wants to keep the server busy.
+The limits for the number and size of secrets in the arguments of one call. Each costs time, and
+only an attacker sends a password of thousands of lines.
 """
 
 NUMBERS = frozenset({int, float})
-"""What is sent as a number: of a `Decimal` a text would be made, and of numpy's numbers nothing."""
+"""
+The types that are sent as a number: the encoder makes a text of a `Decimal`, and refuses numpy's
+numbers.
+"""
 
 T = TypeVar("T")
 
@@ -127,7 +130,7 @@ class RedactedCall(msgspec.Struct):
     def _long_outcome(self, outcome: Outcome) -> Outcome:
         """Redact an outcome that was found too long for `promptly`."""
         if is_harmless(outcome, self.now(), sys.maxsize, promptly=False):
-            return outcome  # nearly always, at half of what it takes to tell its members apart
+            return outcome  # true for nearly all, at half the cost of decoding its members
         return self.outcome(outcome)
 
     def promptly(self, outcome: Outcome) -> Outcome | None:
@@ -136,7 +139,7 @@ class RedactedCall(msgspec.Struct):
             return outcome
         text = outcome.content[0].get("text") if len(outcome.content) == 1 else None
         if isinstance(text, str) and len(text) > PROMPT_BYTES:
-            return None  # whatever it consists of, so that it need not be encoded
+            return None  # it is too long in any form, so it need not be encoded
         said = _encode(outcome.content)
         if outcome.structured is not UNSET:
             said += _encode(outcome.structured)
@@ -188,7 +191,7 @@ class RedactedCall(msgspec.Struct):
         """Return a tool's protocol error without secrets."""
         redactor = self.now()
         message, data = cleaned_text(str(error.message), redactor), error.data
-        with suppress(*UNENCODABLE):  # no JSON: the call fails when it is answered
+        with suppress(*UNENCODABLE):  # it has no JSON: the call fails when it is answered
             clean = None if data is None else document.cleaned(_encode(data), redactor)
             data = data if clean is None else _decode(clean)
         if message == error.message and data is error.data:
@@ -197,12 +200,12 @@ class RedactedCall(msgspec.Struct):
 
     @property
     def client_name(self) -> str:
-        """The name that the client gives itself."""
+        """Return the name that the client gives itself."""
         return self.call.client.client_name
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities that the client declared."""
+        """Return the capabilities that the client declared."""
         return self.call.client.capabilities
 
     def timed(self, clock: ToolClock) -> None:
@@ -222,7 +225,7 @@ class RedactedCall(msgspec.Struct):
                 plain = message.encode(errors="surrogatepass")
                 message = await self._search(plain, said.text, message)
         elif message is not None:
-            raise TypeError("the message of a progress report is text")  # else it is not searched
+            raise TypeError("the message of a progress report is text")  # only text is searched
         if type(progress) not in NUMBERS:
             progress = _double(progress)
         if total is not None and type(total) not in NUMBERS:
@@ -232,8 +235,8 @@ class RedactedCall(msgspec.Struct):
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send a log message without secrets."""
         if not isinstance(logger, str | None):
-            raise TypeError("the logger of a log message is text")  # else it is not searched
-        with suppress(*UNENCODABLE):  # no JSON: sending it fails
+            raise TypeError("the logger of a log message is text")  # other types are not searched
+        with suppress(*UNENCODABLE):  # it has no JSON: sending it fails
             encoded = _encode(data, enc_hook=_shown)
             if self.logged is None:
                 self.logged = RedactedStream()
@@ -245,12 +248,12 @@ class RedactedCall(msgspec.Struct):
 
     @property
     def kept(self) -> bytes:
-        """The state that the run before kept."""
+        """Return the state that the run before kept."""
         return self.call.client.kept
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run continues the call."""
+        """Return whether another run continues the call."""
         return self.call.client.handed_over
 
     async def request(
@@ -308,7 +311,7 @@ def _sent(request: InputRequest) -> bytes:
     try:
         return _encode(request.params)
     except UNENCODABLE:
-        return b""  # no JSON: sending it fails
+        return b""  # it has no JSON: sending it fails
 
 
 def _shown(value: Any) -> str:

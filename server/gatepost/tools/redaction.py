@@ -1,4 +1,4 @@
-"""The redactors of tenants, and redacting what a call answers with them."""
+"""Keep the redactors of tenants, and redact the answers of calls with them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ class KnownSecrets(Protocol):
 
     @property
     def values(self) -> Mapping[str, str]:
-        """The secrets by the name that is shown in their place."""
+        """Return the secrets by the name that is shown in their place."""
 
 
 class SecretSource(Protocol):
@@ -282,7 +282,7 @@ def request_without(request: InputRequest, redactor: Redactor) -> InputRequest:
     try:
         params = document.cleaned(_encode(request.params), redactor)
     except UNENCODABLE:
-        return request  # no JSON: sending it fails
+        return request  # it has no JSON: sending it fails
     return request if params is None else InputRequest(request.method, _decode(params))
 
 

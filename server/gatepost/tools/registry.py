@@ -1,4 +1,4 @@
-"""The registry of offers, and which of them a caller can see."""
+"""Register offers, and find those that a caller can see."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -87,12 +87,14 @@ class Registry:
         self._limited = obtainable
         self._search = {} if source is None else search_tools(self.searchable)
         self._enabled = OfferIndex(entries_of(tuple(listed)) if source is not None else ())
-        # By snapshot, so that what was made of one goes with it.
+        # Cached by snapshot, so that the cached objects are dropped with it.
         self._visible_offers: WeakKeyDictionary[TenantOffers, VisibleOffers] = WeakKeyDictionary()
 
     @property
     def offers(self) -> list[Offer]:
-        """All offers that can be called, including completers and listers; no tenant's own."""
+        """
+        Return all offers that can be called, including completers and listers, but no tenant's own.
+        """
         return [*(one for one, _ in self._all), *self._search.values()]
 
     async def ready(self, caller: TenantContext) -> None:

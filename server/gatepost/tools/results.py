@@ -63,7 +63,7 @@ def returned_by(
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return Returned(_struct_answer(hint), _struct_schema(hint))
     is_object = _is_object(hint)
-    # By a call, because what is returned is known only now.
+    # Decided for each call, because the type of the returned value is known only now.
     shape = hint if is_object else TypedDict("Result", {RESULT: hint})  # type: ignore[operator]
     adapter: TypeAdapter[Any] = TypeAdapter(shape)
     schema = tidy(adapter.json_schema(schema_generator=Plain, mode="serialization"))
@@ -212,7 +212,7 @@ def _as_result(value: Any) -> Outcome:
 
 def _loose(value: Any) -> Outcome:
     if isinstance(value, str):
-        return Outcome(({"type": "text", "text": value},))  # as `text`, of which most answers are
+        return Outcome(({"type": "text", "text": value},))  # the same as `text`
     if value is None:
         return Outcome()
     if isinstance(value, Outcome):

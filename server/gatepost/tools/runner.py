@@ -1,4 +1,4 @@
-"""The steps of a call, the same for every protocol that brings one."""
+"""Run the steps of a call, the same for every protocol."""
 
 import asyncio
 import logging
@@ -47,17 +47,17 @@ from gatepost_authz.errors import AuthError, InsufficientAuthentication, Insuffi
 log = logging.getLogger("gatepost.runner")
 
 GRACE_S = 45.0
-"""How long a call may outlive its caller's token: longer than most calls take, below a minute."""
+"""How long a call may outlive its token: longer than most calls take, but below a minute."""
 LONGEST_NAME = 8_192
-"""Of what a caller asks for; what is longer is not looked at, as it could take long."""
+"""The longest name that is looked up and redacted; a longer one could take long."""
 FOREVER_S = 1e8
-"""Three years; the loops' timers know no infinity."""
+"""Three years, because the loops' timers know no infinity."""
 
 OURS = (InputNeeded, Unaccepted, GeneratorExit)
 """
-What is no failure of a tool; the last is how Python throws a coroutine away (one that a tool raises
-itself comes as another error, see `attend`). Everything else is:
-a library that gives up with `sys.exit` on a tool's behalf must not end the server.
+The exceptions that are no failure of a tool. With GeneratorExit Python closes a coroutine; one that
+a tool raises itself arrives as another error (`failed_with`). All others are failures: a library
+that calls `sys.exit` in a tool must not end the server.
 """
 
 
@@ -72,9 +72,7 @@ UNRECORDED = (
     "undone: check what was done before you call again."
 )
 UNRECORDED_EFFECT = Outcome(failure=Failure("internal", UNRECORDED))
-"""
-Not an outage, which clients answer by calling again: the work is done, and would be done twice.
-"""
+"""It is not an outage: after an outage clients call again, and the work would be done twice."""
 
 
 NO_RECORD = committed()
@@ -83,7 +81,7 @@ NO_RECORD = committed()
 
 class CallContexts:
     """
-    Makes the context of each call of one configuration, with what its tools may use.
+    Makes the context of each call of one configuration, with the services that its tools may use.
 
     *of_tenant* returns the workspace of a tenant and its change notifications, which its calls
     share.
@@ -113,12 +111,12 @@ class CallContexts:
 
 class Runner:
     """
-    The only way to what is offered:
+    The only way to call an offer:
     find → require → stages (limits → check → approvals) → invoke → redact → fit.
 
-    Scopes come before arguments, so that a caller learns nothing about what it may not use; limits
-    come before arguments, since checking costs more than refusing; secrets go before what is too
-    long is cut, as half a secret would not be found.
+    Scopes are checked before arguments, so that a caller learns nothing about offers that it may
+    not use. Limits are applied before the check of arguments, because checking costs more than
+    refusing. Secrets are removed before long text is cut, because half a secret would not be found.
     """
 
     grace_s = GRACE_S
@@ -146,10 +144,10 @@ class Runner:
         self.clock = clock
         self._short = min(fitting_bytes(max_result_bytes), LONG_BYTES)
         self._stages = tuple(stages)
-        # By their offers' identity: these live as long as the registry, and have no other.
+        # By the identity of offers: these live as long as the registry, and have no other key.
         self._ways: dict[int, Next] = {}
         self._ways_again: dict[int, Next] = {}
-        # By the stages that concern an offer, for the offers of tenants, which come and go.
+        # Keyed by the stages that concern an offer, for the offers of tenants, which come and go.
         self._composed: dict[tuple[Stage | StageFunction, ...], Next] = {}
         for offer in registry.offers:
             self._ways[id(offer)] = self._way_of(offer, is_retry=False)
@@ -202,22 +200,22 @@ class Runner:
         try:
             outcome = await self._proceed(call, redacted_calls)
         except (asyncio.CancelledError, GeneratorExit) as left:
-            # Nobody is there to wait with.
+            # The caller is gone, so no code can wait for the commit.
             recorder.ended(call, began, redacted_calls, left)
             raise
         except BaseException as error:
-            with suppress(CommitFailed):  # what is raised says more, and the log says the rest
+            with suppress(CommitFailed):  # the raised error says more, and the log says the rest
                 await recorder.ended(call, began, redacted_calls, error)
             raise
         commit = recorder.ended(call, began, redacted_calls, outcome.failure)
         if outcome.failure is None:
             return outcome, commit
-        with suppress(CommitFailed):  # why it failed says more than the lost record
+        with suppress(CommitFailed):  # the failure says more than the lost record
             await commit
         return outcome, NO_RECORD
 
     async def _counted(self, call: Call, refused: Exception) -> Outcome:
-        """Raise *refused* once it is counted: it comes to no stage, and must not be free."""
+        """Raise *refused* after counting the request: it reaches no stage, but must not be free."""
         if (refusal := await self.requests.take(call.caller)) is not None:
             return refusal
         try:
@@ -234,7 +232,7 @@ class Runner:
         if (redactor := redaction.at_hand(tenant)) is None:
             await redaction.ready(tenant)
             redactor = redaction.of(tenant)
-        # Where the caller may write secrets itself the redacted call has to look for them.
+        # If the caller may write secrets itself, the redacted call has to look for them.
         known = -1 if offer.secret_arguments else redaction.secrets.version
         redacted = RedactedCall(redaction, call, offer, redactor, known)
         redacted_calls.append(redacted)
@@ -247,16 +245,16 @@ class Runner:
             way = ways.get(id(offer)) or self._way_of(offer, is_retry=ways is self._ways_again)
             outcome = await way(call, offer, None)
             if not redacted.checked:
-                return outcome  # refused before anything was read that could hold a secret
-            # In here, as these may be the first to find that an outcome cannot be told at all.
+                return outcome  # refused before any secret was read
+            # Within the `try`: these may be the first to find that an outcome cannot be encoded.
             if known == redaction.secrets.version and is_harmless(outcome, redactor, self._short):
-                return outcome  # nearly always, and nothing needs to be encoded for it
+                return outcome  # true for nearly all outcomes, without encoding them
             clean = redacted.promptly(outcome) or await redacted.apart(outcome)
             return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_ours():
                 raise
-            # The tool awaited something that other code cancelled: its fault, not the client's.
+            # The tool awaited what other code cancelled: the tool's fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
         except OURS:
             raise
@@ -277,7 +275,7 @@ class Runner:
         try:
             offer = self.registry.offer(call.kind, call.name, call.caller)
         except Unknown as unknown:
-            # Nothing is called by a long name, and half a secret would not be found in it.
+            # No offer has a long name, and half a secret would not be found in it.
             name = unknown.name if len(unknown.name) <= LONGEST_NAME else ""
             unknown.name = self.redaction.clean(call.caller.tenant_id, name)
             raise
@@ -306,7 +304,7 @@ class Runner:
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
         if call.client is NOBODY:
-            # Every token is good for the time of grace.
+            # All tokens are valid for the time of grace.
             allowed_s = FOREVER_S if limit <= self.grace_s else self._call_s(call)
             return ToolDeadline(limit, allowed_s, work)
         deadline = ToolDeadline(limit, self._call_s(call), work)
@@ -318,10 +316,10 @@ class Runner:
 
     def allowed_s(self, caller: TenantContext) -> float:
         """
-        Seconds that a call of this caller may hold its connection.
+        Return how many seconds a call of this caller may hold its connection.
 
-        A caller that lost the right to call must not keep what is said on an open stream; a token
-        within its leeway counts as good until now.
+        A caller that has lost its access must not keep receiving messages on an open stream. A
+        token within its leeway counts as valid until now.
         """
         return max(caller.expires_at - self.clock(), 0.0) + self.grace_s
 
@@ -329,7 +327,7 @@ class Runner:
 def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     """Return the outcome of a call that raised; reraise what the protocol answers."""
     if isinstance(error, BaseExceptionGroup) and (needed := all_needed(error)):
-        # It asks in tasks of its own, all at once.
+        # The tool asks in several tasks at once.
         raise needed from None
     if isinstance(error, ToolFailure):
         return Outcome(failure=tellable(error.failure), untrusted=error.untrusted)
@@ -359,7 +357,7 @@ def _is_ours() -> bool:
 
 
 def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
-    """*invoke* with these stages around it, and the check of the arguments where it belongs."""
+    """Return *invoke* inside these stages, with the check of the arguments where it belongs."""
     early = list(takewhile(lambda one: isinstance(one, Stage) and one.before_check, stages))
     proceed = composed(stages[len(early) :], invoke)
 
@@ -369,7 +367,7 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
             if is_large(call.arguments, reads_texts=offer.reads_texts):
                 return apart(call, offer, redacted)
             return proceed(call, offer, redacted.arguments())
-        # As `redacted.arguments`, which most calls do not need.
+        # The same as `redacted.arguments`, which most calls do not need.
         arguments = offer.check(call.arguments)
         redacted.checked = True
         return proceed(call, offer, arguments)
@@ -382,14 +380,14 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
 
 
 def composed(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
-    """*invoke* with these stages around it, the first one outermost."""
+    """Return *invoke* inside these stages, the first one outermost."""
     for stage in reversed(stages):
         invoke = _around(stage.__call__ if isinstance(stage, Stage) else stage, invoke)
     return invoke
 
 
 def _around(stage: StageFunction, proceed: Next) -> Next:
-    # A closure around a bound method: half of what a partial of an object that can be called costs.
+    # A closure around a bound method costs half as much as a partial of a callable object.
     def perform(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         return stage(call, offer, arguments, proceed)
 

@@ -45,7 +45,7 @@ class Sampled(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text of all text blocks."""
+        """Return the text of all text blocks."""
         return "\n".join(block["text"] for block in self.content if block["type"] == "text")
 
 

@@ -108,7 +108,7 @@ class FunctionArguments(msgspec.Struct, frozen=True):
     schema: Mapping[str, Any]
     check: Check
     reads_texts: bool
-    """Whether the check may read what stands in a text, such as JSON."""
+    """Whether the check may parse the content of a text, such as JSON."""
 
 
 def arguments_of(function: Callable[..., Any]) -> FunctionArguments:
@@ -170,8 +170,8 @@ class _ArgumentCheck:
 
     @property
     def _until_first_error(self) -> Any:
-        # Made at first use, because most tools never need it. What was made for a model before
-        # would go on after its first error.
+        # Created at first use, because most tools never need it. The validators inside a prebuilt
+        # one would continue after their first error.
         if self._validate_long is None:
             schema = failing_fast(self._core_schema)
             self._validate_long = SchemaValidator(schema, _use_prebuilt=False).validate_json
@@ -262,7 +262,7 @@ def _adapter(
         wanted = "its first parameter is the call's context: write `ctx: CallContext`"
         raise TypeError(f"{function.__name__}: {wanted}")
     parameters = [p for p in parameters[1:] if dependency_of(hints.get(p.name)) is None]
-    make: Any = TypedDict  # its fields are known only now
+    make: Any = TypedDict  # its fields have only just become known
     shape = make("Arguments", {p.name: _field(function, p, hints.get(p.name)) for p in parameters})
     shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     return TypeAdapter(shape), parameters

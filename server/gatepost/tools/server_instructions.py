@@ -1,4 +1,4 @@
-"""What upstreams say that agents should know, quoted and marked as a stranger's words."""
+"""Quote the instructions of upstreams for agents, marked as third-party text."""
 
 from collections.abc import Iterable
 

@@ -36,12 +36,14 @@ class SkillFile(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the raw bytes, as `sha256:` and hex."""
+        """Return the SHA-256 of the raw bytes, as `sha256:` and hex."""
         return f"sha256:{hashlib.sha256(self.data).hexdigest()}"
 
     @property
     def body(self) -> str | bytes:
-        """The content as text if it is UTF-8, so that an agent can read it, else as bytes."""
+        """
+        Return the content as text if it is UTF-8, so that an agent can read it, else as bytes.
+        """
         try:
             return self.data.decode()
         except UnicodeDecodeError:
@@ -59,7 +61,7 @@ class SkillFolder(msgspec.Struct, frozen=True):
 
     @property
     def entry(self) -> Mapping[str, Any]:
-        """The skill's entry in the answers of `skills/list` and `skills/get`."""
+        """Return the skill's entry in the answers of `skills/list` and `skills/get`."""
         resources = [
             {"uri": file.uri, "digest": file.digest, "size": len(file.data)} for file in self.files
         ]
@@ -67,7 +69,7 @@ class SkillFolder(msgspec.Struct, frozen=True):
 
     @property
     def folders(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
-        """The direct children of each of its folders, as resources, by the folder's URI."""
+        """Return the direct children of each of its folders, as resources, by the folder's URI."""
         root = self.uri.rpartition("/")[0]
         found: dict[str, dict[str, Mapping[str, str]]] = {}
         for file in self.files:

@@ -1,4 +1,4 @@
-"""What stands around the runner: stages of a call, the recorder, and the limits on requests."""
+"""The interfaces around the runner: stages of a call, the recorder, and the limits on requests."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ class Recorder(Protocol):
 
     @property
     def refusing(self) -> bool:
-        """Whether calls must not begin, as nothing could be said of them."""
+        """Return whether calls must not begin because they could not be recorded."""
 
     def ended(
         self,
@@ -72,7 +72,7 @@ Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
 
 
 StageFunction = Callable[[Call, Offer, Any, Next], Awaitable[Outcome]]
-"""A stage that is only a function: it takes part in every call, after the check."""
+"""A stage that is only a function. It takes part in every call, after the check of arguments."""
 
 
 class Stage(ABC):

@@ -1,4 +1,4 @@
-"""What a tenant has beside the offers of the configuration, and what each of its agents sees."""
+"""Add a tenant's own offers to those of the configuration, and filter them for each agent."""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol
@@ -13,11 +13,11 @@ from gatepost_authz.caller import TenantContext
 
 UPSTREAM_PREFIX = "mcp_"
 """
-The names of upstreams' tools, and of their packs, begin with it; a configuration may name them
-although it enables none of them.
+The prefix of the names of upstreams' tools and packs. A configuration may name them although it
+enables none of them.
 """
 UPSTREAM_SEPARATOR = "__"
-"""Stands between the name of an upstream and that of its tool."""
+"""The separator between the name of an upstream and that of its tool."""
 
 
 def is_upstream_name(name: str) -> bool:
@@ -31,7 +31,7 @@ def capability_of(offer: Offer) -> str:
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """What the callers of one client id see: the offers of these capabilities."""
+    """The offers that the callers of one client id see: those of these capabilities."""
 
     capabilities: frozenset[str]
     """`pack:{name}` for a pack, `mcp:{uuid}` for an upstream."""
@@ -66,8 +66,8 @@ class TenantOffers:
     """
     An immutable snapshot; a change makes a new one, so that it can be the key of a cache.
 
-    Of several offers of one kind and name, the first one counts. A tool or a prompt whose name is
-    not in the grammar of names is left out.
+    If several offers have the same kind and name, the first one counts. A tool or a prompt with an
+    invalid name is left out.
     """
 
     __slots__ = ("__weakref__", "agents", "entries", "instructions", "offers", "ttl_ms")

@@ -18,15 +18,15 @@ LEAST_BYTES = 2 * NOTE_BYTES
 
 PIECE_CHARACTERS = 16_384
 """
-A text is cut within one piece of it. To encode all of it for each guess at its length took 0.4
-seconds for one of nothing but quotation marks.
+A text is cut within one of its pieces. Encoding all of it for each guess at the length took 0.4
+seconds for a text of only quotation marks.
 """
 
 UNENCODABLE = (AttributeError, TypeError, ValueError, RecursionError)
 """The exceptions for an outcome that has no JSON or whose blocks are not mappings."""
 
 _ESCAPED = b'"\\\b\f\n\r\t'
-"""What JSON writes with a backslash; other control characters take six bytes."""
+"""The characters that JSON writes with a backslash; other control characters take six bytes."""
 _CONTROLS = bytes(code for code in range(32) if code not in _ESCAPED)
 
 _encode = msgspec.json.encode

@@ -40,9 +40,9 @@ class Visible:
         self.listers = of_kind(Lister, reached)
         self.skills = of_kind(Skill, reached)
         self.ttl_ms = ttl_ms
-        """How long the lists stay fresh; None: as long as others."""
+        """How long the lists stay fresh; None: as long as other lists."""
         self.instructions = instructions
-        """What the servers behind these offers say to agents; empty without any."""
+        """The instructions of the servers behind these offers for agents; empty without any."""
         self.index: Any = None
         """The search index of the tools, made by the first search."""
 

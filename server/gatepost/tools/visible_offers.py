@@ -1,4 +1,4 @@
-"""What the callers of one tenant reach: the enabled offers, and the tenant's own behind them."""
+"""Find what the callers of one tenant can reach: the enabled offers, then the tenant's own."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -61,10 +61,10 @@ class VisibleOffers:
     """
     Decides what each caller of a tenant reaches, for one snapshot of the tenant's offers.
 
-    *enabled* are the offers of the configuration; none of the tenant's takes the name of one of
-    them, not even where the caller cannot reach that one. *search* are the tools that agents with
-    the mode `search` see instead of all others. *obtainable* are the scopes that callers can step
-    up to; None means all of them.
+    *enabled* are the offers of the configuration. No offer of the tenant takes the name of one of
+    them, even if the caller cannot reach that one. *search* are the tools that agents with the mode
+    `search` see instead of all others. *obtainable* are the scopes that callers can step up to;
+    None means all of them.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class ConfiguredUpstreams:
 
     @property
     def tenants(self) -> frozenset[str]:
-        """The tenants that tables name; a table for every tenant names none."""
+        """Return the tenants that tables name; a table for every tenant names none."""
         lists = [*(one.tenants for one in self.settings), *(one.tenants for one in self._agents)]
         return frozenset[str]().union(*lists) - {EVERY_TENANT}
 

@@ -40,7 +40,7 @@ class Pins(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """The number of pinned definitions."""
+        """Return the number of pinned definitions."""
         return sum(map(len, self.pinned.values()))
 
     def changed(self, more: Iterable[tuple[PinnedSection, str, PinnedDefinition | None]]) -> "Pins":

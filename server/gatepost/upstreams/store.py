@@ -39,7 +39,7 @@ class ConfiguredRegistrations(Protocol):
 
     @property
     def tenants(self) -> frozenset[str]:
-        """The tenants that tables name."""
+        """Return the tenants that tables name."""
 
     def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
         """Return the servers of a tenant."""
@@ -111,7 +111,7 @@ class UpstreamStore:
 
     @property
     def configured_tenants(self) -> frozenset[str]:
-        """The tenants that the configuration names for servers or agents."""
+        """Return the tenants that the configuration names for servers or agents."""
         return self._configured.tenants
 
     async def servers(self, tenant: str) -> list[UpstreamServer]:

@@ -41,7 +41,7 @@ class WorkerConnections:
 
     @property
     def handle(self) -> int:
-        """The worker's end."""
+        """Return the worker's end."""
         return self._theirs.fileno()
 
     @asynccontextmanager

@@ -32,7 +32,7 @@ class RemoteUrl(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> str:
-        """The default name of a clone of it."""
+        """Return the default folder name of a clone of it."""
         return self.url.rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
 
 

@@ -221,7 +221,7 @@ async def gitlab_request(  # noqa: PLR0913  # Octoprox's own parameters
     include_base64: Annotated[bool, Field(description="Answer the body's bytes as base64")] = False,
 ) -> GitlabResponse:
     """
-    Proxy any GitLab REST API request. Whatever status GitLab answers is answered in `status_code`;
+    Send any GitLab REST API request, and return whatever status GitLab answers in `status_code`;
     gitlab_openapi_paths finds endpoints, gitlab_openapi_operation says what they take.
     """
     verb = method.upper()

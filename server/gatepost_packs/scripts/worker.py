@@ -79,7 +79,7 @@ class Worker:
             raise
 
     def print(self, *values: object, sep: str = " ") -> None:
-        """`print` of a script."""
+        """Print as a script does."""
         text = str(sep).join(map(shown, values)) + "\n"
         self._printed += len(text.encode())
         if self._printed > self.limits["output"]:
@@ -95,14 +95,14 @@ class Worker:
             self._unsent.clear()
 
     def call(self, tool: str, **arguments: object) -> object:
-        """`call` of a script: return the tool's result, or end the script."""
+        """Call a tool as `call` of a script: return the tool's result, or end the script."""
         answer = self.try_call(tool, **arguments)
         if "error" in answer:
             raise CallFailed(f"{tool}: {answer['error']}")
         return answer["ok"]
 
     def try_call(self, tool: str, **arguments: object) -> dict[str, Any]:
-        """`try_call` of a script: {"ok": …} or {"error": …, "kind": …}."""
+        """Call a tool as `try_call` of a script: return {"ok": …} or {"error": …, "kind": …}."""
         self.flush()
         send({"type": "call", "tool": tool, "arguments": arguments})
         answer: dict[str, Any] = receive()

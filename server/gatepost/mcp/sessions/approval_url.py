@@ -26,12 +26,12 @@ class ApprovalUrl:
 
     @property
     def is_open(self) -> bool:
-        """Whether the client still shows the page."""
+        """Return whether the client still shows the page."""
         return not self._may_ask.done()
 
     @property
     def declined(self) -> bool:
-        """Whether the user of the client declined the page."""
+        """Return whether the user of the client declined the page."""
         may_ask = self._may_ask
         if not may_ask.done() or may_ask.cancelled() or may_ask.exception() is not None:
             return False

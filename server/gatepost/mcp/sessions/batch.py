@@ -1,4 +1,4 @@
-"""The answers of a batch, and how long and how large they may become."""
+"""Collect the answers of a batch within limits of time and size."""
 
 from gatepost.mcp.jsonrpc import RATE_LIMITED, JsonRpcError
 from gatepost.mcp.responses import ACCEPTED, ExchangeResponse
@@ -20,8 +20,9 @@ class BatchAnswers:
     """
     The answers of a batch so far.
 
-    They stay in memory until the last one is there, and no limit of unread answers counts them
-    before. So no request starts once they have the size that one answer may have.
+    They stay in memory until the last one is complete. No limit of unread answers counts them
+    before. Therefore no further request starts once they have reached the maximum size of one
+    answer.
     """
 
     def __init__(self, runner: Runner, caller: TenantContext) -> None:

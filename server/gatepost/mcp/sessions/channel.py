@@ -42,8 +42,8 @@ Edit = Callable[[SessionRecord], SessionRecord]
 """Returns the changed record; it may be called again with a newer one."""
 
 NEW_PER_S, NEW_AT_ONCE = 0.2, 1000
-"""Rate limit of new session records per caller: far more than clients need, but no flood."""
-# A session id costs nothing, but a record is kept for a week.
+"""Rate limit of new session records per caller. Clients need far fewer, and a flood is stopped."""
+# A session id costs nothing, but a record is stored for a week.
 TOO_MANY_SESSIONS = JsonRpcError(
     RATE_LIMITED,
     "Too many sessions were opened: use one for longer, or try again later",

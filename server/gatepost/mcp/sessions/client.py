@@ -150,8 +150,8 @@ class SessionClient(StreamClient):
     The client of one call.
 
     Requests for input go out on the call's own stream (SA-04), if the client declared the
-    capability at the handshake. The client POSTs its responses to any process. The tool's clock
-    is stopped meanwhile, because each request has its own time limit (CX-05).
+    capability at the handshake. The client POSTs its responses to any process. The tool's clock is
+    stopped while a request is open, because each request has its own time limit (CX-05).
     """
 
     def __init__(
@@ -176,12 +176,12 @@ class SessionClient(StreamClient):
 
     @property
     def client_name(self) -> str:
-        """The name that the client gave itself at the handshake."""
+        """Return the name that the client gave itself at the handshake."""
         return self._request_messages.channel.session.client
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """The capabilities that the client declared at the handshake."""
+        """Return the capabilities that the client declared at the handshake."""
         return self._request_messages.channel.session.declared
 
     async def pause(self, retry_after_s: float) -> None:

@@ -83,7 +83,7 @@ class SessionNotifications(OpenSessionStream):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the subscriptions have changed and must be read again."""
+        """Return whether the subscriptions have changed and must be read again."""
         return self._heard != self._known
 
     async def catch_up(self) -> None:
@@ -99,7 +99,7 @@ class SessionNotifications(OpenSessionStream):
 
     @property
     def watches(self) -> bool:
-        """Whether the stream reports changes of documents."""
+        """Return whether the stream reports changes of documents."""
         return bool(self.channel.record.subscriptions) or self.is_behind
 
     def hear(self, signal: Signal) -> None:
@@ -201,7 +201,7 @@ class Replay(OpenSessionStream):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the log must be read; events that were read are sent first."""
+        """Return whether the log must be read; events that were read are sent first."""
         return self._stirred and not self._events
 
     async def catch_up(self) -> None:

@@ -60,7 +60,7 @@ class OpenSessionStream(EventStream):
     @property
     @abstractmethod
     def is_behind(self) -> bool:
-        """Whether `catch_up` has something to do."""
+        """Return whether `catch_up` has something to do."""
 
     @abstractmethod
     async def catch_up(self) -> None:
@@ -92,7 +92,7 @@ class OpenSessionStream(EventStream):
 
     @property
     def must_look_up(self) -> bool:
-        """Whether the stream is behind or due for a check of whether it is still wanted."""
+        """Return whether the stream is behind or due for a check of whether it is still wanted."""
         return self.is_behind or self._beats >= LOOK_EVERY
 
     async def look_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Messages of a session to one of its requests, and its cancellation."""
+"""Deliver a session's messages, and cancellations, to one of its requests."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ class RequestMessages:
         self._closed = True
         self._stop = None
         if self._opened:
-            # The callbacks refer to this object: a reference cycle otherwise.
+            # Without this, the callbacks and this object would form a reference cycle.
             self._listeners.clear()
             self._soon(self._close())
 

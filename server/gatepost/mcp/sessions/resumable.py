@@ -23,10 +23,10 @@ from gatepost_authz.caller import TenantContext
 
 MOST_EVENTS = 500
 MOST_BYTES = 1_000_000
-# Three times the interval of marks: the streams of a process that dies are gone in a minute.
+# Three times the interval of marks: the streams of a dead process are removed within a minute.
 RUNNING_S = 60.0
 MARK_EVERY = 5
-"""Beats between two marks, each of which the shared store stores and which count as events."""
+"""Beats between two marks. The shared store stores each mark, and each counts as an event."""
 OVER_S = 120.0
 """How long after its end a stream can still be replayed."""
 
@@ -78,12 +78,12 @@ class EventLog:
 
     @property
     def is_kept(self) -> bool:
-        """Whether any event is kept."""
+        """Return whether any event is kept."""
         return bool(self._sizes)
 
     @property
     def size(self) -> int:
-        """The approximate size of the log in bytes."""
+        """Return the approximate size of the log in bytes."""
         return self._total + EVENT_LOG_BYTES + EVENT_BYTES * len(self._sizes)
 
     async def forget(self) -> None:

@@ -48,12 +48,12 @@ class McpSession(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> bytes:
-        """The key of the session in the stores."""
+        """Return the key of the session in the stores."""
         return self.nonce + self.owner
 
     @property
     def declared(self) -> Capabilities:
-        """The capabilities of its client, as far as its revision has them (L-04)."""
+        """Return the capabilities of the client, as far as its revision has them (L-04)."""
         declared: dict[str, dict[str, Any]] = {}
         for name in self.capabilities:
             feature, _, part = name.partition(".")

@@ -1,4 +1,4 @@
-"""What a client sets in its session: the log level and the resources that it watches."""
+"""Apply what a client sets in its session: the log level and the resources that it watches."""
 
 import msgspec
 from msgspec import UNSET

@@ -48,7 +48,7 @@ class StartedTask(Protocol):
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run continues the call."""
+        """Return whether another run continues the call."""
 
 
 class TaskClient:
@@ -65,13 +65,13 @@ class TaskClient:
         self.client_name = client.client_name
         self.capabilities = client.capabilities if capabilities is None else capabilities
         self.state = kept
-        """With what another run continues the call; empty while it would start again."""
+        """The state with which another run continues the call; empty if it would start again."""
         self.turn = asyncio.Event()
         """Set when the call wants to become a task or is over."""
         self.heard: list[tuple[Mapping[str, InputRequest], Mapping[str, Any]]] = []
         """The requests for input before the call became a task, and their answers."""
         self.untouched = False
-        """Whether the call waits for a decision and nothing of it has started."""
+        """Whether the call waits for a decision and its tool has not started."""
         self._client = client
         self._task: StartedTask | None = None
         self._clock: ToolClock | None = None
@@ -131,12 +131,12 @@ class TaskClient:
 
     @property
     def kept(self) -> bytes:
-        """The state that the run before kept."""
+        """Return the state that the run before kept."""
         return self.state or self._client.kept
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run of the task continues the call."""
+        """Return whether another run of the task continues the call."""
         return self._task is not None and self._task.handed_over
 
     async def request(

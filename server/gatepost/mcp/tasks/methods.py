@@ -23,7 +23,7 @@ _replace = msgspec.structs.replace
 
 REQUIRED: Capabilities = {"extensions": {TASKS: {}}}
 UNKNOWN = JsonRpcError(INVALID_PARAMS, "Unknown task")
-"""Also for a task of another caller, and for one that has expired."""
+"""Also the answer for a task of another caller, and for one that has expired."""
 UNDECLARED = JsonRpcError(
     MISSING_CAPABILITY,
     f"The client did not declare the extension {TASKS}",

@@ -41,7 +41,9 @@ from gatepost_authz.errors import InsufficientScope
 _log = logging.getLogger("gatepost.tasks")
 
 ATTEMPTS = 3
-"""How often a call is started on all servers together, because it may be what stops them."""
+"""
+How often a call is started on all servers together, because the call may be what crashes them.
+"""
 AT_ONCE = 16
 """How many abandoned tasks one sweep takes over."""
 HAND_OVER_S = 5.0
@@ -133,8 +135,8 @@ class TaskRunner:
 
     async def _open(self, running_task: RunningTask, task_client: TaskClient) -> None:
         task_store, owner = self.task_store, running_task.record.owner
-        # Tasks that are about to be stored count too, because many calls may come at once. One
-        # that is stored meanwhile counts twice for a moment, but is never missed.
+        # Tasks that are about to be stored count too, because many calls may come at once. A task
+        # that is stored meanwhile counts twice for a moment, but it always counts.
         ahead = self._opening[owner]
         self._opening[owner] += 1
         try:
@@ -202,8 +204,8 @@ class TaskRunner:
             run = stored, fresh_runner()
             # The old run's requests are void; the new run asks with other keys.
             record = store.withdraw(record, store.waiting(record))
-            # The call counts as started until it waits again: it may have been decided already.
-            # One that another server handed over to be continued did not stop that server.
+            # The call counts as started until it waits again, because its approval may have been
+            # used already. A call that another server handed over did not crash that server.
             is_blameless = stored.untouched or (stored.kept and not record.runner)
             attempts = stored.attempts + (not is_blameless)
             again = _replace(stored, attempts=attempts, untouched=False)

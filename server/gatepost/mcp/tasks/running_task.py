@@ -84,9 +84,9 @@ class RunningTask:
         self._noted_at = 0.0
         self._waits = False
         self._rests = False
-        """Whether its record says how another run continues, so that this one may stop."""
+        """Whether the record says how another run continues, so that this run may stop."""
         self._resumes = resumes
-        """Whether it has not yet found again what an earlier run began elsewhere."""
+        """Whether it has not yet resumed work that an earlier run began elsewhere."""
         self._leaving = False
         self._withdrawn: set[str] = set()
         work.add_done_callback(lambda _: self._turn.set())
@@ -108,7 +108,7 @@ class RunningTask:
 
     @property
     def handed_over(self) -> bool:
-        """Whether another run continues the call."""
+        """Return whether another run continues the call."""
         return self.reason in {"handed over", "lost"}
 
     def leave(self) -> None:

@@ -11,7 +11,7 @@ from gatepost_authz.caller import TenantContext
 
 class StoredCall(msgspec.Struct, frozen=True):
     """
-    What is needed to run a task's call again.
+    The data that is needed to run a task's call again.
 
     It contains no token. The caller was checked when the task was accepted, and its scopes at that
     time apply. A later revocation stops the caller's tasks.
@@ -25,12 +25,12 @@ class StoredCall(msgspec.Struct, frozen=True):
     """The scopes that the tool requires; reading the task requires them too."""
     attempts: int = 1
     untouched: bool = False
-    """Whether it waits for a decision and nothing of it has started."""
+    """Whether the call waits for a decision and its tool has not started."""
     correlation: str | None = None
     peer: str = ""
     """The client's address; empty if audit records omit it."""
     kept: bytes = b""
-    """With what another run continues the call; empty while it would start again."""
+    """The state with which another run continues the call; empty if it would start again."""
 
 
 # A caller's display claims are a read-only view of a mapping.

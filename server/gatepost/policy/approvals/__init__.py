@@ -1,1 +1,1 @@
-"""Calls that need a person: who is asked, what was decided, and that it counts once."""
+"""Hold calls that need a person's approval, record the decisions, and let each count once."""

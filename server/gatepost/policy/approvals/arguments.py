@@ -1,4 +1,4 @@
-"""The arguments of a call: as they are sealed, and as approvers read and edit them."""
+"""Seal the arguments of a call, and show them to approvers, who may edit them."""
 
 import hashlib
 import json
@@ -94,7 +94,7 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
     ]
     redactor = redaction.of(tenant)
     if not written and is_prompt(arguments) and are_clear([arguments], redactor):
-        return arguments  # nearly always
+        return arguments  # true for nearly all calls
     before = shown = document.cleaned(arguments, redactor) or arguments
     if written:
         shown = document.cleaned(arguments, redactor.with_values(written)) or arguments
@@ -105,7 +105,7 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
 
 
 def check_readable(arguments: bytes) -> None:
-    """ToolFailure for arguments that an approver could read differently than the tool."""
+    """Return a ToolFailure for arguments that an approver could read differently than the tool."""
     if len(arguments) > MOST_ARGUMENTS:
         raise ToolFailure(
             "validation",
@@ -116,8 +116,8 @@ def check_readable(arguments: bytes) -> None:
     try:
         json.loads(arguments, object_pairs_hook=members)
     except StrictJsonError:
-        # Some parsers take the first of two, others the last: the approver could see another value
-        # than the tool gets.
+        # Some parsers take the first of two equal names, others the last: the approver could see
+        # another value than the tool gets.
         told = "The arguments have a name twice; give each one once."
         raise ToolFailure("validation", told) from None
     except (ValueError, RecursionError):

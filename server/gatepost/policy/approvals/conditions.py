@@ -18,14 +18,19 @@ MOST_BYTES = 65_536
 MOST_VALUES, MOST_LOOPED_BYTES = 500, 8_192
 """The same for a condition with a loop, which may try a pattern on each value."""
 MOST_LOOPS, MOST_SUMS = 3, 20
-"""In one condition: `map(x, x + x)` doubles its input, and a chain of them would fill memory."""
+"""
+The most in one condition: `map(x, x + x)` doubles its input, and a chain of them would fill memory.
+"""
 MOST_PATTERN, MOST_REPEATED = 200, 100
-"""Characters of a pattern, and the product of its repetitions (`{3,20}`): its states."""
+"""
+The most characters of a pattern, and the largest product of its repetitions (`{3,20}`), which is
+its number of states.
+"""
 WRAPS = b"9223372036854775808"
 """The library negates the least integer to itself, so `-arguments.amount > 1` is false for it."""
 
 NOT_EVALUATED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What the library raises if an expression has no value for these arguments."""
+"""The exceptions that the library raises if an expression has no value for these arguments."""
 
 _ASIDE = re.compile(
     r"""//[^\n]*"""

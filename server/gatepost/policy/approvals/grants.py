@@ -1,4 +1,4 @@
-"""Grants: calls approved in advance, for one caller and tool, until a time or a count."""
+"""Grants: calls approved in advance for one caller and tool, until a time or a number of calls."""
 
 import secrets
 from collections.abc import Callable

@@ -46,7 +46,7 @@ class ToolPolicies:
 
     @property
     def has_others(self) -> bool:
-        """Whether tenants may have tools of their own."""
+        """Return whether tenants may have tools of their own."""
         return self._beside is not None
 
     def of(self, tool: Tool) -> ApprovalPolicy | None:

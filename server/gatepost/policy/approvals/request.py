@@ -24,7 +24,7 @@ USES: Mapping[Use, str] = {
     "unknown": "The call had begun, and its outcome is unknown: its server is gone. Check what was "
     "done before you approve the same call again.",
 }
-"""What approvers are shown for a call that has begun."""
+"""The texts that approvers are shown for a call that has begun."""
 
 
 class Undecidable(Exception):
@@ -84,7 +84,10 @@ class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides the approval policy of a tool, and the definition that an approval is for."""
+    """
+    The properties of a tool that decide its approval policy, and the definition that an approval is
+    for.
+    """
 
     name: str
     pack: str

@@ -58,8 +58,8 @@ class RequestStore:
     """
     The approval requests of all tenants, in every state.
 
-    All methods raise StoreUnavailable. A change is durable when its method returns, and one of
-    several simultaneous attempts makes it.
+    All methods raise StoreUnavailable. A change is durable when its method returns. If several
+    attempts are made at the same time, one of them succeeds.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class RequestStore:
         """Take up the settings and the policies of a configuration."""
         self._settings, self._policies = settings, policies
 
-    # A call finds its request, or makes one.
+    # The call finds its request, or creates one.
 
     async def find_or_create(
         self, call: Call, tool: Tool, need: ApprovalNeed, policy: ApprovalPolicy
@@ -128,7 +128,9 @@ class RequestStore:
         return None
 
     async def _check_room(self, caller: TenantContext) -> None:
-        """ToolFailure if too many requests wait; simultaneous calls may slightly exceed it."""
+        """
+        Return a ToolFailure if too many requests wait; simultaneous calls may slightly exceed it.
+        """
         whose = caller.issuer, caller.subject, caller.subject_kind
         waiting = await self._of(caller.tenant_id).count(*whose)
         if waiting.of_caller >= self._settings.max_waiting_per_caller:
@@ -189,7 +191,7 @@ class RequestStore:
         )
         return StoredApproval(record, details)
 
-    # The state.
+    # The state of the record.
 
     async def get(self, tenant: str, request_id: str) -> StoredApproval | None:
         """Return a request in its current state."""

@@ -112,7 +112,7 @@ class ApprovalPolicy(msgspec.Struct, frozen=True):
     machines_wait: bool = True
     """Whether the default approvers also decide about calls of machines."""
     writes: bool = False
-    """Calls that do not only read need approval: the tool is destructive but has a reading form."""
+    """Calls need approval unless they only read: the tool is destructive but has a reading form."""
 
     def need(self, subject: ConditionVariables) -> ApprovalNeed | None:
         """Return the approval that the call needs, or None."""
@@ -224,11 +224,11 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the tool."""
+        """Return the name of the tool."""
 
     @property
     def pack(self) -> str:
-        """The name of its pack."""
+        """Return the name of its pack."""
 
 
 def matches_any(patterns: Iterable[str], tool: Named) -> bool:

@@ -198,7 +198,7 @@ class ScriptReviews:
         if found is None:
             return False
         _, review = found
-        # Stored with the time that was announced.
+        # The record has the time that was announced.
         approvals = self._of(request.tenant, decision.at)
         by = _approver(decision.by)
         if decision.verdict == "approved":

@@ -1,4 +1,4 @@
-"""Scripts, and what administrators decided about them, the same at every replica."""
+"""Store scripts and what administrators decided about them, the same for every replica."""
 
 import hashlib
 import time
@@ -335,11 +335,12 @@ def displaced_by(
     newcomer = next(iter(left))
     for review in waiting:
         left.setdefault(_caller(review), deque()).append(review)
-    # Some of many new ones may have to go before they were ever stored.
+    # Some of many new scripts may have to go before they were ever stored.
     left[newcomer].extend(fresh)
     displaced = []
     for _ in range(len(waiting) + len(fresh) - most):
-        # One new script stays: the submitting caller is heard although all have as many.
+        # One new script stays: the submitter is not shut out even if all submitters have as many
+        # scripts.
         counts = {one: len(reviews) for one, reviews in left.items()}
         counts[newcomer] -= counts[newcomer] == 1
         # The first in a tie: the submitting caller, then the one that has waited longest.

@@ -69,8 +69,9 @@ class ApprovalService:
     """
     The requests of all tenants; one per process, and one for a command.
 
-    All methods raise StoreUnavailable. A change is durable when its method returns, and one of
-    several simultaneous attempts makes it. Requests and grants of revoked callers do not count.
+    All methods raise StoreUnavailable. A change is durable when its method returns. If several
+    attempts are made at the same time, one of them succeeds. Requests and grants of revoked callers
+    do not count.
     """
 
     plan: Plan
@@ -241,7 +242,8 @@ class ApprovalService:
                 now,
                 keep_s=self.settings.keep_s,
                 state="rejected",
-                # Until then the same call is refused, so that an agent cannot ask again and again.
+                # Until that time the same call is refused, so that an agent cannot ask again and
+                # again.
                 until=now + approval.details.timeout_s,
                 decided_at=now,
                 decisions=(*approval.request.decisions, decision),

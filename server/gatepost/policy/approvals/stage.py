@@ -1,4 +1,4 @@
-"""The stage that runs a call only after it has been approved, and the waiting until then."""
+"""Run a call only after it has been approved, and let it wait until then."""
 
 import logging
 import secrets
@@ -101,7 +101,7 @@ class ApprovalStage(Stage):
         self._redaction = redaction
         self._timeout_s, self._max_result_bytes = timeout_s, max_result_bytes
         self._page, self._count_denial = page, denied
-        # Those of this moment; a reload creates another stage.
+        # The policies of this moment; a reload creates another stage.
         self._policy_of, self._policies = service.plan.get, service.policies
 
     def concerns(self, offer: Offer) -> bool:

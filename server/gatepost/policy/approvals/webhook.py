@@ -188,7 +188,7 @@ log = logging.getLogger("gatepost.approvals")
 
 class OutboxSender:
     """
-    Send outbox messages; each replica has a sender, and one at a time sends a message.
+    Send outbox messages; each replica has a sender, and one sender at a time sends a message.
 
     A message is removed when the receiver accepts it, answers 410, or all attempts are used up. If
     a sender disappears, another one takes the message when its lease is over. An attempt counts

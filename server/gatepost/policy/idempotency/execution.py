@@ -1,4 +1,6 @@
-"""The calls with idempotency keys in one process: run each once, or wait for another process."""
+"""
+Run the calls with idempotency keys in one process: run each once, or wait for another process.
+"""
 
 import asyncio
 import logging
@@ -43,7 +45,10 @@ CLOSING_S = 5.0
 LEASE_S = 15.0
 RENEW_S = 5.0
 RESERVED_BYTES = weight(NO_ROOM)
-"""What a new record takes of the quota: there is then room to say how its call ended."""
+"""
+The bytes that a new record reserves in the quota, so that there is room to store how its call
+ended.
+"""
 # Notifications may be lost, so a waiting process polls this often.
 POLL_S = 1.0
 # Pauses between retries of storing an outcome while the database does not answer.

@@ -1,4 +1,4 @@
-"""What an idempotency key protects: the call, its record, and its outcome as it is stored."""
+"""Describe the call that an idempotency key protects, its record, and its stored outcome."""
 
 import asyncio
 import contextlib

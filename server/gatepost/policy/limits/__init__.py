@@ -1,1 +1,4 @@
-"""How much tenants, callers and tools may do, at once and in a time; whose turn it is."""
+"""
+Limit how much tenants, callers and tools may do at once and over time, and order waiting calls
+fairly.
+"""

@@ -27,11 +27,12 @@ class AdmissionQueue:
     """
     The calls that run in this process, and the calls that wait for one of them to end.
 
-    When a running call ends, the next one is of the waiting tenant with the fewest running calls,
-    among equals to the one that has waited longest for its turn. Within a tenant, callers take
-    turns. So a tenant gets no larger share by making more or longer calls. *concurrency* has the
-    number of running and waiting calls of each tenant. While `running` is less than `most`, a
-    caller begins a call by increasing `running` itself, without calling `enter`.
+    When a running call ends, the queue admits a call of the waiting tenant with the fewest running
+    calls. Of several such tenants, the one that has waited longest comes first. Within a tenant,
+    callers take turns. So a tenant gets no larger share by making more or longer calls.
+    *concurrency* has the number of running and waiting calls of each tenant. While `running` is
+    less than `most`, a caller begins a call by increasing `running` itself, without calling
+    `enter`.
     """
 
     def __init__(self, concurrency: Mapping[Hashable, ConcurrencyCounter]) -> None:

@@ -124,8 +124,8 @@ class Owed:
 
 Key = tuple[str, str, str, str, str | None, bool]
 """
-The caller's tenant, issuer, kind and subject; the tool's name (empty if it is not a tool, None if
-the request is not recorded either); and whether the calls are nested.
+The arguments are the caller's tenant, issuer, kind and subject; the tool's name (empty if it is not
+a tool, None if the request is not recorded either); and whether the calls are nested.
 """
 
 

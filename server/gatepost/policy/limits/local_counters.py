@@ -1,4 +1,4 @@
-"""The counters of this process, token buckets and running calls, and what tenants use of them."""
+"""Count this process's calls: token buckets, running calls, and what tenants use of them."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from sys import intern
@@ -49,7 +49,7 @@ class SharedLimits(msgspec.Struct, frozen=True):
     concurrency: Sequence[ConcurrencyCounter]
     quotas: tuple[AuditQuota, ...]
     kinds: Sequence[Kind]
-    """Also those of the caller's own buckets, which are the same for each."""
+    """The kinds of these limits, and of the caller's own buckets, which are the same for each."""
     spendings: Sequence[Spending]
     shared_concurrency: Sequence[ConcurrencyLimit]
 
@@ -101,7 +101,7 @@ class LocalCounters:
         own = [row.bucket for row in rows]
         if caller.rate:
             own.append((principal, *seconds_of(caller)))
-        # Making room for these may drop buckets, and then what is shared.
+        # Making room for these may drop buckets, and then shared objects.
         found = self.buckets.these(own, now)
         shared = self._shared.get((tenant, tool, inner))
         if shared is None:
@@ -126,7 +126,7 @@ class LocalCounters:
             call_limits.shared_concurrency = shared.shared_concurrency
         if tool is not None and principal not in self.audited:
             self._keep(self.audited, principal, quotas)
-        # Not the key of the call: it would keep a copy of the tool's name for each caller.
+        # Do not use the call's key: it would keep a copy of the tool's name for each caller.
         own_key = (*principal, None if tool is None else intern(tool), inner)
         self._keep(self.call_limits, own_key, call_limits)
         return call_limits

@@ -37,7 +37,7 @@ class Bound(msgspec.Struct, frozen=True):
     most: float = ANY
 
 
-# Callers share the numbers, because each of them has a bucket of these.
+# Callers share this object, because each of them has a bucket with these numbers.
 @lru_cache(maxsize=256)
 def seconds_of(bound: Bound) -> tuple[float, float]:
     """Return the seconds in which a bucket regains a token, and those in which it becomes full."""

@@ -45,7 +45,8 @@ AUDIT_EXCEEDED: dict[Kind, str] = {
 class LimitStage(Stage):
     """
     Apply the token buckets of caller, tenant and tool, the concurrency limits of tenant and tool,
-    and the concurrency limit of this process, before anything that costs more than a lookup.
+    and the concurrency limit of this process. The stage runs before everything that costs more than
+    a lookup.
 
     Limits apply to the principal, so a second client or token of a caller does not double them.
     Token buckets and concurrency limits are taken in one step, all or none. With a *shared_store*,

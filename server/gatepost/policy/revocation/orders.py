@@ -1,4 +1,4 @@
-"""Create suspensions, revocations and holds; pure functions with the clock passed in."""
+"""Create suspensions, revocations and holds; pure functions that get the time as an argument."""
 
 import re
 import secrets

@@ -1,4 +1,4 @@
-"""The revocations that this process read last, and which of them apply to a caller."""
+"""Keep the revocations that this process read last, and find those that apply to a caller."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -40,7 +40,7 @@ class RevocationSnapshot:
 
     def revokes(self, caller: TenantContext, now: float) -> bool:
         """Return whether the caller's token is revoked."""
-        # Asked several times about each new token, and mostly there is no revocation at all.
+        # Each new token causes several such questions, and mostly there is no revocation at all.
         return self._revokes_any and any(
             reaches(record, caller) and counts(record, caller, now) for record in self._near(caller)
         )
@@ -117,7 +117,7 @@ class Revocations:
 
     @property
     def suspended(self) -> Set[str]:
-        """The suspended tenants, by configuration or command; always the same set object."""
+        """Return the suspended tenants, by configuration or command; always the same set object."""
         return self._suspended
 
     @property

@@ -33,7 +33,7 @@ class AdminRequest(msgspec.Struct, frozen=True):
 
     @property
     def tenant(self) -> str:
-        """The tenant, which only the token decides."""
+        """Return the tenant, which only the token decides."""
         return self.caller.tenant_id
 
 
@@ -53,7 +53,7 @@ class AdminRoute:
 
     @property
     def methods(self) -> list[str]:
-        """The methods of the route."""
+        """Return the methods of the route."""
         return list(self._handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,1 +1,1 @@
-"""Stores in this process's memory: for a laptop, for tests, and for one process alone."""
+"""Stores in this process's memory: for a laptop, for tests, and for a single process."""

@@ -12,7 +12,7 @@ OPEN = ("waiting", "approved")
 
 
 class MemoryApprovals:
-    """See `ApprovalStore`."""
+    """The `ApprovalStore` of one tenant, in memory."""
 
     def __init__(self, outbox: MemoryOutbox) -> None:
         self.held: dict[str, ApprovalRecord] = {}
@@ -70,7 +70,7 @@ class MemoryApprovals:
         return [one.id for one in self.held.values() if one.state in OPEN]
 
     def overdue(self, now: float) -> list[str]:
-        """Ids of open requests whose time is over."""
+        """Return the ids of open requests whose time is over."""
         return [one.id for one in self.held.values() if one.state in OPEN and one.until <= now]
 
     def _waiting(self) -> Iterator[ApprovalRecord]:
@@ -78,7 +78,7 @@ class MemoryApprovals:
 
 
 class MemoryGrants:
-    """See `GrantStore`."""
+    """The `GrantStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[str, GrantRecord] = {}

@@ -1,4 +1,4 @@
-"""The record of what happened, in this process's memory."""
+"""The audit records, in this process's memory."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,17 +28,19 @@ from gatepost.storage.audit_segments import (
 from gatepost.storage.audit_sums import KEPT_MS, Sums, sliced, sums_of
 
 MOST = 20_000
-"""Records of one chain that are remembered: a server on a laptop may run for weeks."""
+"""
+The number of records of one chain that are kept, because a server on a laptop may run for weeks.
+"""
 
 
 class MemoryChain:
-    """See `TenantChain`; of more than `MOST` records the oldest are forgotten."""
+    """A `TenantChain` in memory, which forgets the oldest of more than `MOST` records."""
 
     def __init__(self, key: ChainKey) -> None:
         self.key = key
         self.end: ChainHead | None = None
         self.held: deque[Segment] = deque()
-        """In their order."""
+        """The segments in their order."""
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Return up to *limit* records after that number, in order."""
@@ -71,7 +73,7 @@ class MemoryChain:
 
 
 class MemoryTrail:
-    """See `TenantTrail`."""
+    """The `TenantTrail` of one tenant, in memory."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -102,7 +104,7 @@ class MemoryTrail:
         """Return the matching records of all chains by position, the newest first."""
         rows: list[AuditRow] = []
         for one in sorted(self._segments(), key=lambda one: one.until, reverse=True):
-            # Records of the segments that follow end by this time.
+            # The records of later segments end by this time.
             if sum(row.at > one.until for row in rows) >= query.limit:
                 break
             rows += answers([one], query)
@@ -174,7 +176,7 @@ class MemoryTrail:
 
 
 class MemoryAuditStore:
-    """See `AuditStore`."""
+    """The `AuditStore` of a process, in memory."""
 
     is_failing = False
 

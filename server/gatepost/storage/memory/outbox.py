@@ -8,7 +8,7 @@ from gatepost.storage.outbox import OutboxMessage
 
 
 class MemoryOutbox:
-    """See `OutboxStore`."""
+    """The `OutboxStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[str, OutboxMessage] = {}

@@ -114,7 +114,7 @@ TABLES = {
     "approvals": "approval_requests",
     "outbox": "outbox_messages",
 }
-"""The kinds that are named otherwise than the attribute of `MemoryTenant`."""
+"""The kinds whose names differ from the attribute of `MemoryTenant`."""
 
 
 class MemoryTenant:
@@ -175,7 +175,7 @@ class MemoryTenant:
 
 
 class MemoryTasks:
-    """See `TaskRecords`."""
+    """The `TaskRecords` of one tenant, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[str, TaskRecord] = {}
@@ -202,7 +202,7 @@ class MemoryTasks:
 
 
 class MemoryIdempotency:
-    """See `IdempotencyStore`."""
+    """The `IdempotencyStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[bytes, IdempotencyRecord] = {}
@@ -251,7 +251,7 @@ class MemoryIdempotency:
 
 
 class MemorySessions:
-    """See `SessionStore`."""
+    """The `SessionStore` of one tenant, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[bytes, tuple[SessionRecord, float]] = {}
@@ -271,11 +271,11 @@ class MemorySessions:
 
 
 class MemoryEntries:
-    """See `Entries`."""
+    """The `Entries` of one tenant and subject, in memory."""
 
     def __init__(self) -> None:
         self.held: dict[str, Entry] = {}
-        # The highest revision that went: what comes anew begins after it, whatever its key.
+        # The highest revision of a removed entry: new entries begin after it, whatever their key.
         self._gone = 0
 
     async def get(self, key: str) -> Entry | None:

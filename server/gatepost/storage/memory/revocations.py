@@ -7,7 +7,7 @@ from gatepost.storage.revocations import RevocationRecord
 
 
 class MemoryRevocations:
-    """See `RevocationStore`."""
+    """The `RevocationStore` in memory."""
 
     def __init__(self, changes: Entries) -> None:
         """Make an empty store; *changes* has its change counter."""

@@ -1,4 +1,4 @@
-"""What tenants keep in this process's memory."""
+"""The data that tenants store, in this process's memory."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from gatepost.storage.tenant_data import ErasureSubject
 
 Kept = tuple[str, MutableMapping[Any, Any]]
-"""A kind, and records of it."""
+"""A kind of record, and the records of that kind."""
 
 
 class Holder(Protocol):
@@ -18,7 +18,7 @@ class Holder(Protocol):
 
 
 class MemoryTenantData:
-    """See `TenantDataStore`."""
+    """The `TenantDataStore` over the stores in memory."""
 
     def __init__(self, tenants: Mapping[str, Holder]) -> None:
         self._tenants = tenants

@@ -1,10 +1,12 @@
-"""What Alembic runs for each command: our connection, our tables, one transaction around all."""
+"""
+Run a command of Alembic with our connection, our tables, and one transaction around all steps.
+"""
 
 from alembic import context
 
 from gatepost.storage.sql.tables import METADATA
 
-# The transaction is the caller's: it commits all steps or none, in SQLite too.
+# The transaction belongs to the caller, which commits all steps or none, in SQLite as well.
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=METADATA,

@@ -1,4 +1,4 @@
-"""Runs the migrations with Alembic, on the connection and in the transaction of its caller."""
+"""Run the migrations with Alembic, on the connection and in the transaction of the caller."""
 
 from pathlib import Path
 from typing import cast

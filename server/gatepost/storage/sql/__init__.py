@@ -1,1 +1,1 @@
-"""Records in SQLite or PostgreSQL; imported only where a database is configured."""
+"""Records in SQLite or PostgreSQL; imported only if a database is configured."""

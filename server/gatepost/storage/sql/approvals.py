@@ -74,14 +74,14 @@ _OVERDUE = (
 
 @cache
 def _open(dialect: str) -> Any:
-    # One statement, so that the database decides who is first.
+    # One statement, so that the database decides which process is first.
     return insert_into(APPROVAL_REQUESTS, dialect).on_conflict_do_nothing(
         index_elements=[APPROVAL_REQUESTS.c.tenant, APPROVAL_REQUESTS.c.binding]
     )
 
 
 class SqlApprovals:
-    """See `ApprovalStore`."""
+    """The `ApprovalStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 
@@ -99,7 +99,7 @@ class SqlApprovals:
                 return None
             if record.binding is not None and (kept := await self.find(record.binding)) is not None:
                 return kept
-            # It let go of its binding between the two statements.
+            # The other request released its binding between the two statements.
         raise StoreUnavailable("a request changes hands faster than it can be read")
 
     async def get(self, approval_id: str) -> ApprovalRecord | None:
@@ -163,7 +163,9 @@ class SqlApprovals:
 
 
 async def overdue(database: Database, now: float, limit: int) -> list[tuple[str, str]]:
-    """Tenant and id of open requests of any tenant whose time is over, the longest first."""
+    """
+    Return tenant and id of the open requests of any tenant whose time is over, the oldest first.
+    """
     found = await database.rows(_OVERDUE, {"now": now, "most": limit})
     return [(row.tenant, row.id) for row in found]
 
@@ -189,13 +191,13 @@ _GRANTS_PAGE = (
     .order_by(GRANTS.c.id)
     .limit(bindparam("most", type_=Integer))
 )
-# One statement, so that the database counts; what has no number stays without one.
+# One statement, so that the database counts. A grant without a number keeps none.
 _SPEND = update(GRANTS).where(*_THIS_GRANT, _NOW, _LEFT).values(remaining=GRANTS.c.remaining - 1)
 _REVOKE = delete(GRANTS).where(*_THIS_GRANT)
 
 
 class SqlGrants:
-    """See `GrantStore`."""
+    """The `GrantStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 

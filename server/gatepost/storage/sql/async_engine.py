@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 else:
     if PACKAGE not in sys.modules and (spec := find_spec(PACKAGE)):
-        # A package that is there already is not initialised when a module of it is imported.
+        # If a package is already there, importing one of its modules does not initialise it.
         sys.modules[PACKAGE] = module_from_spec(spec)
         try:
             importlib.import_module(f"{PACKAGE}.engine")

@@ -60,9 +60,9 @@ from gatepost.storage.sql.tables import (
 )
 
 LATEST = (1 << 63) - 1
-"""The last time that a database can hold."""
+"""The last time that a database can store."""
 FEW = 8
-"""Where the newest answers are wanted, which are mostly in the newest segments."""
+"""The number of segments that are read first for the newest records, which are mostly there."""
 
 _SEGMENTS, _HEADS, _CHECKPOINTS = AUDIT_SEGMENTS.c, AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
 _SIGNED = [_CHECKPOINTS[name] for name in Checkpoint.__struct_fields__]
@@ -126,7 +126,7 @@ _HORIZON = (
 
 
 class SqlTrail:
-    """Implement `TenantTrail`."""
+    """The `TenantTrail` of one tenant, in SQL tables."""
 
     __slots__ = ("_database", "_settle", "_tenant")
 
@@ -147,7 +147,7 @@ class SqlTrail:
         """Implement `TenantTrail`."""
         await self._settle()
         found = await self._database.rows(_WRITERS, {"its_tenant": self._tenant})
-        # SQLite keeps anything in any column.
+        # SQLite accepts any value in any column.
         writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
         return sorted(writers - {CHECKPOINTS})
 
@@ -164,7 +164,7 @@ class SqlTrail:
             rows += await asyncio.to_thread(answers, page, query)
             if len(page) < most:
                 return newest(rows, query.limit)
-            # Records of the segments that follow end by this time.
+            # The records of later segments end by this time.
             last = page[-1]
             if sum(row.at > last.until for row in rows) >= query.limit:
                 return newest(rows, query.limit)
@@ -253,7 +253,7 @@ def _narrowed(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
         if word is not None:
             yield _SEGMENTS.counts.contains(f'"{quoted(word)}"', autoescape=True)
     if query.subject is not None:
-        # In a side the caller is JSON in JSON.
+        # Within the details, the caller is JSON in JSON.
         subject = quoted(f'"subject":"{quoted(query.subject)}"')
         yield _SEGMENTS.records.contains(subject, autoescape=True)
     if query.text is not None:
@@ -261,7 +261,10 @@ def _narrowed(query: AuditQuery) -> Iterator[ColumnElement[bool]]:
 
 
 class SqlAuditStore:
-    """Implement `AuditStore` except `write`, which is another statement in each database."""
+    """
+    The part of `AuditStore` that all databases share; each database writes with a statement of its
+    own.
+    """
 
     is_failing = False
 

@@ -13,10 +13,10 @@ from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SEGMENTS
 
 Settle = Callable[[], Awaitable[None]]
-"""Link all records that were written, so that they can be read; see `AuditStore.settle`."""
+"""Links all records that were written, so that they can be read (`AuditStore.settle`)."""
 
 PAGE = 100
-"""Segments that are read at once."""
+"""The number of segments that are read at once."""
 
 _SEGMENTS = AUDIT_SEGMENTS.c
 FIELDS = [_SEGMENTS[name] for name in Segment.__struct_fields__]
@@ -30,7 +30,7 @@ _FROM = (
     .order_by(_SEGMENTS.first)
     .limit(bindparam("most"))
 )
-# From the one on that holds the record behind that number.
+# Begin with the segment that contains the record after that number.
 _START = select(func.max(_SEGMENTS.first)).where(_OURS, _SEGMENTS.first <= bindparam("after") + 1)
 _BEHIND = (
     select(*FIELDS)
@@ -50,7 +50,7 @@ _CHANGE = (
 
 
 class SqlChain:
-    """Implement `TenantChain`."""
+    """A `TenantChain` in SQL tables."""
 
     __slots__ = ("_database", "_settle", "_tenant", "_which", "_writer")
 
@@ -65,7 +65,7 @@ class SqlChain:
         rows: list[AuditRow] = []
         while (most := min(limit - len(rows), PAGE)) > 0:
             page = await self._page(_BEHIND, after=after, most=most)
-            # Not in the loop's thread: a page may be megabytes.
+            # In a thread, because a page may contain megabytes.
             rows += await asyncio.to_thread(behind, sound(page), after)
             if len(page) < most:
                 break

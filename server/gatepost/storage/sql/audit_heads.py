@@ -1,4 +1,4 @@
-"""The heads of chains: locked while records are erased, removed or signed, and moved."""
+"""The heads of chains: lock them while records are erased, removed or signed, and move them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -74,7 +74,7 @@ _NEWEST_RECORDS = (
     .where(
         _SEGMENTS.tenant == bindparam("its_tenant"),
         _SEGMENTS.writer == bindparam("its_writer"),
-        # SQLite keeps anything in any column, and sorts texts after numbers.
+        # SQLite accepts any value in any column, and sorts texts after numbers.
         _SEGMENTS.first < bindparam("too_high"),
     )
     .order_by(_SEGMENTS.first.desc())
@@ -87,14 +87,17 @@ _SEGMENT = select(*(_SEGMENTS[name] for name in Segment.__struct_fields__)).wher
 )
 
 OF_WALS = ""
-"""The tenant of the heads that say how far write-ahead logs are merged; see `sqlite_audit_wal`."""
+"""The tenant of the heads that record how far write-ahead logs are merged (`sqlite_audit_wal`)."""
 TOO_HIGH = 1 << 62
-"""No chain reaches this number, and a few numbers later a database cannot hold the next one."""
+"""
+The highest number of a chain that is accepted: a few numbers later a database cannot store the next
+one.
+"""
 
 
 def stored_head(row: Iterable[Any]) -> ChainHead:
     """Return a head from the columns `END`; a value of another type becomes an impossible one."""
-    # SQLite keeps anything in any column.
+    # SQLite accepts any value in any column.
     return ChainHead(*_typed(row, ("", -1, -1, b"", -1, "")))
 
 
@@ -119,7 +122,7 @@ async def checked(database: Database, tenants: Sequence[str], sign: Sign) -> dic
 
 async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
     async with database.transaction() as connection:
-        # Writers are not locked: a checkpoint covers what is there now.
+        # Writers are not locked: a checkpoint covers the records that are there now.
         await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
         ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))

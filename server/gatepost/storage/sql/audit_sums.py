@@ -67,7 +67,8 @@ def rows_of_segments(segments: Iterable[tuple[str, Segment]]) -> list[tuple[Any,
 
 async def counted(database: Database, tenant: str, since: int, slice_ms: int) -> list[Count]:
     """Return the counts of a tenant, as `TenantTrail.count`."""
-    # A number of ours in the text: PostgreSQL cannot tell that two parameters are the same.
+    # This number is ours, so it may be part of the text: PostgreSQL cannot tell that two parameters
+    # are the same.
     at = _SUMS.hour - _SUMS.hour % literal_column(str(int(slice_ms)))
     sort = (at, _SUMS.kind, _SUMS.tool, _SUMS.outcome, _SUMS.limited_by)
     number = func.sum(_SUMS.number).label("number")
@@ -77,7 +78,7 @@ async def counted(database: Database, tenant: str, since: int, slice_ms: int) ->
         .group_by(*sort)
     )
     found = await database.rows(read, {"its_tenant": tenant, "since": since})
-    # PostgreSQL adds up to a decimal.
+    # PostgreSQL returns the sum as a decimal.
     return sorted_counts(
         {
             (row.at, row.kind, row.tool, row.outcome, row.limited_by): int(row.number)

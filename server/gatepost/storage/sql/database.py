@@ -26,11 +26,12 @@ CLOSE_S = 3.0
 """How long a close then waits for connections."""
 
 UNKNOWN_STATEMENT = "26000"
-"""SQLSTATE where a pooler has lost a prepared statement."""
+"""The SQLSTATE after a pooler has lost a prepared statement."""
 
 LATE = "the database does not answer in time"
 
-# A writer of SQLite takes the lock at once: one that has read first is refused it.
+# A writer of SQLite takes the lock at once: after a read in the same transaction, SQLite would
+# refuse it.
 _BEGIN = {"sqlite": ("BEGIN IMMEDIATE",), "postgresql": ("BEGIN",)}
 
 log = logging.getLogger("gatepost.storage")
@@ -46,9 +47,9 @@ class Database:
 
     A statement runs in a task of its own, which continues if the caller leaves. A cancelled
     statement would cost its connection, and clients that come and go would make the server connect
-    again and again. *interruptible* says whether the driver can cancel a late statement. SQLite's
-    cannot, because the statement runs in a thread; it ends by itself, and its caller gets the error
-    in time.
+    again and again. *interruptible* says whether the driver can cancel a late statement. The driver
+    of SQLite cannot, because the statement runs in a thread. That statement ends by itself, and its
+    caller gets the error in time.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Database:
         interruptible: bool,
         errors: tuple[type[Exception], ...] = (),
     ) -> None:
-        """*errors* are exceptions of the driver that SQLAlchemy sometimes lets through."""
+        """
+        Create the database; *errors* are exceptions of the driver that SQLAlchemy may let through.
+        """
         self.engine = engine
         self.dialect = engine.dialect.name
         self.doubted = 0.0
@@ -97,13 +100,13 @@ class Database:
         task = asyncio.create_task(self._bounded(work, within_s))
         self._running.add(task)
         task.add_done_callback(self._over)
-        # A driver may hang although it was told to give up: its caller waits no longer than this.
+        # A driver may hang although it was told to stop: the caller waits no longer than this.
         waits_s = within_s + GIVE_UP_S if self._interruptible else within_s
         done, _ = await asyncio.wait([task], timeout=waits_s)
         if not done:
             raise StoreUnavailable(LATE)
         if task.cancelled():
-            # Not its caller's cancellation, so its caller must not end by it.
+            # The caller was not cancelled, so it must not be ended by this cancellation.
             raise StoreUnavailable("the database does not serve: CancelledError")
         return task.result()
 
@@ -138,7 +141,8 @@ class Database:
         if self._running:
             await asyncio.wait(self._running, timeout=OVER_S)
         if self._running:
-            # A thread is in there that nothing stops. The process ends without it.
+            # A thread runs a statement that cannot be stopped. The process ends without waiting for
+            # it.
             log.warning("database_not_closed", extra={"reason": LATE})
             return
         timeout = CLOSE_S
@@ -148,13 +152,13 @@ class Database:
                     await self.engine.dispose()
                     return
             except TimeoutError:
-                # One connection is dropped by this; the others get no patience any more.
+                # This drops one connection; the others are closed at once.
                 timeout = 0.0
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            # Its caller may have left, and then nobody else asks how it ended.
+            # The caller may have left. Then no other code retrieves the exception.
             task.exception()
 
     async def _look(self, at: Callable[[Connection], Found]) -> Found:
@@ -179,7 +183,7 @@ class Database:
                 async with asyncio.timeout(within_s if self._interruptible else None):
                     return await work
             except TimeoutError:
-                # Where packets vanish, each pooled connection would cost a statement this wait.
+                # If packets vanish, each pooled connection would cost a statement this wait.
                 self.doubted = max(self.doubted, began)
                 raise
 
@@ -206,12 +210,12 @@ def answering(errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
 
     Its message holds no secret.
     """
-    # Also what SQLAlchemy says of a connection that was lost within a transaction.
+    # This includes SQLAlchemy's error for a connection that was lost within a transaction.
     others: tuple[type[Exception], ...] = (SQLAlchemyError, *errors)
     try:
         yield
     except IntegrityError:
-        # No outage: we have asked for something that cannot be.
+        # This is no outage: our statement violates a constraint.
         raise
     except DBAPIError as error:
         raise StoreUnavailable(told(error.orig or error)) from None

@@ -1,4 +1,4 @@
-"""What tenants keep by subject and key, in SQL."""
+"""The values that tenants store by subject and key, in SQL."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import ENTRIES, insert_into
 
 REMEMBERED_S = 86_400.0
-"""How long the revision of a deleted entry is known: longer than anybody acts on a reading."""
+"""How long the revision of a deleted entry is known: longer than any reader uses what it read."""
 
 _KEY = [ENTRIES.c.tenant, ENTRIES.c.subject, ENTRIES.c.key]
 _FIELDS = [ENTRIES.c[name] for name in Entry.__struct_fields__]
@@ -61,13 +61,14 @@ _GET = select(*_FIELDS).where(*_THIS)
 _REPLACE = update(ENTRIES).where(
     *_THIS, ENTRIES.c.revision == bindparam("its_revision", type_=Integer)
 )
-# The row stays a while: an entry made anew must not get a revision that was read before.
+# The row of a deleted entry stays a while, so that a new entry does not get a revision that was
+# read before.
 _DELETE = update(ENTRIES).where(*_THIS).values(value=null())
 
 
 @cache
 def _put(dialect: str, *, anew: bool) -> Any:
-    # One statement, so that the database counts and decides who is first.
+    # One statement, so that the database counts and decides which process is first.
     insert = insert_into(ENTRIES, dialect)
     return insert.on_conflict_do_update(
         index_elements=_KEY,
@@ -82,7 +83,7 @@ def _put(dialect: str, *, anew: bool) -> Any:
 
 
 class SqlEntries:
-    """See `Entries`."""
+    """The `Entries` of one tenant and subject, in an SQL table."""
 
     __slots__ = ("_database", "_subject", "_tenant")
 
@@ -98,7 +99,7 @@ class SqlEntries:
         """Return all entries of the subject, sorted by key."""
         which = {"its_tenant": self._tenant, "its_subject": self._subject}
         found = await self._database.rows(_ALL, which)
-        # Not the database's order, which is its locale's.
+        # Not in the database's order, which depends on its locale.
         return sorted((Entry(**row._mapping) for row in found), key=lambda entry: entry.key)
 
     async def count(self) -> int:
@@ -182,7 +183,7 @@ async def replace_entries(
     Return the tenants whose entry had the revision, and has the value.
     """
     changed, added = list[dict[str, Any]](), list[dict[str, Any]]()
-    # In order: two processes that change the same rows must not wait for each other.
+    # Sorted: two processes that change the same rows must not deadlock.
     for tenant, (value, revision) in sorted(values.items()):
         fits(key, value)
         row = {"value": value, "revision": revision + 1, **times}

@@ -13,7 +13,7 @@ from gatepost.storage.sql.tables import IDEMPOTENCY_RECORDS, insert_into
 from gatepost.storage.stored_bytes import ROW_BYTES, weight
 
 ATTEMPTS = 10
-"""How often a record may slip away between being met and being read."""
+"""How often a record may disappear between the conflict and the reading."""
 
 _FIELDS = [IDEMPOTENCY_RECORDS.c[name] for name in IdempotencyRecord.__struct_fields__]
 _SET = [name for name in (*IdempotencyRecord.__struct_fields__, "bytes") if name != "key"]
@@ -42,7 +42,7 @@ _TAKE_OVER = update(IDEMPOTENCY_RECORDS).where(
 
 @cache
 def _begin(dialect: str) -> Any:
-    # One statement, so that the database decides who is first.
+    # One statement, so that the database decides which process is first.
     insert = insert_into(IDEMPOTENCY_RECORDS, dialect)
     return insert.on_conflict_do_update(
         index_elements=[IDEMPOTENCY_RECORDS.c.tenant, IDEMPOTENCY_RECORDS.c.key],
@@ -52,7 +52,7 @@ def _begin(dialect: str) -> Any:
 
 
 class SqlIdempotency:
-    """See `IdempotencyStore`."""
+    """The `IdempotencyStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 
@@ -68,7 +68,7 @@ class SqlIdempotency:
                 return None
             if (kept := await self.get(record.key)) is not None:
                 return kept
-            # Released between the two statements: the key is free again.
+            # The other call released the key between the two statements: it is free again.
         raise StoreUnavailable("an idempotency key changes hands faster than it can be read")
 
     async def get(self, key: bytes) -> IdempotencyRecord | None:

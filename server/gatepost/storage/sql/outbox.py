@@ -11,7 +11,7 @@ from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import OUTBOX_MESSAGES, insert_into
 
 BATCH = 500
-"""Rows that one look for the oldest finds at most."""
+"""The most rows that one search for the oldest message finds."""
 
 _FIELDS = [OUTBOX_MESSAGES.c[name] for name in OutboxMessage.__struct_fields__]
 _KEY = (OUTBOX_MESSAGES.c.tenant, OUTBOX_MESSAGES.c.id)
@@ -43,8 +43,8 @@ _WAITS = exists().where(
 )
 _DUE = and_(OUTBOX_MESSAGES.c.due_at <= _NOW, OUTBOX_MESSAGES.c.expires_at > _NOW, ~_WAITS)
 _ANY = select(OUTBOX_MESSAGES.c.id).where(_DUE).limit(1)
-# A process that takes the same rows is left alone (PostgreSQL; SQLite has one writer), and what
-# is locked like this is looked for once: PostgreSQL may run a plain subquery again for each row.
+# Rows that another process takes are skipped (PostgreSQL; SQLite has one writer). The locking
+# subquery runs once, as a CTE: PostgreSQL may run a plain subquery again for each row.
 _first = (
     select(*_KEY)
     .where(_DUE)
@@ -77,7 +77,7 @@ def values_of(tenant: str, message: OutboxMessage) -> dict[str, Any]:
 
 
 class SqlOutbox:
-    """See `OutboxStore`."""
+    """The `OutboxStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 
@@ -101,7 +101,8 @@ class SqlOutbox:
         """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""
         which = {"its_tenant": self._tenant}
         found = await self._database.rows(_OLDEST, {**which, "most": most})
-        # One by one: two that drop the same in another order would wait for each other.
+        # One at a time: two processes that drop the same messages in different orders would
+        # deadlock.
         return [
             row.id
             for row in found
@@ -122,7 +123,7 @@ async def leased(
 ) -> list[tuple[str, OutboxMessage]]:
     """Lease due messages of all tenants to *holder*, *until* then."""
     if not await database.rows(_ANY, {"now": now}):
-        return []  # SQLite's one lock is taken by a change that changes nothing, too
+        return []  # a change that changes nothing also takes SQLite's only lock
     values = {"now": now, "until": until, "its_holder": holder, "most": most}
     found = [row._asdict() for row in await database.rows(_CLAIM, values)]
     return [(row.pop("tenant"), OutboxMessage(**row)) for row in found]

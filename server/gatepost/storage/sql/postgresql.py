@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-import asyncpg  # type: ignore[import-untyped]  # it has no types
+import asyncpg  # type: ignore[import-untyped]  # the package has no types
 from sqlalchemy import URL, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError
@@ -16,14 +16,14 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql.database import ANSWER_S, STATEMENT_MS, Database, engine_of, told
 
 CONNECTIONS = 9
-"""Beside the one that audit records are written with."""
+"""The connections of the pool, beside the one that audit records are written with."""
 RECYCLE_S = 1800
 STATEMENTS = 100
-"""Prepared statements that a connection keeps."""
-# Acknowledged means on disk, whatever the role or the server has as its default.
+"""The number of prepared statements that a connection keeps."""
+# An acknowledged write is on disk, whatever the role or the server has as its default.
 SETTLE = f"SET statement_timeout = {STATEMENT_MS}; SET synchronous_commit = on"
 READ_ONLY = "25006"
-"""SQLSTATE of a write on a server that only reads: a standby, or one that has become one."""
+"""The SQLSTATE of a write to a server that is read-only: a standby, or one that has become one."""
 ENDED = ("08", "57P")
 """The prefixes of SQLSTATEs after which a connection is closed."""
 
@@ -52,7 +52,7 @@ class PostgresDatabase(Database):
                 "async_creator_fn": self.connect,
                 "prepared_statement_cache_size": 0 if self.is_pooled else STATEMENTS,
                 # The driver numbers the statements of each process from 1. Behind a pooler, such a
-                # name may be that of another process's statement.
+                # name may belong to a statement of another process.
                 "prepared_statement_name_func": lambda: (
                     "" if self.is_pooled else f"gatepost_{process}_{next(names)}"
                 ),
@@ -67,11 +67,12 @@ class PostgresDatabase(Database):
         try:
             return await self._connected()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-            # Not its text: that may repeat the address, and with it the password.
+            # Do not log the text: it may repeat the address, and with it the password.
             raise StoreUnavailable(told(error)) from None
 
     async def _connected(self) -> asyncpg.Connection:
-        # Without the driver's own cache, whose statements have names that another process uses too.
+        # The driver's own cache is off, because its statements have names that another process uses
+        # as well.
         connection = await asyncpg.connect(self._url, timeout=ANSWER_S, statement_cache_size=0)
         if self.is_pooled:
             return connection
@@ -110,7 +111,8 @@ def _watch(database: Database) -> None:
 
     @event.listens_for(engine, "checkout")
     def live(connection: Any, record: Any, proxy: object) -> None:
-        # Noticed while it lay in the pool: the server has restarted. Costs no round trip.
+        # The connection was lost while it lay in the pool, because the server has restarted. This
+        # check costs no round trip.
         driver = connection.driver_connection
         if record.info.get("served", database.doubted) < database.doubted:
             driver.terminate()
@@ -121,9 +123,10 @@ def _watch(database: Database) -> None:
     def failed(context: ExceptionContext) -> None:
         state = getattr(context.original_exception, "sqlstate", None) or ""
         if state == READ_ONLY:
-            # After a failover: the connections lead to a server that takes nothing any more.
+            # After a failover, the connections lead to a server that no longer accepts writes.
             database.doubted = time.monotonic()
         if state == READ_ONLY or state.startswith(ENDED):
-            # The word of the end comes before the end itself, and the driver has not seen that yet.
+            # The server reports the end before it closes the connection, and the driver has not
+            # seen that yet.
             context.is_disconnect = True
             context.invalidate_pool_on_disconnect = False

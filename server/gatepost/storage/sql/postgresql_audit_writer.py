@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import asyncpg  # type: ignore[import-untyped]  # it has no types
+import asyncpg  # type: ignore[import-untyped]  # the package has no types
 import msgspec
 from msgspec.structs import astuple
 from sqlalchemy import Column, select
@@ -52,13 +52,12 @@ _SEGMENTS = _read_from("row", [*AUDIT_SEGMENTS.c][:-1], _SEGMENT[:-1])
 _SUMS = _read_from("row", AUDIT_SUMS.c, COLUMNS)
 # The parameters are rows, each a line with a JSON array, and the records of the segments. The
 # driver looks at each element of an array several times, and JSON as we encode it has no line
-# break. Records may have some, because they contain arguments as they were sent.
-# A head is moved only if all of its columns are as they were. Any other one is added: that fails
-# where there is one already, and where there should be one, which then gets no number. So a batch
-# is written whole, or not at all, with IntegrityError.
-# Heads are locked in order and before records are added, so that two processes cannot wait for each
-# other.
-# The setting is part of the statement, because a connection pooler keeps none of the session's.
+# break. Records may have some, because they contain arguments as they were sent. A head is moved
+# only if all of its columns are unchanged. Otherwise a head is added. That fails if the head exists
+# already, or if it should exist, because the new one then has no number. So a batch is written
+# completely, or not at all, with IntegrityError. Heads are locked in order and before records are
+# added, so that two processes cannot wait for each other. The setting is part of the statement,
+# because a connection pooler keeps none of the session's.
 _WRITE = f"""
 WITH durable AS (SELECT set_config('synchronous_commit', 'on', true)),
 ends AS MATERIALIZED (SELECT {_HEADS} FROM unnest({_rows(1)}) AS row),
@@ -103,13 +102,13 @@ FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS chain (tenant, writer, 
 
 
 class PostgresAuditStore(SqlAuditStore):
-    """Implement `AuditStore`."""
+    """The `AuditStore` in PostgreSQL."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database)
         self._writer = PostgresWriter(database)
         self._heads: dict[ChainKey, ChainHead | None] = {}
-        """The heads that this process has written."""
+        """The heads that this process has written last."""
 
     async def write(self, batch: Batch, link: Link) -> None:
         """Implement `AuditStore`."""
@@ -179,7 +178,8 @@ class PostgresAuditStore(SqlAuditStore):
 
 class PostgresWriter:
     """
-    The connection that records are written with: the driver itself, which costs half of a pool.
+    The connection that records are written with. It uses the driver directly, which costs half of a
+    pool.
 
     It has one prepared statement, so that a batch is one round trip. A pooler that keeps no
     prepared statements costs a second one.
@@ -192,11 +192,13 @@ class PostgresWriter:
         self._statement: Any = None
         self._since = self._used = 0.0
         self._is_kept = True
-        """Whether a prepared statement is still there in the next transaction."""
+        """Whether a prepared statement still exists in the next transaction."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether a batch can be sent at once, over a connection that is open and not in use."""
+        """
+        Return whether a batch can be sent at once, over a connection that is open and not in use.
+        """
         return not (self._statement is None or self._turn.locked() or self._is_outdated())
 
     def _is_outdated(self) -> bool:
@@ -211,7 +213,7 @@ class PostgresWriter:
     async def add_at_once(self, parameters: Sequence[Any]) -> None:
         """Write a batch where it `is_ready`; raises the errors of the driver."""
         self._used = time.monotonic()
-        # To cancel a statement may take as long as the statement; to close a connection does not.
+        # Close the connection: cancelling a statement may take as long as the statement.
         deadline = asyncio.get_running_loop().call_later(ANSWER_S, self._give_up)
         try:
             await self._in_turn(partial(self._statement.fetch, *parameters))

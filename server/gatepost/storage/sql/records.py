@@ -48,7 +48,7 @@ from gatepost.storage.stored_bytes import StoredUsage
 log = logging.getLogger("gatepost.database")
 
 BATCH = 500
-"""Rows that go with one statement of a sweep, so that it never holds others up for long."""
+"""The rows that one statement of a sweep removes, so that other statements do not wait for long."""
 
 _PING = text("SELECT 1")
 
@@ -56,7 +56,7 @@ _PING = text("SELECT 1")
 def _sweep(table: Table) -> Delete:
     keys = list(table.primary_key)
     over = table.c.expires_at <= bindparam("now")
-    # A process that sweeps the same rows is left alone (PostgreSQL; SQLite has one writer).
+    # Rows that another process sweeps are skipped (PostgreSQL; SQLite has one writer).
     batch = select(*keys).where(over).limit(BATCH).with_for_update(skip_locked=True)
     return delete(table).where(tuple_(*keys).in_(batch), over)
 
@@ -89,14 +89,14 @@ def _audit_store(database: Database) -> SqlAuditStore:
         path = database.engine.url.database
         assert path is not None  # noqa: S101  # `sqlite.database` opens a file
         return SqliteAuditStore(database, path)
-    # By name: a SQLite file does not need it.
+    # Imported here, because a SQLite file does not need it.
     module = importlib.import_module("gatepost.storage.sql.postgresql_audit_writer")
     made: SqlAuditStore = module.PostgresAuditStore(database)
     return made
 
 
 class SqlRecords:
-    """See `Records`."""
+    """The `Records` of an SQL database."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -164,7 +164,7 @@ class SqlRecords:
 
 
 class SqlTenant:
-    """One tenant's records; every statement of them names the tenant."""
+    """One tenant's records; all of their statements name the tenant."""
 
     __slots__ = ("_audit", "_database", "_tenant")
 
@@ -173,37 +173,37 @@ class SqlTenant:
 
     @property
     def tasks(self) -> SqlTasks:
-        """Its tasks."""
+        """Return the tenant's tasks."""
         return SqlTasks(self._database, self._tenant)
 
     @property
     def idempotency(self) -> SqlIdempotency:
-        """Its idempotency keys."""
+        """Return the tenant's idempotency keys."""
         return SqlIdempotency(self._database, self._tenant)
 
     @property
     def sessions(self) -> SqlSessions:
-        """Its sessions."""
+        """Return the tenant's sessions."""
         return SqlSessions(self._database, self._tenant)
 
     @property
     def trail(self) -> SqlTrail:
-        """Its audit records."""
+        """Return the tenant's audit records."""
         return SqlTrail(self._database, self._audit.settle, self._tenant)
 
     @property
     def approvals(self) -> SqlApprovals:
-        """Its approval requests."""
+        """Return the tenant's approval requests."""
         return SqlApprovals(self._database, self._tenant)
 
     @property
     def grants(self) -> SqlGrants:
-        """Its grants."""
+        """Return the tenant's grants."""
         return SqlGrants(self._database, self._tenant)
 
     @property
     def outbox(self) -> SqlOutbox:
-        """Its messages to other systems."""
+        """Return the tenant's messages to other systems."""
         return SqlOutbox(self._database, self._tenant)
 
     def entries(self, subject: str) -> SqlEntries:
@@ -213,7 +213,7 @@ class SqlTenant:
     async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
         """Return what its tasks and idempotency keys take: of one owner, or of all (None)."""
         values = {"its_tenant": self._tenant, "now": now}
-        # Answered from the indexes alone.
+        # The indexes alone answer this.
         if owner is None:
             found = await self._database.rows(_OF_ALL, values)
         else:
@@ -245,7 +245,7 @@ async def opened(url: str) -> SqlRecords:
 async def check(url: str) -> None:
     """Raise StoreRefused unless the database is at our revision; it is left as it is."""
     if url.startswith(sqlite.SCHEME) and not sqlite.exists(url):
-        # To look at it would make it.
+        # Looking at the database would create the file.
         raise StoreRefused(schema.behind(None))
     database = database_of(url)
     async with contextlib.aclosing(database):
@@ -263,7 +263,7 @@ def database_of(url: str) -> Database:
     """Return the database at a URL, whatever its schema is."""
     if url.startswith(sqlite.SCHEME):
         return sqlite.database(url)
-    # By name: its driver is an extra.
+    # Imported here, because its driver is an extra.
     driver = importlib.import_module("gatepost.storage.sql.postgresql")
     made: Database = driver.database(url)
     return made

@@ -27,7 +27,7 @@ def _put(dialect: str) -> Any:
 
 
 class SqlRevocations:
-    """See `RevocationStore`."""
+    """The `RevocationStore` in an SQL table."""
 
     __slots__ = ("_changes", "_database")
 
@@ -54,6 +54,6 @@ class SqlRevocations:
         return there
 
     async def _tell(self) -> None:
-        # After the change: a reader of the number finds it. Also where nothing was changed, since
-        # an earlier attempt may have got no further than the change itself.
+        # After the change, so that a reader of the new number finds it. Also if nothing was
+        # changed, because an earlier attempt may have stopped after the change.
         await self._changes.put(CHANGES, b"", now=time.time())

@@ -20,22 +20,24 @@ from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import METADATA, REVISION
 
 MIGRATIONS = "gatepost.storage.migrations.steps"
-"""Loaded by name: Alembic costs a tenth of a second, and most starts do not need it."""
+"""
+The module is loaded by name: Alembic costs a tenth of a second, and most starts do not need it.
+"""
 SCRIPTS = Path(__file__).parents[1] / "migrations"
 MIGRATION_S = 3600.0
 """The deadline of all steps together, in seconds."""
 
-# Two that migrate at once take turns, and the second finds nothing left to do.
+# If two processes migrate at once, one waits for the other and then finds nothing left to do.
 _ALONE = {
     "sqlite": ("BEGIN IMMEDIATE",),
-    # The lock's number is "gatepost" in ASCII; any would do that nobody else takes.
+    # The lock's number is "gatepost" in ASCII; any number that no other program uses would do.
     "postgresql": (
         "BEGIN",
         "SET LOCAL statement_timeout = 0",
         "SELECT pg_advisory_xact_lock(7449363229243306868)",
     ),
 }
-# As Alembic makes it, which finds its place in it later.
+# The table is the one that Alembic creates, which later finds its revision there.
 _VERSIONS = Table(
     "alembic_version",
     MetaData(),
@@ -105,7 +107,7 @@ async def make(database: Database) -> Move:
     if await revision(database) is not None:
         return await migrate(database)
     made = await database.apart(_make(database), within_s=MIGRATION_S)
-    # Else another process was faster, and maybe with fewer steps.
+    # Another process was faster, perhaps with fewer steps.
     return Move(None, REVISION) if made else await migrate(database)
 
 
@@ -117,7 +119,7 @@ async def _make(database: Database) -> bool:
 def _made(connection: Connection) -> bool:
     if _revision(connection) is not None:
         return False
-    # A table that is there already is nobody's of ours: to take it for one would end badly.
+    # The tables that exist already belong to another program, so they must not be used.
     for tables in (METADATA, _VERSIONS.metadata):
         tables.create_all(connection, checkfirst=False)
     connection.execute(insert(_VERSIONS).values(version_num=REVISION))

@@ -1,4 +1,4 @@
-"""What sessions of older revisions remember, in SQL."""
+"""The stored state of sessions of older revisions, in SQL."""
 
 from functools import cache
 from typing import Any
@@ -31,7 +31,7 @@ _decode = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class SqlSessions:
-    """See `SessionStore`."""
+    """The `SessionStore` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 

@@ -20,19 +20,21 @@ from gatepost.storage.sql.database import STATEMENT_MS, Database, engine_of
 
 SCHEME = "sqlite:///"
 BESIDE = ("-wal", "-shm")
-"""What SQLite keeps beside the file. It makes them with the file's permissions, and leaves those
-of files that are there."""
+"""
+The files that SQLite creates beside the database. New ones get the database's permissions; existing
+ones keep theirs.
+"""
 WAL = "-audit-"
-"""The end of the names of write-ahead logs, before their numbers; see `sqlite_audit_wal`."""
+"""The end of the names of write-ahead logs, before their numbers (`sqlite_audit_wal`)."""
 LOCK = "-lock"
 """The end of the lock file's name, after that of the database."""
 ZEROS = bytes(65_536)
 WRITES = ("BEGIN", "INSERT", "UPDATE", "DELETE")
-"""What a statement begins with that waits for the lock file."""
-# Writers of one file take turns anyway; the second connection lets readers pass them.
+"""The beginnings of statements that wait for the lock file."""
+# Writers of one file take turns anyway. The second connection lets readers go ahead of them.
 CONNECTIONS = 2
 
-# The first makes the others wait for a lock instead of failing at once.
+# The first pragma makes the others wait for a lock instead of failing at once.
 PRAGMAS: Mapping[str, int | str] = {
     "busy_timeout": STATEMENT_MS,
     "journal_mode": "wal",
@@ -42,7 +44,7 @@ PRAGMAS: Mapping[str, int | str] = {
     # Pages in the log after which a commit copies them into the file. `SqliteAuditStore`, which
     # writes most of them, copies them sooner, between two batches.
     "wal_autocheckpoint": 4_000,
-    # What is deleted or erased is overwritten; else it could be read from the file for years.
+    # Deleted or erased data is overwritten; otherwise it could be read from the file for years.
     "secure_delete": 1,
     "foreign_keys": 1,
     # KiB of pages that each connection caches. SQLite's 2,000 for each of three took 6 MB of a
@@ -56,7 +58,8 @@ def database(url: str) -> Database:
     path = path_of(url)
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        # Before SQLite does: the files beside it get its permissions, and it holds arguments.
+        # Created before SQLite creates it: the files beside it get its permissions, and it contains
+        # arguments.
         _close(path, os.O_RDWR | os.O_CREAT)
         for beside in (*(path + end for end in BESIDE), *wals(path).values()):
             with suppress(FileNotFoundError):
@@ -97,7 +100,7 @@ def _close(path: str, flags: int) -> None:
 
 def connect(path: str) -> sqlite3.Connection:
     """Return a connection of the driver itself to a file that is there."""
-    os.stat(path)  # SQLite would make the file
+    os.stat(path)  # SQLite would create the file
     connection = sqlite3.connect(path, isolation_level=None, factory=QueuedConnection)
     _settle(path, connection.cursor())
     return connection
@@ -105,7 +108,7 @@ def connect(path: str) -> sqlite3.Connection:
 
 def empty_log(url: str) -> bool:
     """
-    Empty what is beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
+    Truncate the logs beside the file (`-wal`, `-audit-1`…), which may still contain deleted data.
 
     Return False if a reader prevents it. Raises the driver's errors.
     """
@@ -148,15 +151,15 @@ def _settle(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
         _set(cursor, f"PRAGMA {name} = {wanted}")
         cursor.execute(f"PRAGMA {name}")
         found = cursor.fetchone()
-        # SQLite ignores what it cannot do, without a word.
+        # SQLite ignores a pragma that it cannot apply, without an error.
         if found is None or found[0] != wanted:
             raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
 
 
 def _set(cursor: DBAPICursor | sqlite3.Cursor, pragma: str) -> None:
-    # Of several that open a new file at once, one turns the log on. SQLite refuses the others
-    # without the wait that they have asked for, lest they wait for each other: so wait for the turn
-    # to write, which it knows how to wait for, and try again.
+    # If several processes open a new file at once, one of them turns the log on. SQLite refuses the
+    # others at once, without the busy timeout, because they could wait for each other. So wait for
+    # the write lock, for which SQLite does wait, and try again.
     until = time.monotonic() + STATEMENT_MS / 1000
     while True:
         try:
@@ -171,8 +174,8 @@ def _set(cursor: DBAPICursor | sqlite3.Cursor, pragma: str) -> None:
 
 def check_file(path: str, opened: os.stat_result) -> None:
     """Raise StoreUnavailable unless the file at *path* is the one that was *opened*."""
-    # SQLite would continue in a file that was removed, so that its records would be lost, and make
-    # an empty one for the next connection.
+    # If the file was removed, SQLite would continue in it and lose its records, and create an empty
+    # file for the next connection.
     try:
         if os.path.samestat(os.stat(path), opened):
             return
@@ -200,10 +203,11 @@ class QueuedConnection(sqlite3.Connection):
     A connection that has the lock file while it writes, and from BEGIN to the end.
 
     SQLite waits for its own lock by sleeping and trying again, up to 100 ms at a time. A process
-    that comes back at once then writes again and again before another one tries: with two that
-    write all the time, one waited up to 3 seconds. The kernel wakes the next at once, and frees the
-    lock of a process that ends. SQLite's lock still decides; where the file system knows no such
-    locks, writers have only that. It waits in the thread that executes the statement.
+    that comes back at once then writes again and again before another one tries: with two busy
+    writers, one waited up to 3 seconds. With a lock file, the kernel wakes the next writer at once,
+    and releases the lock of a process that ends. SQLite's lock still decides. If the file system
+    has no such locks, writers have only SQLite's. The connection waits in the thread that executes
+    the statement.
     """
 
     def __init__(self, database: str, *arguments: Any, **named: Any) -> None:
@@ -213,7 +217,7 @@ class QueuedConnection(sqlite3.Connection):
         except OSError as error:
             reason = f"unable to open {database}{LOCK}: {error.strerror}"
             raise sqlite3.OperationalError(reason) from None
-        # Taking it twice, or giving back what another connection has, does nothing.
+        # Taking the lock twice, or releasing another connection's lock, does nothing.
         self.lock: Callable[[], None] = partial(fcntl.flock, self._file, fcntl.LOCK_EX)
         self.unlock: Callable[[], None] = partial(fcntl.flock, self._file, fcntl.LOCK_UN)
         super().__init__(database, *arguments, **named)
@@ -222,7 +226,7 @@ class QueuedConnection(sqlite3.Connection):
         """Return a cursor whose writes wait for the lock."""
         return super().cursor(factory or QueuedCursor)
 
-    # Each batch of audit records comes this way, so no cursor of ours is made for it.
+    # Each batch of audit records takes this path, so no cursor of ours is created for it.
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Execute a statement with a new cursor; one that writes waits for the lock."""
         if sql.startswith(WRITES):
@@ -278,7 +282,7 @@ class QueuedConnection(sqlite3.Connection):
 
     def _close_file(self) -> None:
         file, self._file = self._file, -1
-        # Its number may be that of another file soon.
+        # Another file may soon get the same descriptor number.
         self.lock = self.unlock = _nothing
         if file >= 0:
             os.close(file)

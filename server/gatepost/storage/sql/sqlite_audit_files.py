@@ -1,6 +1,4 @@
-"""
-Opening and locking the file of a write-ahead log, making its name durable, and keeping a copy.
-"""
+"""Open and lock the file of a write-ahead log, make its name durable, and keep a copy."""
 
 import fcntl
 import os
@@ -22,7 +20,7 @@ def locked(name: str, beside: str) -> int:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except PermissionError:
         if os.path.exists(name):
-            return -1  # another user's, as root's
+            return -1  # it belongs to another user, such as root
         raise
     try:
         if os.geteuid() == 0:
@@ -56,7 +54,7 @@ def keep_copy(file: int, name: str) -> None:
         copy = Path(f"{name}.damaged-{number}")
         with suppress(FileNotFoundError):
             if copy.read_bytes() == content:
-                return  # the copy was kept, and what follows it failed
+                return  # the copy was kept, but the next step failed
             continue
         handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -65,7 +63,7 @@ def keep_copy(file: int, name: str) -> None:
                 target.flush()
                 os.fsync(target.fileno())
         except OSError:
-            copy.unlink()  # each attempt would leave another one
+            copy.unlink()  # each attempt would leave another copy
             raise
         return
 

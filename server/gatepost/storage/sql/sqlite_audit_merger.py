@@ -1,9 +1,9 @@
 """
-Merging: what the write-ahead logs of a SQLite file contain is linked and moved into its tables.
+Merge write-ahead logs: link the records in the logs of a SQLite file and move them into its tables.
 
-Many batches are moved in one transaction, so that each chain gets one segment, one head with one
-proof, and one sum. Any process with the key ring can merge any write-ahead log: that of a running
-process, whose records it is asked for, and that of a killed one.
+One transaction moves many batches, so that each chain gets one segment, one head with one proof,
+and one sum. Any process with the key ring can merge any write-ahead log: that of a running process,
+if its records are requested, and that of a killed one.
 """
 
 import os
@@ -59,16 +59,17 @@ from gatepost.storage.sql.sqlite_audit_wal import (
 from gatepost.storage.sql.tables import escaped
 
 AT_ONCE = 4_194_304
-"""About how many bytes of frames one transaction merges."""
+"""The approximate bytes of frames that one transaction merges."""
 COPIED_BYTES = 4_194_304
-"""Bytes of the log after which it is copied into the database file, between two merges."""
+"""The bytes of SQLite's log after which it is copied into the database file, between two merges."""
 CHAIN_BYTES = 16_384
-"""About how many bytes of the log the pages of a chain take, beside its records."""
+"""The approximate bytes of SQLite's log that the pages of a chain take, beside its records."""
 PAUSE_S = 0.05
 """How long the restart of a write-ahead log waits for a batch that is being appended."""
 OF_WAL = EVERY_TENANT, FIRST_WRITER
 """
-The chain that tells of a write-ahead log that was changed: whose records were in it is unknown.
+The chain that records a change of a write-ahead log: the log may have contained records of any
+tenant.
 """
 CHANGED = "a write-ahead log was changed: records that were not in the tables yet may be missing"
 
@@ -80,9 +81,9 @@ class SqliteConnection:
         self.path, self._file = path, os.stat(path)
         self._connection: sqlite3.Connection | None = None
         self._uncopied = 0
-        """About how many bytes may be in the log only."""
+        """The approximate bytes that may exist only in SQLite's log."""
         self.is_in_doubt = False
-        """Whether a transaction has failed that may be in the database all the same."""
+        """Whether a transaction has failed that may have been committed all the same."""
 
     def write(self, batch: Batch, link: Link) -> None:
         """Add a batch to the tables."""
@@ -165,11 +166,11 @@ class SqliteConnection:
             raise StoreUnavailable(reason) from None
         finally:
             if not is_done:
-                self.close()  # which rolls back
+                self.close()  # closing rolls back
 
 
 class Merged(msgspec.Struct):
-    """What one transaction merges."""
+    """The frames that one transaction merges."""
 
     linker: Linker
     extension: Extension
@@ -178,7 +179,7 @@ class Merged(msgspec.Struct):
     """The new ends of write-ahead logs."""
     size: int = 0
     first: list[Frame] = []
-    """Of each write-ahead log that was read, its first frame."""
+    """The first frame of each write-ahead log that was read."""
 
     @property
     def is_full(self) -> bool:
@@ -221,7 +222,8 @@ class SqliteMerger(SqliteConnection):
                 merged = None if row is None else stored_head(row)
                 is_changed = merged is not None and bool(linker.doubt(merged))
                 if merged is None or is_changed:
-                    # With a digest that no frame continues: the file may be of another database.
+                    # The digest is random, so that no frame continues it: the file may belong to
+                    # another database.
                     merged = linker.prove(ChainHead(*key, 0, os.urandom(32), 0, ""))
                     put(execute, heads=[astuple(merged)])
                 frames, is_damaged = wal.read(merged)
@@ -229,15 +231,14 @@ class SqliteMerger(SqliteConnection):
                     extension.doubt(OF_WAL, CHANGED)
                     self.extend(execute, {OF_WAL: ()}, extension.link)
             extension.committed()
-            # Not before: a batch behind a row that is not there would belong to no write-ahead log,
-            # and a write-ahead log that was changed must look so until that is recorded.
+            # Resume only now. Without the row, a batch would belong to no write-ahead log. A
+            # changed write-ahead log must look changed until that is recorded.
             with self.reading():
                 wal.resume(merged, frames, is_damaged=is_damaged)
 
     def merge(self, wal: WriteAheadLog | None, linker: Linker, *, restart: bool = False) -> None:
         """
-        Merge all that the write-ahead logs contain, of which *wal* is that of this
-        process.
+        Merge all write-ahead logs; *wal* is that of this process.
 
         With *restart*, it then continues at its beginning. Raises StoreUnavailable.
         """
@@ -309,7 +310,7 @@ class SqliteMerger(SqliteConnection):
 
     def _doubt(self, wal: WriteAheadLog) -> None:
         """
-        Have the write-ahead log opened again if nobody knows whether a transaction has succeeded.
+        Have the write-ahead log opened again if it is unknown whether a transaction has succeeded.
         """
         if self.is_in_doubt:
             wal.is_ready = self.is_in_doubt = False
@@ -323,15 +324,16 @@ class SqliteMerger(SqliteConnection):
         if found == known:
             pass
         elif found is not None and wal.has(found) and not merged.linker.doubt(found):
-            # Another process has merged it, and nobody here has heard of the records.
-            # The row of another database with the same key ring is proven as well.
+            # Another process has merged it, and this process was not told of the records. The row
+            # of another database with the same key ring has a valid proof as well.
             known = found
         else:
             for frame in frames:
                 for chain in frame.batch:
                     merged.extension.doubt(chain, CHANGED)
             merged.end(wal.number, known.number, known.hash, known.pruned)
-        # Also a frame that another process has merged while it was still being synchronised.
+        # This includes a frame that another process has merged while it was still being
+        # synchronised.
         _miss(execute, [one for one in frames if one.number <= known.number], merged.extension)
         merged.take(wal.number, iter([one for one in frames if one.number > known.number]))
         return known
@@ -345,8 +347,8 @@ class SqliteMerger(SqliteConnection):
         Return the file if that has ended, its path, and whether it was changed.
         """
         if file < 0 or merged.is_full or merged.linker.doubt(found):
-            return []  # a head that was changed is for the next process with this write-ahead log
-        is_over = has_ended(file)  # else more could follow what is read now
+            return []  # the next process with this write-ahead log handles a changed head
+        is_over = has_ended(file)  # otherwise more frames could follow
         for frame in merged.take(found.writer, frames_behind(file, found, merged.linker)):
             for chain in () if is_over else frame.batch:
                 merged.extension.leave(chain)
@@ -364,12 +366,12 @@ def _doubt_repeated(execute: Execute, merged: Merged) -> None:
     """
     Have it recorded if the first frame of a write-ahead log is in the tables already.
 
-    Then an earlier row, which is proven, was put back, so that frames are merged again.
+    In that case an earlier row was restored with its valid proof, so that frames are merged again.
     """
     for frame in merged.first:
         for chain, new_records in frame.batch.items():
             there = records_since(execute, chain, min([one.at for one in new_records], default=0))
-            # The salts of its details make each body another one.
+            # The salts of its details make each body unique.
             salted = [one.body.decode() for one in new_records if one.side is not None]
             if any(body in records for records in there for body in salted):
                 for doubted in (chain, OF_WAL):

@@ -19,7 +19,7 @@ from gatepost.storage.sql.tables import (
 )
 
 MOST_ROWS = 64
-"""Rows that one statement adds or reads."""
+"""The number of rows that one statement adds or reads."""
 
 Key = tuple[str, int]
 """A chain: its tenant, as the database spells it, and its writer."""

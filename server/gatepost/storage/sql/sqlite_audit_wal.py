@@ -7,9 +7,9 @@ process waits for it. Each process has a write-ahead log, as `gatepost.db-audit-
 as long as it runs. `SqliteMerger` moves the batches into the tables.
 
 A write-ahead log is a sequence of frames: a header, a proof by the key ring, and a batch. The
-digest of a frame covers the digest before it. How far a write-ahead log is merged stands in the
-table of heads: with no tenant, the number of the write-ahead log as the writer, the last frame's
-number and digest, and, as `pruned`, the offset behind it.
+digest of a frame covers the digest before it. The table of heads records how far a write-ahead log
+is merged. Its row has no tenant, the number of the write-ahead log as the writer, the last frame's
+number and digest, and the offset behind that frame as `pruned`.
 """
 
 import fcntl
@@ -33,19 +33,19 @@ from gatepost.storage.sql.sqlite import WAL, check_file, overwrite
 from gatepost.storage.sql.sqlite_audit_files import keep_copy, locked, synchronise_folder
 
 ALLOCATED = 1_048_576
-"""Bytes by which the file grows: to synchronise a file that has grown takes longer."""
+"""The bytes by which the file grows; synchronising a file that has grown takes longer."""
 CLOSING_S = 1.0
 """How long a stop waits for a batch that is being appended."""
 
 MOST_BYTES = 67_108_864
-"""Bytes of a write-ahead log that are looked through; none becomes so large."""
+"""The bytes of a write-ahead log that are read at most; none becomes so large."""
 MOST_PROOF_BYTES = 256
-"""More than any proof has. Where the text of a caller passes for a header, the length is larger."""
+"""More than any proof has. If a caller's text looks like a header, its length field is larger."""
 
 _MAGIC = b"GPA1"
 _LONGEST_PROOF = 1_024
 _HEADER = struct.Struct("<4sIHQ32s")
-"""The magic, the bytes of the batch and of the proof, the number, and the digest."""
+"""The magic, the sizes of the batch and of the proof, the number, and the digest."""
 
 
 class Busy(StoreUnavailable):
@@ -61,11 +61,11 @@ class Frame(msgspec.Struct, frozen=True):
     number: int
     digest: bytes
     end: int
-    """The offset behind it."""
+    """The offset behind the frame."""
     size: int
     batch: Batch
     proof: str = ""
-    """By the key ring; empty: this process has it."""
+    """The proof by the key ring; empty for a frame of this process, which knows it."""
 
 
 class _StoredRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -86,15 +86,15 @@ class WriteAheadLog:
         self._path, self._linker = path, linker
         self._lock = threading.Lock()
         self.number = 0
-        """Which write-ahead log `frames` are in, from 1; 0: none is open yet."""
+        """The number of the write-ahead log that `frames` are in, from 1; 0: none is open yet."""
         self.is_ready = False
         """Whether batches can be appended; if not, `take` and `open` are due."""
         self.frames: deque[Frame] = deque()
-        """Those that are not known to be merged."""
+        """The frames that are not known to be merged."""
         # The bytes of all frames, and of those that are merged; each is counted by one thread.
         self._appended = self._forgotten = 0
         self.merged = ChainHead(OF_WALS, 0, 0, b"", 0, "")
-        """The end of what is merged, as this process knows it."""
+        """The end of the merged frames, as this process knows it."""
         self.position = 0
         """The offset behind the last frame."""
         self._name, self._file, self._allocated = "", -1, 0
@@ -104,7 +104,7 @@ class WriteAheadLog:
         """The database and the write-ahead log."""
         self._number, self._digest = 0, b""
         self._last: tuple[Batch | None, bytes] = None, b""
-        """The last batch that was to be appended, and the digest of its frame."""
+        """The last batch that should have been appended, and the digest of its frame."""
 
     @property
     def unmerged(self) -> int:
@@ -148,7 +148,7 @@ class WriteAheadLog:
             _put(self._file, frame, self.position)
             _synchronise(self._file)
         except OSError as error:
-            # It may be there all the same, and another process may merge it.
+            # The batch may be in the file all the same, and another process may merge it.
             self.is_ready = False
             reason = f"the write-ahead log {self._name} cannot be written: {error.strerror}"
             raise StoreUnavailable(reason) from None
@@ -156,8 +156,8 @@ class WriteAheadLog:
 
     def _allocate(self, end: int) -> None:
         size = max(ALLOCATED, end - self._allocated)
-        # Written, not only reserved: else each synchronisation would change what the file system
-        # knows of the file, and wait for all others that change something there.
+        # The space is written, not only reserved: otherwise each synchronisation would change the
+        # file system's own records of the file, and wait for all other writers of these.
         _put(self._file, bytes(size), self._allocated)
         self._allocated += size
 
@@ -181,7 +181,7 @@ class WriteAheadLog:
         with suppress(OSError):
             if self._file >= 0 and os.path.samestat(os.stat(self._name), os.fstat(self._file)):
                 return self._locked
-        if self._file >= 0:  # it was removed
+        if self._file >= 0:  # the file was removed
             os.close(self._file)
             self._file = -1
         for number in count(1):
@@ -216,14 +216,15 @@ class WriteAheadLog:
         if is_damaged:
             keep_copy(self._file, self._name)
         end = _end(merged, frames)
-        # What follows was never acknowledged, or is older.
+        # The frames after this one were never acknowledged, or are older.
         os.ftruncate(self._file, end.pruned)
         # The last frame may be one that could not be synchronised. Its pages then count as written,
         # although they are not on the disk, so the next synchronisation would leave them out.
         rest = os.pread(self._file, end.pruned - merged.pruned, merged.pruned)
         _put(self._file, rest, merged.pruned)
         _synchronise(self._file)
-        # The file may be new: without its name, nobody would find it after the loss of power.
+        # The file may be new. Unless its name is durable, it could not be found after a loss of
+        # power.
         synchronise_folder(self._name)
         self.number, self.merged, self.frames = self._locked, merged, deque(frames)
         self._appended, self._forgotten = sum(one.size for one in frames), 0
@@ -248,7 +249,7 @@ class WriteAheadLog:
     def restart(self) -> None:
         """Append from the beginning, and overwrite what is merged; call this while paused."""
         end, self.position = self.position, 0
-        with suppress(OSError):  # a disk that fails says so when the next batch is appended
+        with suppress(OSError):  # a failing disk shows when the next batch is appended
             overwrite(self._file, end)
 
     def close(self) -> None:
@@ -277,7 +278,7 @@ def frames_behind(file: int, merged: ChainHead, linker: Linker) -> Iterator[Fram
 
 def _next(file: int, end: ChainHead) -> Frame | None:
     """
-    Return the whole frame that continues a write-ahead log there, which anybody may have written.
+    Return the complete frame that continues a write-ahead log there. Its content is untrusted.
     """
     header = os.pread(file, _HEADER.size, end.pruned)
     if len(header) < _HEADER.size:
@@ -322,7 +323,7 @@ def has_more(file: int, last: ChainHead, linker: Linker) -> bool:
 
 def is_behind(file: int, merged: ChainHead) -> bool:
     """Return whether a write-ahead log seems to have a frame that is not merged."""
-    # The row may have been changed to anything.
+    # The row may have been changed to any value.
     header = os.pread(file, _HEADER.size, merged.pruned) if merged.pruned >= 0 else b""
     if len(header) < _HEADER.size:
         return False
@@ -380,7 +381,7 @@ def _read(content: bytes) -> Batch | None:
 
 def _synchronise(file: int) -> None:
     if sys.platform == "darwin":
-        # What is only synchronised may still be in the memory of the disk.
+        # Synchronised data may still be in the memory of the disk.
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(file)

@@ -23,15 +23,15 @@ from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
 
 MERGED_BYTES = 1_048_576
-"""Bytes of batches after which they are merged."""
+"""The bytes of batches after which they are merged."""
 MERGED_S = 1.0
-"""How long a batch waits to be merged at most, while others follow."""
+"""The longest time that a batch waits to be merged while others follow."""
 IDLE_S = 0.2
-"""How long no batch must come until those that wait are merged."""
+"""The time without a new batch after which the waiting batches are merged."""
 RESTARTED_BYTES = 8_388_608
 """
-Bytes of a write-ahead log after which it continues at its beginning although batches follow, and
-bytes of batches after which the next one waits for a merge.
+The bytes of a write-ahead log after which it restarts at its beginning although batches follow, and
+the bytes of batches after which the next one waits for a merge.
 """
 
 log = logging.getLogger("gatepost.audit")
@@ -39,10 +39,10 @@ log = logging.getLogger("gatepost.audit")
 
 class SqliteAuditStore(SqlAuditStore):
     """
-    Implement `AuditStore`: one thread appends to the write-ahead log of this process, and one
-    merges.
+    The `AuditStore` of a SQLite file: one thread appends to the write-ahead log of this process,
+    and one merges.
 
-    Batches are written into the tables at once until a linker is attached.
+    Until a linker is attached, batches are written into the tables at once.
     """
 
     def __init__(self, database: Database, path: str) -> None:
@@ -56,7 +56,7 @@ class SqliteAuditStore(SqlAuditStore):
         self._seen = 0, 0.0
         """The end of the write-ahead log, and when it was first seen there."""
         self._since: float | None = None
-        """When a batch was first seen that waits to be merged."""
+        """The time when a batch was first seen that waits to be merged."""
         self._closed = False
 
     def attach(self, linker: Linker) -> None:
@@ -75,7 +75,7 @@ class SqliteAuditStore(SqlAuditStore):
         if not self._wal.is_ready:
             await self._merge(partial(self._merger.open_wal, self._wal, self._linker))
         if self.is_failing or self._wal.unmerged >= RESTARTED_BYTES:
-            # What cannot be merged must not fill the disk.
+            # Batches that cannot be merged must not fill the disk.
             await self.settle()
         await self._appending.do(partial(self._append, self._wal, batch), within_s=ANSWER_S)
 
@@ -124,7 +124,7 @@ class SqliteAuditStore(SqlAuditStore):
             with suppress(StoreUnavailable):
                 self._merge_all(wal, linker, restart=restarts)
         if wal.unmerged >= MERGED_BYTES and not self.is_failing:
-            return 0  # it has grown meanwhile
+            return 0  # the log has grown meanwhile
         return IDLE_S if wal.position else None
 
     def _merge_all(
@@ -138,8 +138,8 @@ class SqliteAuditStore(SqlAuditStore):
             reason = str(outage)
             raise
         finally:
-            # After any error, the next batch waits for a merge; else batches would be acknowledged
-            # that nothing merges.
+            # After any error, the next batch waits for a merge. Otherwise Gatepost would
+            # acknowledge batches that are never merged.
             if reason and not self.is_failing:
                 log.error("audit_not_merged", extra={"reason": reason})
             self.is_failing = bool(reason)
@@ -200,9 +200,9 @@ class WorkThread:
         self.wake()
 
     def _start(self) -> None:
-        # Noted once it runs: `do` would start another one instead of a thread that does not yet.
+        # Set once the thread runs: otherwise `do` would give work to a thread that has not started.
         with self._starting:
-            # A daemon: the process can end although a disk hangs.
+            # A daemon thread, so that the process can end even if a disk hangs.
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             thread.start()
             self._thread = thread
@@ -213,7 +213,7 @@ class WorkThread:
             self._work()
             is_over = True
         finally:
-            if not is_over:  # an unexpected error of `look`; what is queued must not wait for ever
+            if not is_over:  # an unexpected error of `look`; queued work must not wait forever
                 self._start()
 
     def _work(self) -> None:
@@ -225,7 +225,7 @@ class WorkThread:
             if queued is not None and not queued.answer.done():  # else it was late, or cancelled
                 with queued:
                     queued.found = queued.work()
-            del queued  # it may have a batch
+            del queued  # the item may hold a batch
             if self._closed and self._queue.empty():
                 return
             timeout = self._look()
@@ -239,7 +239,7 @@ class QueuedWork(msgspec.Struct, eq=False):
     found: Any = None
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Enter the block whose result or error goes to `answer`."""
 
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None

@@ -1,4 +1,4 @@
-"""The tables, as `migrations` makes them; every primary key begins with the tenant."""
+"""The tables, as `migrations` creates them; every primary key begins with the tenant."""
 
 import importlib
 import re
@@ -20,25 +20,28 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 REVISION = "0005"
-"""The newest of the migrations, which these tables equal."""
+"""The newest migration; these tables are equal to its result."""
 
 
 def insert_into(table: Table, dialect: str) -> Any:
     """Return an INSERT of the dialect, with support for ON CONFLICT."""
-    # By name: a start need not wait for the dialect of the other database.
+    # Imported by name, so that a start need not wait for the dialect of the other database.
     return importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
 
 NO_TEXT = "\0"
-"""What is read of a value that is no text. SQLite keeps anything in any column; no id is this."""
+"""
+The text that is read for a value that is no text. SQLite accepts any value in any column; no id has
+this text.
+"""
 
 
 class Exact(TypeDecorator[str]):
     """
-    Text that comes back as it went in, whatever it holds.
+    Text that is read exactly as it was written, whatever its content.
 
-    Ids come from strangers, and PostgreSQL refuses a NUL while no database takes half a surrogate
-    pair: an id that nobody could have been given must be an unknown one, not an outage.
+    Ids come from callers. PostgreSQL refuses a NUL, and no database accepts half a surrogate pair.
+    An id that cannot exist must be an unknown id, not an outage.
     """
 
     impl = Text
@@ -99,7 +102,7 @@ TASKS = Table(
     Column("runner", Exact, nullable=False),
     Column("leased_until", Double, nullable=False),
     Column("revision", Integer, nullable=False),
-    # What its quota is charged.
+    # The size that counts against its quota.
     Column("bytes", BigInteger),
     Index(None, "expires_at"),
     Index(None, "tenant", "owner", "status"),
@@ -120,7 +123,7 @@ IDEMPOTENCY_RECORDS = Table(
     Column("owner", LargeBinary),
     Column("bytes", BigInteger),
     Index(None, "expires_at"),
-    # All that the question for a caller's usage reads.
+    # The columns that the query for a caller's usage reads.
     Index("idempotency_records_usage", "tenant", "owner", "expires_at", "bytes"),
 )
 
@@ -144,11 +147,11 @@ ENTRIES = Table(
     Column("tenant", Exact, primary_key=True),
     Column("subject", Exact, primary_key=True),
     Column("key", Exact, primary_key=True),
-    # Of a deleted entry nothing is left but its revision.
+    # A deleted entry keeps only its revision.
     Column("value", LargeBinary),
     Column("revision", Integer, nullable=False),
     Column("updated_at", Double, nullable=False),
-    # An entry stays; a deleted one is forgotten after a while.
+    # An entry stays until it is deleted. A deleted one is removed after a while.
     Column("expires_at", Double),
     Index(None, "expires_at"),
 )
@@ -158,7 +161,7 @@ APPROVAL_REQUESTS = Table(
     METADATA,
     Column("tenant", Exact, primary_key=True),
     Column("id", Exact, primary_key=True),
-    # Of one request at a time; one that no call meets any more has none.
+    # The binding belongs to one request at a time. A request that no call finds any more has none.
     Column("binding", LargeBinary),
     Column("state", Exact, nullable=False),
     Column("tool", Exact, nullable=False),
@@ -175,7 +178,7 @@ APPROVAL_REQUESTS = Table(
     Column("revision", Integer, nullable=False),
     Index(None, "tenant", "binding", unique=True),
     Index(None, "tenant", "state", "changed_at"),
-    # By which the waiting ones are listed.
+    # The order in which waiting requests are listed.
     Index(None, "tenant", "state", "created_at", "id"),
     Index(None, "state", "until"),
     Index(None, "expires_at"),
@@ -220,7 +223,7 @@ OUTBOX_MESSAGES = Table(
 REVOCATIONS = Table(
     "revocations",
     METADATA,
-    # Empty: it reaches every tenant.
+    # Empty: the revocation applies to every tenant.
     Column("tenant", Exact, primary_key=True),
     Column("id", Exact, primary_key=True),
     Column("issuer", Exact, nullable=False),
@@ -248,9 +251,9 @@ AUDIT_SEGMENTS = Table(
     Column("until", BigInteger, nullable=False),
     # JSON, which has no NUL and no half surrogate pair.
     Column("counts", Text, nullable=False),
-    # Behind the others: SQLite reads these without what overflows a page.
+    # The large columns are last: SQLite reads the others without overflow pages.
     Column("records", Text, nullable=False),
-    # By which pages show the newest records of all writers.
+    # The order in which pages show the newest records of all writers.
     Index("audit_segments_order", "tenant", "until", "writer", "first"),
 )
 
@@ -284,11 +287,11 @@ AUDIT_SUMS = Table(
     Column("kind", Exact, primary_key=True),
     Column("tool", Exact, primary_key=True),
     Column("outcome", Exact, primary_key=True),
-    # `limit` is a word of SQL.
+    # `limit` is a reserved word of SQL.
     Column("limited_by", Exact, primary_key=True),
     Column("number", BigInteger, nullable=False),
     Column("expires_at", Double, nullable=False),
     Index(None, "expires_at"),
-    # A sum is one page to write instead of two.
+    # Without a row id, a sum is written to one page instead of two.
     sqlite_with_rowid=False,
 )

@@ -28,7 +28,7 @@ _ABANDONED = (
 
 
 class SqlTasks:
-    """See `TaskRecords`."""
+    """The `TaskRecords` of one tenant, in an SQL table."""
 
     __slots__ = ("_database", "_tenant")
 
@@ -65,6 +65,6 @@ class SqlTasks:
 
 
 async def abandoned(database: Database, now: float, limit: int) -> list[tuple[str, str]]:
-    """Tenant and id of tasks of any tenant that nobody runs any more, the longest first."""
+    """Return tenant and id of tasks of any tenant whose process is gone, the oldest first."""
     found = await database.rows(_ABANDONED, {"now": now, "most": limit})
     return [(row.tenant, row.id) for row in found]

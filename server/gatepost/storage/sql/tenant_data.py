@@ -1,4 +1,4 @@
-"""What tenants keep, in SQL: found by the tenant that every row begins with."""
+"""Find the data of tenants in SQL, by the tenant that every primary key begins with."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -23,11 +23,11 @@ from gatepost.storage.sql.tables import METADATA
 from gatepost.storage.tenant_data import APART, ErasureSubject
 
 BATCH = 500
-"""Rows that go with one statement."""
+"""The number of rows that one statement removes."""
 
 
 def _tenants(table: Table) -> Select[tuple[str]]:
-    # From each tenant to the next by the index: a plain DISTINCT would read every row.
+    # This goes from each tenant to the next by the index; a plain DISTINCT would read every row.
     tenant = table.c.tenant
     first = select(func.min(tenant).label("tenant")).cte("known", recursive=True)
     behind = select(func.min(tenant)).where(tenant > first.c.tenant).scalar_subquery()
@@ -49,7 +49,7 @@ def _everything(table: Table) -> ColumnElement[bool]:
 
 
 def _persons(table: Table) -> ColumnElement[bool] | None:
-    """Whose a row is; None where that cannot be told."""
+    """Return the person that a row belongs to; None if the row does not say."""
     if {"issuer", "subject"} <= {*table.c.keys()}:
         named = (table.c.issuer == bindparam("issuer"), table.c.subject == bindparam("subject"))
         return and_(_everything(table), *named)
@@ -68,7 +68,7 @@ class _Statements(NamedTuple):
     clears: Sequence[Executable]
 
 
-# Built on use, because only commands need them, and building them takes 10 ms.
+# Created at first use, because only commands need them, and creating them takes 10 ms.
 @cache
 def _tenants_by_kind() -> Mapping[str, Executable]:
     return {table.name: _tenants(table) for table in METADATA.sorted_tables}
@@ -92,7 +92,7 @@ def _statements(which: Mapping[Table, ColumnElement[bool]]) -> _Statements:
 
 
 class SqlTenantData:
-    """See `TenantDataStore`."""
+    """The `TenantDataStore` over all tables of an SQL database."""
 
     __slots__ = ("_database",)
 
@@ -104,7 +104,7 @@ class SqlTenantData:
         by_kind = _tenants_by_kind()
         looks = [by_kind[kind] for kind in kinds or by_kind]
         found = {row.tenant for look in looks for row in await self._database.rows(look, {})}
-        # The word of changes is kept where no tenant is.
+        # Change counters belong to no tenant.
         return sorted(found - {""})
 
     async def count(self, tenant: str) -> dict[str, int]:

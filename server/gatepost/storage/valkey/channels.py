@@ -1,4 +1,4 @@
-"""What this process follows in Valkey: one connection, however many follow."""
+"""Subscribe to channels of Valkey over one connection for all subscriptions of this process."""
 
 import asyncio
 import contextlib
@@ -15,13 +15,13 @@ from gatepost.background import started
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import Deliver
 
-# Not the generator that everybody in the process shares, and may have seeded.
+# Not the generator that all code in the process shares, and that a tool may have seeded.
 DICE = random.SystemRandom()
 ANSWER_S = 3.0
-"""How long the server may take to take up a channel."""
+"""How long the server may take to confirm a subscription."""
 PING_S = 10.0
 SILENCE_S = 25.0
-"""Without a word for so long, not even an answer to a ping, a connection is dead."""
+"""A connection that receives nothing for so long, not even an answer to a ping, is dead."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 
 log = logging.getLogger("gatepost.pubsub")
@@ -29,10 +29,11 @@ log = logging.getLogger("gatepost.pubsub")
 
 class Channels:
     """
-    Channels with their followers; the first follower of one subscribes, the last ends it.
+    The subscribed channels with their followers; the first follower subscribes, the last one
+    unsubscribes.
 
-    A lost connection is made again for as long as anybody follows; what was published meanwhile
-    is lost. Nothing waits here: a message is handed over or it is nobody's.
+    A lost connection is opened again while there are followers; messages published meanwhile are
+    lost. No message is stored here: it is delivered at once or dropped.
     """
 
     def __init__(self, connection: Callable[[], AbstractConnection]) -> None:
@@ -43,7 +44,7 @@ class Channels:
         self._reader: asyncio.Task[None] | None = None
 
     async def follow(self, name: bytes, deliver: Deliver) -> "ValkeySubscription":
-        """Hear what is published in a channel from now on; raises StoreUnavailable."""
+        """Deliver the messages of a channel from now on; raises StoreUnavailable."""
         following = ValkeySubscription(self, name, deliver)
         channel = self._followed.get(name)
         first = channel is None
@@ -88,8 +89,8 @@ class Channels:
     async def _ask(self, command: str, *names: bytes) -> None:
         """Write a command; its confirmation comes to the reader."""
         connection = self._connection
-        # Without a connection the reader asks for everything as soon as it has one. A closed one
-        # would connect again by itself, behind the reader's back.
+        # If there is no connection, the reader subscribes to everything as soon as it has one. A
+        # closed connection would connect again by itself, unnoticed by the reader.
         if connection is None or not connection.is_connected or not names:
             return
         if command == "SUBSCRIBE":
@@ -105,7 +106,7 @@ class Channels:
             except (RedisError, OSError, TimeoutError) as error:
                 if self._connection is not None:
                     pause = FIRST_PAUSE_S
-                    # By name: its text holds an address.
+                    # Log the name of the error, because its text contains an address.
                     log.warning("pubsub_lost", extra={"error": type(error).__name__})
             finally:
                 self._connection = None
@@ -113,15 +114,15 @@ class Channels:
                     channel.effective.clear()
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
                     await connection.disconnect(nowait=True)
-            # Not all processes at the same moment.
+            # Random, so that not all processes connect at the same moment.
             await asyncio.sleep(pause * DICE.uniform(0.5, 1.0))
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _read(self, connection: AbstractConnection) -> None:
-        """Hand over what comes until the connection is lost; raises what tells so."""
+        """Deliver messages until the connection is lost, and raise its error."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(ANSWER_S) as timeout:
-            await connection.connect()  # type: ignore[no-untyped-call]  # it has no types
+            await connection.connect()  # type: ignore[no-untyped-call]  # the method has no types
             self._asked.clear()
             self._connection = connection
             await self._ask("SUBSCRIBE", *self._followed)
@@ -130,7 +131,8 @@ class Channels:
                 while True:
                     timeout.reschedule(loop.time() + SILENCE_S)
                     self._take(await connection.read_response(disconnect_on_error=False))
-                    # A flood of messages must not keep others from their turn, nor pile up here.
+                    # Let other tasks run, so that a flood of messages neither delays them nor piles
+                    # up.
                     await asyncio.sleep(0)
             finally:
                 pinging.cancel()
@@ -142,13 +144,13 @@ class Channels:
         channel = self._followed.get(name)
         if kind == b"subscribe":
             self._asked[name] -= 1
-            # An earlier subscription may be confirmed while its end is on the way.
+            # The confirmation may belong to an earlier subscription whose end is on the way.
             if self._asked[name] <= 0 and channel is not None:
                 channel.effective.set()
         elif kind == b"message" and channel is not None:
             loop = asyncio.get_running_loop()
             for following in channel.followers:
-                # Through the loop: one that raises must not end the reader for everybody.
+                # Called by the loop, so that an exception in one follower does not end the reader.
                 loop.call_soon(following.hear, rest[0])
 
 
@@ -158,11 +160,11 @@ class _Channel:
     def __init__(self) -> None:
         self.followers: set[ValkeySubscription] = set()
         self.effective = asyncio.Event()
-        """Set while the server has us as a subscriber."""
+        """Set while the server has confirmed the subscription."""
 
 
 class ValkeySubscription:
-    """See `gatepost.storage.shared_store.Subscription`."""
+    """A `Subscription` to one Valkey channel."""
 
     __slots__ = ("_channels", "_deliver", "name")
 
@@ -183,7 +185,7 @@ class ValkeySubscription:
 
 
 async def _ping(connection: AbstractConnection) -> None:
-    """Make the server speak now and then; the reader notices when it does not."""
+    """Ping the server regularly; the reader notices a missing answer."""
     with contextlib.suppress(RedisError, OSError):
         while connection.is_connected:
             await asyncio.sleep(PING_S)

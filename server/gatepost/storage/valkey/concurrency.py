@@ -1,4 +1,7 @@
-"""Rate and concurrency limits at a Valkey: the one script that counts, and this process's calls."""
+"""
+Count rate and concurrency limits at a Valkey with one script, and keep this process's running
+calls.
+"""
 
 import asyncio
 import secrets
@@ -16,12 +19,12 @@ from gatepost.storage.valkey.rate_limits import (
 )
 
 RENEW_S = LEASE_S / 3
-"""Renewed twice before it is over: one renewal may fail."""
+"""A lease is renewed twice before it expires, so that one renewal may fail."""
 
 LEAVE_S = 0.01
-"""How long other processes may not know of an ended call: the next request mostly tells it."""
+"""How long other processes may not know of an ended call; mostly the next request reports it."""
 MANY = 20
-"""In a limit of so many calls, one that counts for `LEAVE_S` longer does not matter."""
+"""In a limit of this many calls, one that counts for `LEAVE_S` longer does not matter."""
 
 TAKE = f"""
 local time = redis.call('TIME')
@@ -96,13 +99,13 @@ end
 return denied and cmsgpack.pack(denied) or ''
 """
 """
-One run takes all that many calls ask for, each all or nothing, in their order. Each bucket and
-limit is read once and written once, however many calls name it.
+One run serves the requests of many calls in their order, each all or nothing. Each bucket and limit
+is read once and written once, however many calls name it.
 
 A bucket is stored as `gatepost.storage.rate_limits` stores it: as the time when it is full again. A
 limit is a hash: each process with the number of its running calls and the second until which that
-counts, so that most runs write nothing anew. The hash expires a second later. A process tells its
-numbers whole, so that what was lost on the way is right again with the next request.
+counts, so that most runs write nothing anew. The hash expires a second later. A process reports its
+complete numbers, so that the next request corrects what was lost.
 
 The argument is MessagePack: ``[process, [calls of each limit], [[buckets, limits], …]]``, where
 buckets are ``number, rate, burst, …`` and limits ``number, most, …``. The keys are those of the
@@ -159,7 +162,8 @@ class ValkeyConcurrency:
         try:
             return await request.answer
         except asyncio.CancelledError:
-            # Who was stopped between the answer and its next step has taken places all the same.
+            # A caller that was cancelled between the answer and its next step counts in the limits
+            # all the same.
             if was_granted(request.answer):
                 self.leave(concurrency)
             raise
@@ -205,7 +209,7 @@ class ValkeyConcurrency:
 
     def _told_late(self) -> None:
         self._release = None
-        if self._untold:  # else a request of other calls has told it
+        if self._untold:  # otherwise a request of other calls has reported it
             self._rate_limits.tell()
 
     def _tell(self, concurrency: Iterable[bytes]) -> None:
@@ -217,7 +221,7 @@ class ValkeyConcurrency:
         named = (key for request in requests for key, _ in request.concurrency)
         told = self._unsure.union(self._untold, named)
         concurrency = {key: number for number, key in enumerate(told, 1)}
-        # Perhaps a server does it all and only its answer is lost: then they are told anew.
+        # If the server runs the script but its answer is lost, these limits are reported again.
         self._unsure, self._untold = told, set()
         buckets: dict[bytes, int] = {}
         wanted: list[tuple[list[float], list[int]]] = []
@@ -239,7 +243,8 @@ class ValkeyConcurrency:
             denials[number] = Denial(at, wait_s)
         for request, denial in zip(requests, denials, strict=True):
             if denial is None and request.concurrency and request.answer.done():
-                # Who hung up meanwhile holds nothing, although the server has counted it.
+                # The server has counted a call whose caller hung up meanwhile; report that it is
+                # over.
                 self._tell([key for key, _ in request.concurrency])
         return denials
 

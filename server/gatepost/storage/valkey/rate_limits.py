@@ -1,4 +1,6 @@
-"""Requests of rate and concurrency limits to a Valkey, sent for all waiting calls together."""
+"""
+Send the requests of rate and concurrency limits to a Valkey, in one batch for all waiting calls.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -28,7 +30,7 @@ class RateLimitRequest(msgspec.Struct):
 
 
 Ask = Callable[[list[RateLimitRequest]], Awaitable[list[Denial | None]]]
-"""Sends requests to Valkey; also without any, to tell it what has changed here."""
+"""Sends requests to Valkey; called also without requests, to report changes of this process."""
 
 
 class ValkeyRateLimits:
@@ -67,7 +69,7 @@ class ValkeyRateLimits:
 
     def _serve(self) -> None:
         if self._task is None:
-            # Under steady traffic the task does not end, and would keep the first call in memory.
+            # Under steady traffic the task never ends, and would keep the first call in memory.
             context = Context()
             self._task = asyncio.get_running_loop().create_task(self._ask_always(), context=context)
             self._task.add_done_callback(self._over, context=context)
@@ -78,7 +80,7 @@ class ValkeyRateLimits:
             self._told = True
             answers = await self._ask(self._asked)
             for request, answer in zip(self._asked, answers, strict=True):
-                if not request.answer.done():  # a caller that hung up has spent it all the same
+                if not request.answer.done():  # the tokens are spent even if the caller hung up
                     if answer is None:
                         self._taken(request)
                     request.answer.set_result(answer)

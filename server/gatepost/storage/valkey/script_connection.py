@@ -17,9 +17,9 @@ class ScriptConnection:
     """
     Runs one script, one request at a time, within `ANSWER_S`; connects when it is first used.
 
-    The script answers text. The client makes and authenticates the connection, and then nothing of
-    it stands between the script and the socket: its pool, retries, deadlines and parser cost five
-    times as much as the exchange itself. *connection* makes a connection without deadlines. No
+    The script answers text. The client opens and authenticates the connection. After that the
+    script uses the socket directly, because the client's pool, retries, deadlines and parser cost
+    five times as much as the exchange itself. *connection* makes a connection without deadlines. No
     request is sent twice, because the script may have run although its answer is lost.
     """
 
@@ -40,15 +40,15 @@ class ScriptConnection:
                 try:
                     answer = await self._exchange.ask(b"EVALSHA", self._digest, *request)
                 except NoScriptError:
-                    # It then knows the script by its digest.
+                    # From now on the server knows the script by its digest.
                     answer = await self._exchange.ask(b"EVAL", self._script, *request)
             is_usable = True
         except ResponseError as error:
-            # After a failover another server writes, and another connection finds it.
+            # After a failover another server accepts writes, and a new connection finds it.
             is_usable = not isinstance(error, ReadOnlyError)
             raise
         finally:
-            if not is_usable:  # an answer may still come
+            if not is_usable:  # an answer may still arrive
                 await self.aclose()
         return answer
 
@@ -61,8 +61,8 @@ class ScriptConnection:
     async def _connect(self) -> None:
         await self.aclose()
         self._connection, self._exchange = self._make(), _Exchange()
-        await self._connection.connect()  # type: ignore[no-untyped-call]  # it has no types
-        assert self._connection._writer is not None  # noqa: S101  # it is connected
+        await self._connection.connect()  # type: ignore[no-untyped-call]  # the method has no types
+        assert self._connection._writer is not None  # noqa: S101  # `connect` has set it
         self._exchange.begin(self._connection._writer.transport)
 
 
@@ -97,7 +97,7 @@ class _Exchange(asyncio.Protocol):
             return
         if received.startswith(b"-"):
             word = head[1:].partition(b" ")[0]
-            # By name: an error's text may hold what was sent.
+            # Log the name of the error, because its text may contain what was sent.
             self._give(ERRORS.get(word, ResponseError)())
         elif not received.startswith(b"$") or not head[1:].isdigit():
             self._give(InvalidResponse())
@@ -112,7 +112,7 @@ class _Exchange(asyncio.Protocol):
     def _give(self, answer: bytes | Exception) -> None:
         waiter, self._answer, self._received = self._answer, None, b""
         if waiter is None or waiter.done():
-            self.is_lost = True  # an answer that nobody has asked for
+            self.is_lost = True  # an answer without a request
         elif isinstance(answer, bytes):
             waiter.set_result(answer)
         else:

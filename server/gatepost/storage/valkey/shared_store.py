@@ -23,25 +23,25 @@ from gatepost.storage.valkey.script_connection import ScriptConnection
 
 CONNECTIONS = 16
 MOST_KEYS = 20_000
-"""Keys that are kept because each call of a caller needs the same."""
+"""The number of keys that are cached, because each call of a caller needs the same."""
 MOST_EVENTS = 2**63
-"""Numbers from here on are no event's."""
+"""The first number that no event has."""
 SCANNED = 1000
-"""Keys of all tenants that the server looks at in one step of a search."""
+"""The keys of all tenants that the server examines in one step of a search."""
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
 
 
 class ValkeySharedStore:
-    """See `SharedStore`."""
+    """The `SharedStore` over a Valkey server."""
 
     def __init__(self, url: str) -> None:
-        # RESP2, as a connection with subscriptions speaks it in every version. Nothing is tried
-        # twice: a message that went out and was not acknowledged would come twice.
+        # RESP2, because a connection with subscriptions uses it in every version. Nothing is
+        # retried: a message that was sent but not acknowledged would arrive twice.
         common: dict[str, Any] = {
             "protocol": 2,
             "socket_connect_timeout": ANSWER_S,
             "retry": Retry(NoBackoff(), 0),
-            # Each connection would look through the installed packages for it.
+            # Otherwise each connection would search the installed packages for it.
             "driver_info": DriverInfo(lib_version=redis_version),
         }
         self._pool = BlockingConnectionPool.from_url(
@@ -49,12 +49,12 @@ class ValkeySharedStore:
         )
         self.client = Redis(connection_pool=self._pool)
         self._levels = self.client.register_script(LEVELS)
-        # What is followed may be silent for as long as it likes.
+        # A subscribed channel may be silent for any time.
         self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
         self._take = ScriptConnection(TAKE, self._listening.make_connection)
         self.concurrency = ValkeyConcurrency(self._run)
         self.channels = Channels(self._listening.make_connection)
-        # Keys are apart by database, channels are not.
+        # Databases separate keys, but not channels.
         self.topics = b"topic@%d" % int(self._pool.connection_kwargs.get("db", 0))
 
     def of(self, tenant: str) -> "ValkeyTenantSharedStore":
@@ -87,7 +87,7 @@ class ValkeySharedStore:
 
 
 class ValkeyTenantSharedStore:
-    """See `TenantSharedStore`."""
+    """The `TenantSharedStore` of one tenant, over a Valkey server."""
 
     __slots__ = ("_channels", "_client", "_shared_store", "_tenant", "_topics")
 
@@ -159,7 +159,8 @@ class ValkeyTenantSharedStore:
         key = self._key(b"log", log)
         with answering():
             async with self._client.pipeline(transaction=True) as pipe:
-                # The server counts: it remembers the last number of a stream, trimmed or not.
+                # The server counts: it remembers the last number of a stream, even if the stream
+                # was trimmed.
                 pipe.xadd(key, {b"": data}, id="0-*", maxlen=most, approximate=False)
                 pipe.pexpire(key, _milliseconds(ttl_s))
                 identity, _ = await pipe.execute()
@@ -214,7 +215,7 @@ async def opened(url: str) -> ValkeySharedStore:
 
 @lru_cache(maxsize=MOST_KEYS)
 def _key(kind: bytes, tenant: bytes, name: str) -> bytes:
-    # With its length before it, no tenant's name can run into what follows.
+    # The length comes first, so that no tenant's name can be confused with what follows it.
     return b"gatepost:%b:%d:%b:%b" % (kind, len(tenant), tenant, _bytes(name))
 
 

@@ -81,7 +81,7 @@ class CircuitBreaker:
         return None
 
     def succeeded(self, now: float) -> None:
-        """The upstream has answered, with a result or an error."""
+        """Note that the upstream has answered, with a result or an error."""
         self._calls += 1
         self._last_success, self._failing_since, self._failure = now, None, ""
         self._unanswered.clear()
@@ -92,7 +92,7 @@ class CircuitBreaker:
 
     def failed(self, reason: str, message: str, now: float, caller: object = None) -> None:
         """
-        A call of *caller* got no answer.
+        Note that a call of *caller* got no answer.
 
         A *reason* that says nothing of the upstream, such as a refused credential, does not count.
         """
@@ -115,7 +115,9 @@ class CircuitBreaker:
             self._probe_failed(reason, now, caller)
 
     def released(self, caller: object = None) -> None:
-        """A call ended without saying anything of the upstream, such as a cancelled one."""
+        """
+        Note that a call ended without a statement about the upstream, such as a cancelled one.
+        """
         self._probes.pop(caller, None)
 
     def _open(self, now: float) -> None:

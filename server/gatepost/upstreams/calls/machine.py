@@ -80,7 +80,7 @@ class ModernCall:
         return Send() if self._open is None else self._ask(self._open)
 
     def answered(self, answers: Mapping[str, Mapping[str, Any]]) -> RoundAction:
-        """The caller's client has answered all open questions."""
+        """Handle the answers of the caller's client to all open questions."""
         kept, self._open = self._open, None
         if kept is None:
             raise ValueError("no question is open")
@@ -88,7 +88,7 @@ class ModernCall:
         return Send(responses, kept.upstream)
 
     def received(self, message: UpstreamResult | UpstreamError) -> RoundAction:
-        """The upstream has answered."""
+        """Handle the answer of the upstream."""
         if isinstance(message, UpstreamError):
             return Finish(message)
         if message.value.get("resultType") != "input_required":
@@ -219,12 +219,12 @@ class SessionCall:
 
     @property
     def over(self) -> bool:
-        """Whether the last step is there."""
+        """Return whether the last step has been taken."""
         return bool(self.steps) and not isinstance(self.steps[-1], Asked)
 
     @property
     def waits(self) -> bool:
-        """Whether a question is open."""
+        """Return whether a question is open."""
         return bool(self._open)
 
     def deadline(self) -> float:
@@ -234,7 +234,7 @@ class SessionCall:
         return min(self._since + self._left_s, self._heard + self._server.idle_s)
 
     def received(self, message: UpstreamMessage, now: float) -> list[HolderAction]:
-        """The upstream has sent a message."""
+        """Handle a message of the upstream."""
         if self.over:
             return []
         self._heard = now
@@ -250,7 +250,7 @@ class SessionCall:
         return []
 
     def answered(self, step: int, answer: Answer, now: float) -> list[HolderAction]:
-        """The caller has answered the question of a step (1 is the first)."""
+        """Handle the caller's answer to the question of a step (1 is the first)."""
         if step != len(self.steps) or not self.waits:
             return []
         actions: list[HolderAction] = []
@@ -268,13 +268,13 @@ class SessionCall:
         return actions
 
     def failed(self, reason: EndReason, message: str, retry_after_s: float | None = None) -> None:
-        """The exchange broke."""
+        """Handle a failure of the exchange."""
         if not self.over:
             self._open, self._next = {}, []
             self.steps.append(Ended(reason, message, retry_after_s))
 
     def cancelled(self, reason: str) -> list[HolderAction]:
-        """The caller wants no answer any more."""
+        """Handle the cancellation by the caller, who needs no answer any more."""
         if self.over:
             return []
         self.failed("cancelled", "The call was cancelled.")

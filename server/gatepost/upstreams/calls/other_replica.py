@@ -40,7 +40,9 @@ class OtherReplicaExchange:
         silent_s: float,
         valid_until: float,
     ) -> None:
-        """See it for a caller whose token is *valid_until* then."""
+        """
+        Prepare to follow the call *kept* for a caller whose token is valid until *valid_until*.
+        """
         self._valid_until = valid_until
         self._silent_s = silent_s
         self.listener: Listener | None = None

@@ -64,7 +64,7 @@ class RunningExchange:
 
     @property
     def over(self) -> bool:
-        """Whether the call has ended."""
+        """Return whether the call has ended."""
         return self._machine.over
 
     async def after(self, step: int, answer: Answer | None = None) -> Step:

@@ -62,7 +62,7 @@ class StdioProcess:
 
     @property
     def pid(self) -> int:
-        """The number of its first process."""
+        """Return the id of its first process."""
         return self._service.pid
 
     def begin(self, identity: int, receiver: MessageReceiver) -> None:

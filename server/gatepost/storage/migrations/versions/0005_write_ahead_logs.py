@@ -12,7 +12,7 @@ down_revision = "0004"
 def upgrade() -> None:
     """Remove the table, and the ends of its batches."""
     if op.get_bind().execute(sa.text("SELECT count(*) FROM audit_batches")).scalar():
-        # A server that is stopped, not killed, leaves none.
+        # A server that is stopped and not killed leaves no batches.
         raise StoreRefused(
             "the database has audit records that its server did not move into their tables: start "
             "the version that wrote them once more, and stop it"
