@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -74,10 +75,10 @@ class WriteAttempt(msgspec.Struct, eq=False):
     """The records of the batch, by chain."""
     doubts: dict[ChainKey, str] = {}
     """The reasons for `break` records that a store has given, by chain."""
-    others: list[tuple[str, list[Segment]]] = []
+    others: list[tuple[str, list[AuditRow]]] = []
     """Records of this process that another process has linked, with their tenants."""
-    left: set[ChainKey] = set()
-    """Chains whose records another process reports."""
+    left: dict[ChainKey, Counter[bytes]] = {}
+    """The bodies of the new records that another process reports, by chain."""
     after: Callable[["WriteAttempt"], object] | None = None
     """What `committed` calls."""
     broken: dict[ChainKey, tuple[int, str]] = {}
@@ -106,7 +107,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
             at = new_records[0].at if new_records else int(time.time() * 1000)
             new_records = [_broken(tenant, reason, at), *new_records]
         number, previous, elements = head.number, head.hash, list[bytes]()
-        named = b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
+        named = _writer_member(writer)
         for record in new_records:
             number += 1
             body = b'{"number":%d%b%b' % (number, named, record.body)
@@ -126,14 +127,25 @@ class WriteAttempt(msgspec.Struct, eq=False):
         """Implement `Extension`."""
         self.doubts[chain] = reason
 
-    def missed(self, head: ChainHead, segments: Sequence[Segment]) -> None:
+    def missed(
+        self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
+    ) -> None:
         """Implement `Extension`."""
+        mine, _ = _divided(rows, Counter([one.body for one in new_records]))
         self.heads[head.key] = head
-        self.others.append((head.tenant, [*segments]))
+        self.others.append((head.tenant, mine))
 
-    def leave(self, chain: ChainKey) -> None:
+    def leave(self, chain: ChainKey, new_records: Sequence[NewAuditRecord]) -> None:
         """Implement `Extension`."""
-        self.left.add(chain)
+        self.left.setdefault(chain, Counter()).update([one.body for one in new_records])
+
+    def reported(self, chain: ChainKey) -> list[AuditRow]:
+        """Return the records of a chain that this process has linked and reports itself."""
+        segments, left = self.segments[chain], self.left.get(chain)
+        if left is not None and left.total() == sum(one.last + 1 - one.first for one in segments):
+            return []  # nearly always: a chain has one writer
+        rows = [row for one in segments for row in rows_of(one)]
+        return rows if left is None else _divided(rows, left)[1]
 
     def committed(self) -> None:
         """Implement `Extension`."""
@@ -208,19 +220,14 @@ class RingLinker(msgspec.Struct, eq=False):
         if self.listener is None or self.loop is None:
             return
         made = [*attempt.others]
-        made += [
-            (chain[0], segments)
-            for chain, segments in attempt.segments.items()
-            if chain not in attempt.left
-        ]
+        made += [(chain[0], attempt.reported(chain)) for chain in attempt.segments]
         with suppress(RuntimeError):  # it is closed
             self.loop.call_soon_threadsafe(self._tell, made)
 
-    def _tell(self, made: Sequence[tuple[str, Sequence[Segment]]]) -> None:
-        if self.listener is None:
-            return
-        for tenant, added in made:
-            self.listener(tenant, [row for one in added for row in rows_of(one)])
+    def _tell(self, made: Sequence[tuple[str, Sequence[AuditRow]]]) -> None:
+        for tenant, rows in made:
+            if rows and self.listener is not None:
+                self.listener(tenant, rows)
 
 
 class Batch(msgspec.Struct, eq=False):
@@ -248,6 +255,30 @@ class Batch(msgspec.Struct, eq=False):
             if found is False:
                 self.attempts.remove(one)
         return None
+
+
+def _writer_member(writer: int) -> bytes:
+    return b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
+
+
+def _divided(
+    rows: Sequence[AuditRow], bodies: Counter[bytes]
+) -> tuple[list[AuditRow], list[AuditRow]]:
+    """
+    Return the rows of new records with these bodies, and all other rows.
+
+    A body without details has no salt, so several records may have the same one: the last count.
+    """
+    sought, mine, rest = bodies.copy(), list[AuditRow](), list[AuditRow]()
+    for row in reversed(rows):
+        start = b'{"number":%d%b' % (row.number, _writer_member(row.writer))
+        body = row.body.encode().removeprefix(start)
+        if sought[body] > 0:
+            sought[body] -= 1
+            mine.append(row)
+        else:
+            rest.append(row)
+    return mine[::-1], rest[::-1]
 
 
 def hash_of(previous: bytes, body: bytes) -> bytes:

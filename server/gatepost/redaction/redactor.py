@@ -13,7 +13,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from gatepost.redaction.encoding import marks_of, meant_by
-from gatepost.redaction.matching import QuotedLeaf, SecretSpan, longest_of, shortest_of
+from gatepost.redaction.matching import KnownMatch, QuotedLeaf, SecretSpan, longest_of, shortest_of
 from gatepost.redaction.quoted_strings import (
     SEPARATOR,
     joined_strings,
@@ -65,12 +65,7 @@ class Redactor:
     """
 
     def __init__(self, secrets: Mapping[str, str], *, fast: bool = False) -> None:
-        marks = [
-            mark
-            for name in sorted(secrets)
-            for meant in meant_by(secrets[name])
-            for mark in marks_of(name, meant)
-        ]
+        marks = _marks((name, secrets[name]) for name in sorted(secrets))
         self._automata: tuple[Automaton, ...] = (
             Automaton([*marks, *token_shapes()], fast=fast) if marks else plain_automaton(),
         )
@@ -83,25 +78,12 @@ class Redactor:
         self.of_caller = False
         """Whether some of the secrets are those of a single call."""
         self._search: Callable[[bytes, bool], object] = self._automata[0].search
+        """Returns what is false only if a text has no hit; as an attribute, it costs no call."""
 
     def with_values(self, values: Iterable[tuple[str, str]]) -> "Redactor":
         """Return a redactor that also redacts values of a single call, by name and value."""
-        marks = [
-            mark
-            for name, value in values
-            for meant in meant_by(value)
-            for mark in marks_of(name, meant)
-        ]
-        if not marks:
-            return self
-        both = object.__new__(Redactor)
-        both._automata, both.plain = (*self._automata, Automaton(marks, of_call=True)), False
-        both.of_caller = True
-        both._search = lambda text, overlapping: True  # several automata: one after another
-        both.longest = max(self.longest, longest_of(marks))
-        shortest = [self.shortest, shortest_of(marks, LEAST_SPLIT)]
-        both.shortest = min(filter(None, shortest), default=0)
-        return both
+        marks = _marks(values)
+        return _CallRedactor(self, marks) if marks else self
 
     def clear(self, text: bytes) -> bool:
         """Return whether the text contains nothing to redact; every call uses this."""
@@ -171,6 +153,25 @@ class Redactor:
         plain = text.encode(errors="surrogatepass")
         spans = self.spans(plain)
         return replaced(plain, spans).decode(errors="replace") if spans else text
+
+
+class _CallRedactor(Redactor):
+    """A redactor with the values of a single call beside those of its tenant."""
+
+    def __init__(self, tenant: Redactor, marks: list[KnownMatch]) -> None:
+        self._automata = (*tenant._automata, Automaton(marks, of_call=True))
+        self._search = lambda text, overlapping: True  # the automata search one after another
+        self.plain, self.of_caller = False, True
+        self.longest = max(tenant.longest, longest_of(marks))
+        shortest = [tenant.shortest, shortest_of(marks, LEAST_SPLIT)]
+        self.shortest = min(filter(None, shortest), default=0)
+
+
+def _marks(values: Iterable[tuple[str, str]]) -> list[KnownMatch]:
+    """Return what to search for, of secrets by name and value."""
+    return [
+        mark for name, value in values for one in meant_by(value) for mark in marks_of(name, one)
+    ]
 
 
 def merged(spans: Iterable[SecretSpan]) -> list[SecretSpan]:

@@ -202,10 +202,6 @@ second argument is the tenant's stored checkpoint with the highest number, if th
 class Extension(Protocol):
     """One transaction that adds records to chains."""
 
-    @property
-    def known(self) -> Mapping[ChainKey, ChainHead]:
-        """Return the last head of each chain that this process knows."""
-
     def link(
         self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
     ) -> tuple[list[Segment], ChainHead]:
@@ -214,11 +210,17 @@ class Extension(Protocol):
     def doubt(self, chain: ChainKey, reason: str) -> None:
         """Have `link` add a `break` record before the new records of a chain."""
 
-    def missed(self, head: ChainHead, segments: Sequence[Segment]) -> None:
-        """Take note of records of this process that another process has linked."""
+    def missed(
+        self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
+    ) -> None:
+        """
+        Take note that another process has linked these new records of this one.
 
-    def leave(self, chain: ChainKey) -> None:
-        """Take note that another process, which runs, reports the records of a chain."""
+        They are among the rows, beside the records of processes that write to the same chain.
+        """
+
+    def leave(self, chain: ChainKey, new_records: Sequence[NewAuditRecord]) -> None:
+        """Take note that another process, which runs, reports these new records of a chain."""
 
     def committed(self) -> None:
         """Report what was linked; call this once it is durable."""

@@ -28,7 +28,12 @@ MEANINGS = {
     "out of memory": "memory",
     "AlignedSize must not exceed ": "memory",
 }
-"""Beginnings of interpreter messages that concern no line of the script."""
+"""
+Beginnings of interpreter messages that concern no line of the script.
+
+starlark-pyo3 has one class for all errors and no codes. The first three texts are those of
+starlark-rust and anyhow, which it formats; the last two are panics of its allocator.
+"""
 HOST_FUNCTIONS = ("print", "call", "try_call")
 
 
@@ -38,6 +43,10 @@ class LimitReached(Exception):
 
 class CallFailed(Exception):
     """A tool that a script called failed."""
+
+
+class NoFunction(Exception):
+    """The script does not have the named function."""
 
 
 class Worker:
@@ -70,13 +79,16 @@ class Worker:
         result = starlark.eval_with(options, module, parsed, have)
         if work["function"] is None:
             return result.value
-        frozen = module.freeze()
+        if not self._has(module, work["function"]):
+            raise NoFunction
+        return module.freeze().call_with(options, work["function"], *work["args"]).value
+
+    def _has(self, module: Any, name: str) -> bool:
+        """Return whether a module exports a name for something other than None."""
         try:
-            return frozen.call_with(options, work["function"], *work["args"]).value
-        except starlark.StarlarkError as error:
-            if str(error).startswith("Module "):  # has no such symbol, or does not export it
-                self.reason = "function"
-            raise
+            return module[name] is not None
+        except self.starlark.StarlarkError:
+            return True  # a function, which has no value here
 
     def print(self, *values: object, sep: str = " ") -> None:
         """Print as a script does."""
@@ -226,7 +238,7 @@ def failed(reason: str, message: str) -> None:
 
 
 def reason_of(message: str, reason: str) -> str:
-    """Return the meaning of an interpreter's message, unless a limit was the reason."""
+    """Return the meaning of an interpreter's message (MEANINGS), or *reason* for any other."""
     for beginning, meaning in MEANINGS.items():
         if message.startswith(beginning):
             return meaning
@@ -248,6 +260,8 @@ def answer(worker: Worker) -> None:
         data = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except worker.starlark.StarlarkError as error:
         failed(reason_of(str(error), worker.reason), str(error))
+    except NoFunction:
+        failed("function", "")
     except RecursionError:
         failed("depth", "")
     except MemoryError:

@@ -109,14 +109,6 @@ class MemoryRecords:
         """Close what was opened."""
 
 
-TABLES = {
-    "idempotency": "idempotency_records",
-    "approvals": "approval_requests",
-    "outbox": "outbox_messages",
-}
-"""The kinds whose names differ from the attribute of `MemoryTenant`."""
-
-
 class MemoryTenant:
     """One tenant's records."""
 
@@ -147,9 +139,12 @@ class MemoryTenant:
 
     def kept(self) -> Iterator[Kept]:
         """Return the records by kind, without the audit records, which outlive the tenant."""
-        for kind, store in vars(self).items():
-            if isinstance(held := getattr(store, "held", None), dict):
-                yield TABLES.get(kind, kind), held
+        yield "outbox_messages", self.outbox.held
+        yield "approval_requests", self.approvals.held
+        yield "grants", self.grants.held
+        yield "tasks", self.tasks.held
+        yield "idempotency_records", self.idempotency.held
+        yield "sessions", self.sessions.held
         for entries in self._entries.values():
             yield "entries", entries.held
 

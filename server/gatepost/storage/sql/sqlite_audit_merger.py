@@ -8,7 +8,6 @@ if its records are requested, and that of a killed one.
 
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -30,7 +29,7 @@ from gatepost.storage.audit import (
     Segment,
     Sign,
 )
-from gatepost.storage.audit_segments import Damaged, remainder
+from gatepost.storage.audit_segments import Damaged, rows_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS, stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
@@ -45,7 +44,7 @@ from gatepost.storage.sql.sqlite_audit_statements import (
     newest_checkpoint,
     put,
     records_since,
-    segments_behind,
+    segments_since,
     shown,
 )
 from gatepost.storage.sql.sqlite_audit_wal import (
@@ -190,8 +189,7 @@ class Merged(msgspec.Struct):
         """Take frames of a write-ahead log while there is room, and return them."""
         taken: list[Frame] = []
         while not self.is_full and (frame := next(frames, None)) is not None:
-            for chain, new_records in frame.batch.items():
-                self.batch.setdefault(chain, []).extend(new_records)
+            _add(self.batch, frame)
             self.size += frame.size
             if frame.proof and not taken:
                 self.first.append(frame)
@@ -350,8 +348,8 @@ class SqliteMerger(SqliteConnection):
             return []  # the next process with this write-ahead log handles a changed head
         is_over = has_ended(file)  # otherwise more frames could follow
         for frame in merged.take(found.writer, frames_behind(file, found, merged.linker)):
-            for chain in () if is_over else frame.batch:
-                merged.extension.leave(chain)
+            for chain, new_records in () if is_over else frame.batch.items():
+                merged.extension.leave(chain, new_records)
         end = merged.ends.get(found.writer, found)
         if not is_over or merged.is_full:
             return []
@@ -380,17 +378,21 @@ def _doubt_repeated(execute: Execute, merged: Merged) -> None:
 
 
 def _miss(execute: Execute, frames: Sequence[Frame], extension: Extension) -> None:
-    """Tell of records of this process that another one has merged."""
-    counts = Counter[ChainKey]()
+    """Tell of records of this process that another one has merged, which may have mixed them."""
+    batch: dict[ChainKey, list[NewAuditRecord]] = {}
     for frame in frames:
-        counts.update({chain: len(new_records) for chain, new_records in frame.batch.items()})
-    keys = {chain: (escaped(chain[0]), chain[1]) for chain in counts}
+        _add(batch, frame)
+    keys = {chain: (escaped(chain[0]), chain[1]) for chain in batch}
     heads = heads_of(execute, [*keys.values()])
-    for chain, number in counts.items():
-        if (row := heads.get(keys[chain])) is None:
+    for chain, new_records in batch.items():
+        if not new_records or (row := heads.get(keys[chain])) is None:
             continue
-        head, known = stored_head((chain[0], *row[1:])), extension.known.get(chain)
-        after = head.number - number if known is None else known.number
+        found = segments_since(execute, chain, min([one.at for one in new_records]))
         with suppress(Damaged):
-            rest = segments_behind(execute, chain, after)
-            extension.missed(head, [left for one in rest for left in remainder(one, after)])
+            rows = [row for one in found for row in rows_of(one)]
+            extension.missed(stored_head((chain[0], *row[1:])), rows, new_records)
+
+
+def _add(batch: dict[ChainKey, list[NewAuditRecord]], frame: Frame) -> None:
+    for chain, new_records in frame.batch.items():
+        batch.setdefault(chain, []).extend(new_records)

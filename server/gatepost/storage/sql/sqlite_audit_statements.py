@@ -33,7 +33,7 @@ _MOVED = ", ".join(f"{name} = excluded.{name}" for name in _END[2:])
 _OF_CHAIN = f"SELECT {', '.join(_SEGMENT)} FROM audit_segments WHERE tenant = ? AND writer = ? "  # noqa: S608  # our names
 _SEGMENT_AT = f"{_OF_CHAIN} AND first = ?"
 _RECORDS_SINCE = "SELECT records FROM audit_segments WHERE tenant = ? AND writer = ? AND until >= ?"
-_SEGMENTS_BEHIND = f"{_OF_CHAIN} AND last > ? ORDER BY first"
+_SEGMENTS_SINCE = f"{_OF_CHAIN} AND until >= ? ORDER BY first"
 _ENDS = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ? ORDER BY writer"  # noqa: S608  # our names
 _NEWEST_CHECKPOINT = (
     f"SELECT {', '.join(_CHECKPOINT)} FROM audit_checkpoints "  # noqa: S608  # our names
@@ -94,9 +94,9 @@ def newest_checkpoint(execute: Execute, tenant: str) -> Checkpoint | None:
     return stored_checkpoint(rows[0][1:]) if rows else None
 
 
-def segments_behind(execute: Execute, chain: ChainKey, after: int) -> list[Segment]:
-    """Return the segments of a chain with records after a number."""
-    rows = execute(_SEGMENTS_BEHIND, (escaped(chain[0]), chain[1], after))
+def segments_since(execute: Execute, chain: ChainKey, at: int) -> list[Segment]:
+    """Return the segments of a chain that ended at that time or later."""
+    rows = execute(_SEGMENTS_SINCE, (escaped(chain[0]), chain[1], at))
     return [Segment(*row[1:]) for row in rows]
 
 

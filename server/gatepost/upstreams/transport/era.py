@@ -62,19 +62,38 @@ def refuses_version(status: int, refusal: UpstreamError) -> bool:
     """Return whether a request was refused, unrun, because the server speaks another revision."""
     if refusal.code == UNSUPPORTED_VERSION:
         return True
-    # The TypeScript SDK has no code of its own for it.
-    return status == 400 and "unsupported protocol version" in refusal.message.lower()
+    return status == 400 and says_unsupported_version(refusal.message)
 
 
 def refuses_session(status: int, refusal: UpstreamError | None) -> bool:
     """
     Return whether a request with a session id was refused, unrun, because the session is gone.
 
-    The specification has 404 for it. Servers made after the TypeScript SDK's examples answer 400.
+    The specification has 404 for it.
     """
     if status == 404:
         return True
-    return status == 400 and refusal is not None and "session" in refusal.message.lower()
+    return status == 400 and refusal is not None and says_no_session(refusal.message)
+
+
+def says_unsupported_version(message: str) -> bool:
+    """
+    Return whether an error's text is that of a server which does not speak our revision.
+
+    The TypeScript SDK (`StreamableHTTPServerTransport`) answers "Bad Request: Unsupported protocol
+    version: …" with the code -32000, which it uses for other errors as well.
+    """
+    return "unsupported protocol version" in message.lower()
+
+
+def says_no_session(message: str) -> bool:
+    """
+    Return whether an error's text is that of a server which does not know the session.
+
+    Servers made after the TypeScript SDK's examples answer "Bad Request: No valid session ID
+    provided" with the code -32000, which they use for other errors as well.
+    """
+    return "session" in message.lower()
 
 
 def supported_in(refusal: UpstreamError) -> Sequence[str]:

@@ -1,0 +1,102 @@
+"""Listeners of processes that write to one chain, because the lease of a writer has ended early."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from gatepost.audit.chain import RingLinker
+from gatepost.storage.audit import AuditRow
+from gatepost.storage.sql import sqlite_audit_writer as module
+from gatepost.storage.sql.records import SqlRecords, opened
+from tests.storage.test_audit import link, new_record
+from tests.storage.test_sqlite_wal import LONG, RING
+
+Pair = tuple["Heard", "Heard"]
+
+
+class Heard:
+    """A process, the times of the records that it wrote, and of those that its listener heard."""
+
+    def __init__(self, records: SqlRecords) -> None:
+        self.records = records
+        self.wrote: list[int] = []
+        self.heard: list[int] = []
+        self.chains: list[tuple[int, int]] = []
+        loop = asyncio.get_running_loop()
+        records.audit.attach(RingLinker(RING, self._hear, loop))
+
+    async def write(self, *times: int) -> None:
+        """Write a batch with records of these times; times differ."""
+        await self.records.audit.write({("acme", 1): [new_record(at) for at in times]}, link)
+        self.wrote += times
+
+    async def merge(self) -> None:
+        """Merge all that is in the write-ahead logs, and let the listener hear of it."""
+        await self.records.audit.settle()
+        await asyncio.sleep(0)
+
+    def _hear(self, tenant: str, rows: Sequence[AuditRow]) -> None:
+        self.heard += [row.at for row in rows]
+        self.chains += [(row.at, row.number) for row in rows]
+
+
+@pytest.fixture
+async def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
+    """Two processes with one file, which merge only when a test says so."""
+    monkeypatch.setattr(module, "IDLE_S", LONG)
+    monkeypatch.setattr(module, "MERGED_S", LONG)
+    async with AsyncExitStack() as stack:
+        found = []
+        for _ in range(2):
+            records = await opened(f"sqlite:///{tmp_path / 'records.db'}")
+            stack.push_async_callback(records.aclose)
+            stack.push_async_callback(records.audit.aclose)
+            found.append(Heard(records))
+        yield found[0], found[1]
+
+
+async def test_each_listener_hears_the_records_of_its_process(two: Pair) -> None:
+    """Once, whichever process merged them and what it wrote before and behind them."""
+    one, other = two
+    await one.write(1, 2)
+    await other.write(3)
+    await other.merge()
+    await other.write(4)
+    await other.merge()
+    await one.merge()
+
+    assert one.heard == one.wrote == [1, 2]
+    assert other.heard == other.wrote == [3, 4]
+
+
+async def test_so_it_is_for_a_chain_that_a_process_knows(two: Pair) -> None:
+    """Its last record there is no place behind which everything is its own."""
+    one, other = two
+    await one.write(1)
+    await one.merge()
+    await other.write(2, 3)
+    await one.write(4)
+    await other.merge()
+    await one.write(5)
+    await one.merge()
+    await other.merge()
+
+    assert one.heard == one.wrote == [1, 4, 5]
+    assert other.heard == other.wrote == [2, 3]
+
+
+async def test_a_listener_hears_the_numbers_that_the_records_have_in_the_chain(two: Pair) -> None:
+    """An export could not be verified with others."""
+    one, other = two
+    await one.write(1, 2)
+    await other.write(3)
+    await other.merge()
+    await other.write(4)
+    await one.merge()
+    await other.merge()
+    rows = await one.records.of("acme").trail.chain(1).rows(0, 9)
+
+    assert sorted(one.chains + other.chains) == sorted((row.at, row.number) for row in rows)
