@@ -62,7 +62,7 @@ def refuses_version(status: int, refusal: UpstreamError) -> bool:
     """Return whether a request was refused, unrun, because the server speaks another revision."""
     if refusal.code == UNSUPPORTED_VERSION:
         return True
-    # The TypeScript SDK has no code of its own for it.
+    # The TypeScript SDK has no error code of its own for it.
     return status == 400 and "unsupported protocol version" in refusal.message.lower()
 
 
@@ -118,6 +118,6 @@ def _text(value: Any, most: int) -> str:
 
 
 class KnownEra(msgspec.Struct):
-    """What is remembered of a server's era, for all connections to one registration."""
+    """The remembered era of a server, for all connections to one registration."""
 
     era: Literal["modern", "session"] | None = None
