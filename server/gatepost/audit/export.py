@@ -39,9 +39,7 @@ class Title(msgspec.Struct, frozen=True):
     after: int
     """The file begins after the checkpoint that covers this many records; 0: at the beginning."""
     pruned: int
-    """
-    The number of records that retention has removed; the first remaining checkpoint covers them.
-    """
+    """The number of records that retention removed; the first remaining checkpoint covers them."""
     format: int = FORMAT
 
 
@@ -114,8 +112,7 @@ def line(one: ExportLine) -> bytes:
     """Encode a line as JSON, without characters that a terminal or an editor would act on."""
     encoded = _encode(one).decode()
     body = "" if one.record is UNSET else bytes(one.record).decode()
-    # A body is written unchanged, because its hash is of its bytes. The details have callers'
-    # values.
+    # A body is written unchanged, because its hash is of its bytes. Callers' values are details.
     return (in_json(encoded) if in_json(body) == body else encoded).encode() + b"\n"
 
 

@@ -115,9 +115,7 @@ class Services:
         self.register = SessionRegistry(records, shared_store, clock=clock)
         self.workspaces = workspaces_of(config)
         self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.pubsub.of(tenant)))
-        """
-        The objects that the calls of a tenant share, for as many tenants as there are workspaces.
-        """
+        """The shared objects of a tenant's calls, for as many tenants as there are workspaces."""
         self.secrets = SecretCache(SecretStore(records, keyring))
         self.redaction = Redaction(self.secrets)
         self.limits = LimitStage(shared_store if config.storage.shared else None)
