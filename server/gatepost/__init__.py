@@ -1,4 +1,4 @@
-"""Gatepost puts tools behind an OAuth gate; this is what the author of a pack imports."""
+"""Gatepost puts tools behind an OAuth gate; this module has what the author of a pack imports."""
 
 import importlib
 import typing
@@ -145,9 +145,9 @@ _PLACES = {
 }
 
 if not typing.TYPE_CHECKING:
-    # By name, when it is asked for: whatever is imported of `gatepost.…` imports this file first,
-    # and the command line would wait for all of it before it says a word. Type checkers look at
-    # the imports above, and find a misspelt name.
+    # Imported by name on first use. Importing any `gatepost.…` module imports this file first, and
+    # the command line would have to wait for all of it. Type checkers read the imports above, and
+    # find a misspelt name.
     def __getattr__(name: str) -> object:
         for place, names in _PLACES.items():
             if name in names:

@@ -1,4 +1,4 @@
-"""The composition root: from a configuration and its services to the app that serves."""
+"""The composition root: build the served app from a configuration and its services."""
 
 import importlib
 from collections.abc import Awaitable, Mapping, Sequence
@@ -98,7 +98,7 @@ def dashboard_of(
     """Return the dashboard's routes and its error pages; empty if it is not configured."""
     if not is_on(config):
         return (), lambda path, refusal, request_id: None
-    # By name: a server without one does not wait for its pages.
+    # Imported here, so that a server without a dashboard does not wait for its pages.
     dashboard = importlib.import_module("gatepost.dashboard.routes").dashboard(
         config, services, resource
     )
@@ -127,7 +127,7 @@ def challenge_of(config: Config) -> Challenge:
 
 
 class Application:
-    """The app in force; a reload puts another in its place, also for open connections."""
+    """The current app; a reload replaces it, also for open connections."""
 
     def __init__(self, app: Edge) -> None:
         self.app = app
@@ -137,7 +137,7 @@ class Application:
 
 
 class Bearer:
-    """Puts the gate in front of an app; every route that is not public has it."""
+    """Puts the gate in front of an app; every route that is not public uses it."""
 
     def __init__(
         self, config: Config, services: Services, resource: Resource, challenge: Challenge
@@ -158,7 +158,7 @@ class Bearer:
             challenge=self._challenge,
             baseline=frozenset(self._config.scopes.baseline),
             on_refusal=self._services.refusals.by_gate,
-            identity=None,  # Edge has stripped them, and nothing behind reads any
+            identity=None,  # Edge has removed them, and the app reads none
             rate_limit=self._services.failed_tokens.refusal,
         )
 
@@ -252,7 +252,7 @@ def management_routes(
         running_requests=services.running_requests,
         differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
     )
-    # By name, as the dashboard: most servers have no such routes.
+    # Imported here, as for the dashboard, because most servers have no such routes.
     management = importlib.import_module("gatepost.rest.management.routes")
     routes = []
     for path, route in management.management_routes(
@@ -309,8 +309,8 @@ class RouteTable:
 
     *routes* are by the label under which the metrics count their requests, the endpoint first.
 
-    Paths are compared as the server decoded them and nothing is normalised: a path that is not
-    exactly a route's goes to the gate and, with a token, to 404.
+    Paths are compared as the server decoded them, without normalisation. Any other path goes to the
+    gate and, with a token, gets 404.
     """
 
     def __init__(self, routes: Mapping[str, Sequence[Route]], *, default: ASGIApp) -> None:
@@ -333,7 +333,8 @@ class RouteTable:
         if app is not None:
             return app(scope, receive, send)
         for route in self._patterns:
-            # Not `route.matches`: its `$` lets a line break pass at the end of a path.
+            # `route.matches` is not used, because its `$` lets a line break pass at the end of a
+            # path.
             match = route.path_regex.fullmatch(scope["path"])
             if match is not None:
                 scope["path_params"] = match.groupdict()
@@ -351,10 +352,10 @@ class RouteTable:
         """Return the methods for `Allow`; for an unknown path, those of most paths."""
         for route in self.routes:
             if route.methods and route.path_regex.fullmatch(path):
-                # Starlette adds HEAD to every GET, and a stream has none.
+                # Starlette adds HEAD to every GET, but a stream has none.
                 own = ENDPOINT_METHODS if route is self.routes[0] else sorted(route.methods)
                 return ", ".join(own).encode()
-        # Edge answers these before the table is asked.
+        # Edge answers these paths before the table is consulted.
         return b"GET, HEAD" if path in PROBES else b"POST"
 
     def first_matches(self, path: str) -> bool:
@@ -363,7 +364,7 @@ class RouteTable:
 
 
 class StaticPage:
-    """A document that is the same for everybody."""
+    """A document that is the same for all callers."""
 
     def __init__(self, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         self._body = body

@@ -1,4 +1,4 @@
-"""What a process does all the time beside its calls, and goes on with whatever happens."""
+"""Run the background tasks of a process, and restart them after unexpected errors."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from traceback import walk_tb
 from typing import Any
 
 PAUSE_S = 2.0
-"""About how long it rests after an error that nobody foresaw."""
+"""About how long a task pauses after an unexpected error."""
 DICE = random.SystemRandom()
 
 log = logging.getLogger("gatepost.background")
@@ -31,7 +31,8 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
                 task.cancel()
                 await asyncio.wait([task])
         log.error("background_task_ended", extra={"background_task": name, **reason_of(task)})
-        # Not all processes at the same moment: it may be the database's answer that did it.
+        # Random, so that not all processes retry at the same moment: the database's answer may be
+        # the cause.
         await asyncio.sleep(PAUSE_S * DICE.uniform(0.7, 1.3))
 
 

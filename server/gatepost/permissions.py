@@ -19,7 +19,8 @@ def close_to_others(handle: int, shown: str) -> None:
     Take the permissions of group and others from an open file or folder, logging that.
 
     Raises ForeignOwner for one of another user: a mode does not keep its owner out. Root may use
-    everybody's, as commands of an administrator do. OSError where the mode cannot be changed.
+    every user's files, as commands of an administrator do. OSError where the mode cannot be
+    changed.
     """
     status = os.fstat(handle)
     if is_foreign(status):

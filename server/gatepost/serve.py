@@ -1,4 +1,4 @@
-"""Runs the server: one process, or several on one socket, until a signal ends it."""
+"""Run the server: one process, or several on one socket, until a signal ends it."""
 
 import asyncio
 import codecs
@@ -42,7 +42,7 @@ from gatepost.tools.lifespan import LifespanFailed
 _log = logging.getLogger("gatepost.serve")
 
 END_S = 6.0
-"""How long tasks that are left at the end may go on; a little longer than an abandoned tool may."""
+"""How long remaining tasks may run at the end: a little longer than an abandoned tool may."""
 CODECS = (
     "ascii", "cp1252", "idna", "latin-1", "punycode", "unicode_escape", "utf-8", "utf-8-sig",
     "utf-16", "utf-16-be", "utf-16-le", "utf-32",
@@ -54,7 +54,7 @@ MODULES = (
 )  # fmt: skip
 
 Fresh = Callable[[], tuple[Config, Toolbox] | None]
-"""Reads the configuration again; None when it has errors, which it has told."""
+"""Reads the configuration again; None if it has errors, which it has reported."""
 
 
 def nothing(part: str) -> None:
@@ -62,17 +62,17 @@ def nothing(part: str) -> None:
 
 
 class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a process needs to serve."""
+    """Everything that a process needs to serve."""
 
     config: Config
     toolbox: Toolbox
     keyring: KeyRing
     sock: socket.socket
     fresh: Fresh | None = None
-    """For SIGHUP; None where there is no file to read again."""
+    """Called at SIGHUP; None if there is no file to read again."""
     development_issuer: Sequence[Route] = ()
     metrics: socket.socket | None = None
-    """Where `/metrics` is served; None: nowhere."""
+    """The address of `/metrics`; None: it is not served."""
     shared_metrics: SharedMetrics = msgspec.field(default_factory=SharedMetrics)
     """Memory for the metrics of every worker."""
     part_done: Callable[[str], object] = nothing
@@ -91,7 +91,7 @@ def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
     load_late_modules()
     setup.part_done("log, and imports that the first request would make")
     if setup.config.listen.workers > 1:
-        # Said once, not by each of them; every process opens its own connections later.
+        # Logged once and not by each process; every process opens its own connections later.
         asyncio.run(prepare(setup.config.storage))
         metrics = SharedMetrics(setup.config.listen.workers)
         setup = msgspec.structs.replace(setup, shared_metrics=metrics)
@@ -110,7 +110,7 @@ def load_late_modules() -> None:
     for codec in CODECS:
         codecs.lookup(codec)
     for module in MODULES:
-        # Not every release of the library has each of them.
+        # Not every release of the library has all of them.
         with suppress(ImportError):
             importlib.import_module(module)
 
@@ -130,9 +130,10 @@ def _scrapes(setup: ServerSetup) -> AbstractContextManager[None]:
     """Serve `/metrics` during a block if the configuration asks for it."""
     if setup.metrics is None:
         return nullcontext()
-    # By name: a server without `/metrics` does not load the library that writes the page.
+    # Imported here, because a server without `/metrics` does not load the library that writes the
+    # page.
     exposition = importlib.import_module("gatepost.telemetry.exposition")
-    # Each worker answers for all of them.
+    # Each worker answers for all workers.
     registry = exposition.registry_of(setup.shared_metrics, version=version())
     setup.part_done("/metrics")
     return scraped(exposition.Exposition(registry), setup.metrics)
@@ -161,7 +162,8 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
 
         async def reload(read: Fresh) -> None:
             async with one_by_one:
-                # In a thread: what it names by URL is fetched, and calls do not wait for that.
+                # In a thread, because documents of the configuration are fetched by URL, and calls
+                # must not wait for that.
                 fresh = await asyncio.to_thread(read)
                 if fresh is None:
                     _log.error("reload_refused", extra={"reason": "the configuration has problems"})
@@ -195,8 +197,8 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
 
 def _ready(setup: ServerSetup, services: Services, on_ready: Callable[[], object]) -> None:
     on_ready()
-    # The development issuer is this very process: the first call fetches its keys, and the ready
-    # line stays the last thing that `gatepost dev` says by itself.
+    # The development issuer is this very process, so the first call fetches its keys. The ready
+    # line stays the last line that `gatepost dev` prints by itself.
     if not setup.development_issuer:
         services.warm()
 
@@ -276,7 +278,8 @@ def renew(tls: Certificate | None, config: Config) -> None:
     try:
         tls.renew(listen.tls_certificate, listen.tls_key)
     except (OSError, ssl.SSLError) as error:
-        # Good a moment ago, when the configuration was judged: it is being written.
+        # The certificate was valid a moment ago, when the configuration was checked: it is being
+        # written.
         _log.error("certificate_not_reloaded", extra={"error": type(error).__name__})
 
 
@@ -284,8 +287,8 @@ class WorkerProcesses:
     """
     Several processes on one socket; each is a whole server.
 
-    Nothing is shared but the socket and what was loaded before the fork: sessions are signed ids
-    that any of them accepts. One that dies is replaced, unless it dies before it serves.
+    They share only the socket and the objects that were loaded before the fork. Sessions are signed
+    ids that each of them accepts. A process that dies is replaced, unless it dies before it serves.
     """
 
     def __init__(self, setup: ServerSetup, announce: Callable[[], object]) -> None:
@@ -340,7 +343,7 @@ class WorkerProcesses:
         except (StoreRefused, StoreUnavailable) as error:
             _log.error("worker_not_started", extra={"reason": str(error)})
         finally:
-            # Not sys.exit: the parent's open work must not be finished twice.
+            # Not sys.exit, because the parent's open work must not be finished twice.
             os._exit(code)
 
     def _serves(self, pid: int) -> bool:
@@ -370,8 +373,8 @@ class WorkerProcesses:
 
     def _stop(self, number: int) -> None:
         self._stopping = True
-        # A socket listens as long as one process has it: clients would wait for a server that is
-        # gone, instead of going to another one.
+        # A socket listens as long as one process has it. Clients would wait for a server that is
+        # gone, instead of connecting to another one.
         self._setup.sock.close()
         self._tell(number)
 

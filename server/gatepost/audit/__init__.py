@@ -1,1 +1,1 @@
-"""The record of what happened: who called what, who decided, what was refused, cut off, erased."""
+"""Record what happened: calls, decisions, refusals, revocations and erasures."""

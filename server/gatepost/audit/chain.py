@@ -58,10 +58,10 @@ class WriteAttempt(msgspec.Struct, eq=False):
     A head that no server can have written is not extended silently, because the next proof would
     hide the removal of records. A `break` record is written instead.
 
-    The store moves the end of a chain only if it is the one that the attempt was shown. Attempts to
-    write the same batch name the same chains, so at most one of them counts: where the end is as an
-    earlier attempt was shown it, only the first of both is written, and anywhere else the earlier
-    one is over.
+    The store moves the end of a chain only if the end is the one that the attempt has read.
+    Attempts to write the same batch name the same chains, so at most one of them counts. If two
+    attempts have read the same end, only the first one is written. If they have read different
+    ends, the earlier attempt can no longer be written.
     """
 
     keyring: KeyRing
@@ -80,7 +80,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
     left: dict[ChainKey, Counter[bytes]] = {}
     """The bodies of the new records that another process reports, by chain."""
     after: Callable[["WriteAttempt"], object] | None = None
-    """What `committed` calls."""
+    """The function that `committed` calls."""
     broken: dict[ChainKey, tuple[int, str]] = {}
     """The last record before the `break` record and its reason, of each chain that gets one."""
 
@@ -176,7 +176,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
 
     async def is_written(self, records: Records) -> bool | None:
         """Return whether its records are in the chain; None if the chain is shorter."""
-        # All chains of a batch grow together, so one of them is enough.
+        # All chains of a batch grow together, so checking one of them is enough.
         for (tenant, writer), head in list(self.heads.items())[:1]:
             try:
                 found = await records.of(tenant).trail.chain(writer).rows(head.number - 1, 1)
@@ -221,7 +221,7 @@ class RingLinker(msgspec.Struct, eq=False):
             return
         made = [*attempt.others]
         made += [(chain[0], attempt.reported(chain)) for chain in attempt.segments]
-        with suppress(RuntimeError):  # it is closed
+        with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._tell, made)
 
     def _tell(self, made: Sequence[tuple[str, Sequence[AuditRow]]]) -> None:

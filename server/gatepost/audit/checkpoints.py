@@ -42,7 +42,7 @@ log = logging.getLogger("gatepost.audit")
 
 
 Stored = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-"""A number that a database can hold; a statement that was changed may contain any."""
+"""The largest number that a database can store; a changed statement may contain any number."""
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -153,7 +153,7 @@ def last_numbers(checkpoint: Checkpoint) -> dict[int, int]:
     try:
         ends = decode(checkpoint.statement).ends()
     except msgspec.DecodeError:
-        return {}  # `verify` tells more
+        return {}  # `verify` reports more
     return {writer: number for writer, (number, _) in sorted(ends.items())}
 
 
@@ -189,7 +189,7 @@ def log_checkpoint(tenant: str, checkpoint: Checkpoint) -> None:
         extra={
             "tenant": tenant,
             "number": checkpoint.number,
-            # Ten thousand tenants have as many each minute.
+            # Ten thousand tenants have as many checkpoints each minute.
             "statement": OwnText(checkpoint.statement),
             "signature": OwnText(checkpoint.signature),
         },
@@ -212,11 +212,11 @@ def is_signed(checkpoint: Checkpoint, statement: Statement, keys: PublicKeys) ->
 
 def _private(keyring: KeyRing, key_id: str) -> Ed25519PrivateKey:
     key = keyring.find(key_id)
-    assert key is not None  # noqa: S101  # the ring's own
+    assert key is not None  # noqa: S101  # the ring's own key
     return _private_of(keyring.derived(key, PURPOSE))
 
 
-@lru_cache(maxsize=1)  # it signs for every tenant; to make it takes as long as a signature
+@lru_cache(maxsize=1)  # creating it takes as long as a signature
 def _private_of(secret: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(secret)
 

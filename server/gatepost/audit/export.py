@@ -37,9 +37,9 @@ class Title(msgspec.Struct, frozen=True):
 
     tenant: str
     after: int
-    """The file begins after the checkpoint that covers so many records; 0: at the beginning."""
+    """The file begins after the checkpoint that covers this many records; 0: at the beginning."""
     pruned: int
-    """So many records were removed by retention, as the first remaining checkpoint covers."""
+    """The number of records that retention removed; the first remaining checkpoint covers them."""
     format: int = FORMAT
 
 
@@ -112,7 +112,7 @@ def line(one: ExportLine) -> bytes:
     """Encode a line as JSON, without characters that a terminal or an editor would act on."""
     encoded = _encode(one).decode()
     body = "" if one.record is UNSET else bytes(one.record).decode()
-    # A body stays as it is, since its hash is of its bytes. What a caller chose is in the details.
+    # A body is written unchanged, because its hash is of its bytes. Callers' values are details.
     return (in_json(encoded) if in_json(body) == body else encoded).encode() + b"\n"
 
 
@@ -394,6 +394,6 @@ def _cef_header(text: str) -> str:
 
 
 def _cef_value(text: str) -> str:
-    # Whatever ends a line somewhere becomes what CEF writes for the end of one.
+    # Every character that ends a line for some reader becomes CEF's escape for it.
     lines = map(in_line, text.splitlines())
     return "\\n".join(line.replace("\\", "\\\\").replace("=", "\\=") for line in lines)

@@ -68,9 +68,9 @@ class RecordBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     kind: str
     tenant: str
     tool: str = ""
-    """The declared name of the tool, or of what else was called."""
+    """The declared name of the tool, or of the other offer that was called."""
     offer: str = "tool"
-    """The type of what was called: a tool, a document, a prompt or a skill."""
+    """The type of the offer that was called: a tool, a document, a prompt or a skill."""
     outcome: str = ""
     """`success`, the kind of the failure or refusal, or the decision."""
     duration_us: int = 0
@@ -91,7 +91,7 @@ class RecordBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     subject_kind: str = ""
     """Whether the caller is a person ("user") or a machine ("client")."""
     shared_audience: bool = False
-    """Whether the token names other audiences too, so that other servers may hold it."""
+    """Whether the token names other audiences as well, so that other servers may have it."""
     details: Mapping[str, str] = {}
     commitments: Mapping[str, str] = {}
 

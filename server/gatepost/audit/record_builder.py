@@ -46,8 +46,8 @@ MOST_KNOWN = 20_000
 """Maximum number of cached record prefixes, which take up to a kilobyte each."""
 MOST_CALLERS = 1_000
 """
-Maximum number of cached callers; beyond it all are forgotten. What is cached of one takes half a
-kilobyte, and two microseconds to build again.
+Maximum number of cached callers; beyond it all are forgotten. The cached values of one caller take
+half a kilobyte, and two microseconds to build again.
 """
 SALT_BYTES = 16
 USUAL_VALUES = 2
@@ -60,7 +60,7 @@ THREAD = ThreadPoolExecutor(1, "gatepost-audit")
 """Builds larger batches; the default executor may be busy with the work of tools."""
 
 PLAIN = (b"", b"")
-"""The members that few bodies have, in all others."""
+"""The rare members of a body, for the bodies that have none of them."""
 
 _encode = msgspec.json.encode
 
@@ -172,8 +172,8 @@ class RecordBuilder:
         self._peers = True
         self._callers: dict[tuple[int, str], CallerFields] = {}
         """
-        By identity in memory, which another caller may have had before, and by address: a token may
-        be used on several machines in turn.
+        Keyed by the caller's identity in memory, which another caller may have had before, and by
+        address: a token may be used on several machines in turn.
         """
         self._prefixes = RecordPrefixes(MOST_KNOWN)
 

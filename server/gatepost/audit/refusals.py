@@ -79,7 +79,7 @@ class RefusalCounter:
     def count(self, alike: Alike, call: Call, ended: float, said: str) -> bool:
         """Return whether this refusal is counted and needs no record of its own."""
         quota = alike[4] in AUDIT_LIMITS
-        # All clients of a caller share its quota.
+        # All clients of a caller share the caller's quota.
         identity = call.caller.principal_key if quota else call.caller.identity_key
         theirs = self._callers.get(identity)
         if theirs is None or (not theirs.counted and ended - theirs.since >= GATHERED_S):

@@ -22,8 +22,8 @@ class FoundRecords(msgspec.Struct, frozen=True):
     records: list["AuditRecord"]
     looked_since: int | None = None
     """
-    The time (milliseconds) before which nothing was looked at although fewer records were found
-    than asked for; None: every record was looked at.
+    The time (milliseconds) before which no record was searched, although fewer records were found
+    than requested; None: every record was searched.
     """
 
     def next_before(self, page: int) -> Position | None:
@@ -110,7 +110,7 @@ class AuditSearch:
             horizon = await self._records.of(tenant).trail.horizon(before, most)
             if horizon is not None and horizon >= (query.since or 0):
                 since = horizon + 1
-        # Where all of them ended in one millisecond, a bound would lead back to the same page.
+        # If all of them ended in one millisecond, a bound would lead back to the same page.
         if since is not None and query.before is not None and since >= query.before[0]:
             since = None
         bounded = query if since is None else msgspec.structs.replace(query, since=since)

@@ -23,7 +23,7 @@ from gatepost.storage.records import Records
 PAGE = 100
 """The number of segments that are read at once."""
 MOST_LOOKS = 10
-"""How often records are verified until two looks agree on a problem."""
+"""How often records are read until two readings agree on a problem."""
 LOWEST = -(1 << 63)
 """The lowest number of a column: an attacker may have written any number to the database."""
 
@@ -271,7 +271,7 @@ async def _checkpoints(trail: TenantTrail) -> tuple[ChainHead | None, list[Check
     last = _head_of(CHECKPOINTS, await trail.heads())
     while True:
         signed = await trail.checkpoints()
-        # A server may have signed another one meanwhile.
+        # A server may have signed another checkpoint meanwhile.
         before, last = last, _head_of(CHECKPOINTS, await trail.heads())
         if last == before:
             return last, signed
@@ -311,7 +311,7 @@ async def _segments(
     start = LOWEST
     while page := await chain.segments(start, PAGE):
         for segment in page:
-            first: object = segment.first  # SQLite keeps anything in any column
+            first: object = segment.first  # SQLite accepts any value in any column
             if head is not None and isinstance(first, int) and first > head.number:
                 return True
             examination.segment(segment)

@@ -28,11 +28,11 @@ class BadRecord(Exception):
 
 
 class CoveredEnd(msgspec.Struct, frozen=True):
-    """What a checkpoint says of one chain: where it ended."""
+    """A checkpoint's statement about one chain: its end."""
 
     number: int
     hash: str
-    """Hexadecimal."""
+    """The hash in hexadecimal."""
     good: bool
     """Whether the signature of the checkpoint is valid; False if its key is unknown."""
     is_kept: bool
@@ -43,8 +43,8 @@ class ChainExamination:
     """
     Verifies one chain in the order of its records; its methods raise BadRecord.
 
-    *ends* is what checkpoints say of it, and *after* is the last of them that is of a removed part,
-    if records were removed. Call `segment` or `row` for each record, then `end`.
+    *ends* are the checkpoints' statements about it. *after* is the last statement about a removed
+    part, if records were removed. Call `segment` or `row` for each record, then `end`.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ChainExamination:
 
     def _gap(self, found: object) -> BadRecord:
         """Return the error for a next record that does not have the next number."""
-        # SQLite keeps anything in any column.
+        # SQLite accepts any value in any column.
         if not isinstance(found, int) or found > self.last:
             return self._bad(self.last + 1, "is missing")
         if not self.records:

@@ -95,13 +95,13 @@ class AuditWriter:
         self._batch: Batch | None = None
         """The batch that is being written; kept until it is durable."""
         self._late: list[Entry] = []
-        """The new records that follow it: records from the time of an outage."""
+        """The new records that follow it, from the time of an outage."""
         self._lost: Counter[str] = Counter()
         self._refusals = RefusalCounter(self._write_refusals)
         self._closing = False
         self._writing: asyncio.Task[None] | None = None
         self._wake: Callable[[None], object] | None = self._begin
-        """What makes the task write; None while it does."""
+        """The function that makes the task write; None while it writes."""
         self.apply(settings)
 
     def __len__(self) -> int:
@@ -339,7 +339,7 @@ class AuditWriter:
         if self.failing:
             log.info("audit_written_again")
         if self._commit.kept:
-            # With `go_on`, calls did not wait in the outage; now they do.
+            # With `go_on`, calls did not wait during the outage; from now on they do.
             self._commit = CommitFuture()
         self.refusing = self.failing = False
         self._batch = None
@@ -392,7 +392,7 @@ class AuditWriter:
         if (writing := self._writing) is not None:
             await asyncio.wait([writing], timeout=CLOSING_S)
             writing.cancel()
-            with suppress(StoreUnavailable):  # then another process does it
+            with suppress(StoreUnavailable):  # in that case another process links them
                 await self._records.audit.settle()
             await asyncio.sleep(0)  # for the listener
         if left := len(self) + (0 if self._batch is None else len(self._batch.entries)):

@@ -1,4 +1,4 @@
-"""The number of a process's audit writer: the lowest one that no other process holds."""
+"""Lease the number of a process's audit writer: the lowest one that no other process has."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
 
 TTL_S = 15.0
-"""How long the number of a process that was killed stays taken."""
+"""How long the number of a killed process stays in use."""
 CLOSING_S = 1.0
 """How long a stop waits for a database that does not answer."""
 OF_SERVERS = ""
@@ -49,13 +49,13 @@ class WriterLease:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Hold a number during a block."""
-        with contextlib.suppress(StoreUnavailable):  # it is tried again
+        with contextlib.suppress(StoreUnavailable):  # the lease is tried again
             await self.take()
         try:
             async with during("audit_writer", self._renew):
                 yield
         finally:
-            with contextlib.suppress(TimeoutError):  # it expires
+            with contextlib.suppress(TimeoutError):  # the lease expires by itself
                 async with asyncio.timeout(CLOSING_S):
                     await self._leases.release(OF_SERVERS, _name(self._writer.number))
 

@@ -213,7 +213,7 @@ def _nobody(config: Config, toolbox: Toolbox, roles: set[str]) -> Iterator[Probl
     try:
         plan = plan_of(config.approvals, toolbox.tools)
     except BadCondition:
-        return  # told already
+        return  # reported already
     usual = DEFAULT_APPROVERS[0].removeprefix(ROLE)
     open_ones = [name for name, policy in plan.items() if _asks_usual(policy)]
     if open_ones and usual not in roles:

@@ -85,4 +85,4 @@ def _concrete(issuer: Issuer) -> tuple[str, ...]:
     try:
         return IssuerRegistry([issuer]).for_tenant(None)
     except ValueError:
-        return (issuer.issuer,)  # what is wrong with it, the gate's own rules say
+        return (issuer.issuer,)  # the gate's own rules report the problem

@@ -22,7 +22,7 @@ PLACES = (
     "/ /dev /dev/shm /home /media /mnt /opt /private /private/etc /private/var /root /run /srv /tmp"
     " /Applications /Library /System /Users /var /var/lib /var/log /var/run /var/tmp"
 )
-"""Folders with the folders of other programs; an own folder below them is allowed."""
+"""Folders that contain the folders of other programs; a separate folder below them is allowed."""
 HOMES = ("/home", "/Users")
 
 
@@ -138,7 +138,7 @@ def _hosts(config: Config) -> Iterator[Problem]:
         try:
             host, port = allowed_host(entry)
         except ValueError:
-            continue  # said already
+            continue  # reported already
         setting = f"network.allow_hosts[{at}]"
         address = literal(host)
         if host in METADATA_NAMES or (address is not None and is_metadata(address)):
@@ -164,7 +164,7 @@ def _is_metrics(
     try:
         metrics = config.metrics_address
     except ValueError:
-        return False  # said already
+        return False  # reported already
     if metrics is None or port != metrics.port:
         return False
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
@@ -184,7 +184,7 @@ def _root(config: Config) -> Iterator[Problem]:
     try:
         root = written.resolve()
     except (OSError, RuntimeError, ValueError):
-        return  # said already
+        return  # reported already
     system = any(root.is_relative_to(tree) for tree in TREES)
     if system or str(root) in PLACES.split() or str(root.parent) in HOMES:
         yield Problem(

@@ -59,7 +59,7 @@ def changeable(path: Path) -> tuple[Path, bool] | None:
         try:
             status = place.lstat()
         except OSError:
-            continue  # what is missing is said elsewhere
+            continue  # a missing file is reported elsewhere
         by_all = _by_all(status)
         if by_all or (found is None and _by_some(status)):
             found = (place, by_all)
@@ -173,7 +173,7 @@ def _secrets(config: Config) -> Iterator[Problem]:
         try:
             mode = path.stat().st_mode
         except OSError:
-            continue  # what is missing is said elsewhere
+            continue  # a missing file is reported elsewhere
         found = changeable(path)
         if found is not None and found[1]:
             yield Problem(
@@ -196,7 +196,7 @@ def _database(config: Config) -> Iterator[Problem]:
     try:
         url = plain(config.storage.database)
     except UnresolvedReference:
-        return  # said already
+        return  # reported already
     if not url.startswith(SQLITE):
         return
     path = unquote(url.removeprefix(SQLITE))
@@ -229,7 +229,7 @@ def _workspaces(config: Config) -> Iterator[Problem]:
     try:
         handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return  # it is made at the start, or that it cannot be is said already
+        return  # created at the start, or reported already
     try:
         names = [name for name in sorted(os.listdir(handle)) if TENANT_ID.fullmatch(name)]
         foreign = [name for name in names if is_foreign_folder(handle, name, resolver_of())]

@@ -1,4 +1,4 @@
-"""Ask each issuer for what the configuration expects of it, for `gatepost check --online`."""
+"""Ask each issuer for the facts that the configuration expects, for `gatepost check --online`."""
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,9 @@ OF_OPENID = frozenset(
 
 
 class OnlineResult(msgspec.Struct, frozen=True):
-    """What the issuers answered: a line for each one that works as configured, and the problems."""
+    """
+    The answers of the issuers: a line for each one that works as configured, and the problems.
+    """
 
     lines: tuple[str, ...]
     problems: tuple[Problem, ...]
@@ -109,7 +111,7 @@ class IssuerCheck:
             return await find_document(self._fetcher, place_of(self._issuer, self._trusted))
         except FetchError as error:
             if self._trusted.settings.jwks_uri and error.reason in {"metadata", "status"}:
-                return None  # the keys have an address of their own, and need no metadata
+                return None  # the keys have a URL of their own, and need no metadata
             named = await self._named_issuer() if error.reason == "issuer" else ""
             hint = hint_on(error, "correct the address, or allow connections to it")
             if named:
@@ -140,7 +142,7 @@ class IssuerCheck:
         offered = offered if isinstance(offered, list) else []
         missing = sorted(scopes.difference(offered)) if offered else []
         if missing and OF_OPENID.issuperset(map(str, offered)):
-            # Glewlwyd and Canaille list these alone, whatever scopes their clients may have.
+            # Glewlwyd and Canaille list only these, whatever scopes their clients may have.
             yield "its metadata list no scopes of tools"
         elif missing:
             self._add(

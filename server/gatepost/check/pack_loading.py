@@ -24,7 +24,7 @@ NO_NETWORK = Network()
 
 
 class Toolbox(msgspec.Struct, frozen=True):
-    """The enabled packs, and why others could not be loaded."""
+    """The enabled packs, and the reasons why others could not be loaded."""
 
     packs: tuple[Pack, ...]
     problems: tuple[Problem, ...]
@@ -104,7 +104,7 @@ def _add(
         if extra is None:
             _refuse(problems, source, setting, error)
             return
-        # Disabling the pack widens no access, and the others are served.
+        # Disabling the pack extends no access, and the other packs are served.
         message = (
             f"the pack needs the module {error.name}, which is not installed, so it is disabled"
         )

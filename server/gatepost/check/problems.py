@@ -69,7 +69,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from telemetry.problems(config)
     yield from _tools(config, toolbox)
     if config.has_upstreams or config.credentials:
-        # By name: other configurations load nothing of upstreams.
+        # Imported here, because other configurations do not load the code for upstreams.
         yield from import_module("gatepost.check.credentials").problems(config)
         yield from import_module("gatepost.check.upstreams").problems(config, toolbox)
     yield from approvals.problems(config, toolbox)
@@ -86,7 +86,7 @@ def _packs(config: Config) -> Iterator[Problem]:
             setting = f"packs.{name}.{fault.setting}"
             yield Problem("config.E060", fault.message, fault.hint, setting=setting)
         if any(table.credential_uses()):
-            # By name, as in `problems`.
+            # Imported here, as in `problems`.
             uses = import_module("gatepost.check.credentials").pack_problems
             yield from uses(config, name, table)
     known = registrations().packs

@@ -1,4 +1,4 @@
-"""Fetch what the configuration names by URL, before the server starts to serve."""
+"""Fetch the documents that the configuration names by URL, before the server starts to serve."""
 
 import asyncio
 import threading

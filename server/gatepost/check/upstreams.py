@@ -27,7 +27,7 @@ from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.config import Problem
 
 RUNNERS = {"npx": "@", "bunx": "@", "uvx": "=="}
-"""Programs that fetch a package and run it, and what stands before its version."""
+"""Programs that fetch a package and run it, and the characters before the version."""
 PACKAGE_OPTIONS = frozenset({"-p", "--package", "--from"})
 LEAST_MEMORY = 16_000_000
 

@@ -171,7 +171,7 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
     click.echo("Files in the tenant's workspace stay, because they do not belong to one person.")
     if stores.keyring is not None:
         record = Record(records, stores.keyring)
-        # Also in the audit trail for all tenants, which has revocations by subject.
+        # The audit trail of all tenants is included, because it has revocations by subject.
         both = (tenant_id, EVERY_TENANT)
         details = sum([await record.erase_subject(one, issuer, subject) for one in both])
         click.echo(f"erased the details of {details} audit records")

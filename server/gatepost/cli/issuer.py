@@ -1,4 +1,4 @@
-"""`gatepost issuer`: what an identity provider's tokens look like, as settings."""
+"""`gatepost issuer`: show an identity provider's tokens as settings."""
 
 import asyncio
 import sys

@@ -162,7 +162,7 @@ def sign_out(url: str, client_id: str) -> None:
     async def run() -> tuple[bool, bool]:
         if kept is None:
             return False, False
-        # A refresh that ended after the sign-out would keep its tokens again.
+        # A refresh that ended after the sign-out would store its tokens again.
         async with kept.alone():
             found, revoked = kept.read(), False
             if found is not None:
@@ -244,7 +244,7 @@ def headers_of(tool: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, 
     try:
         routed = routed_arguments(schema if isinstance(schema, dict) else {})
     except (ValueError, AttributeError):
-        return {}  # the schema is invalid, which is the server's own affair
+        return {}  # the schema is invalid, which only the server can repair
     found = {}
     for one in routed:
         value: Any = values

@@ -1,4 +1,4 @@
-"""What the parts of a start cost, for `gatepost serve --timings`."""
+"""Measure the cost of each part of a start, for `gatepost serve --timings`."""
 
 import importlib.abc
 import os
@@ -14,7 +14,7 @@ from typing import NamedTuple
 MEMORY = Path("/proc/self/statm")
 """The pages of this process (proc(5)), the resident ones second; Linux only."""
 LEAST_S = 0.003
-"""What packages must take to have a line of their own."""
+"""The time from which a package has a line of its own."""
 
 
 class Part(NamedTuple):
@@ -76,7 +76,7 @@ class ImportTimes(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._nested: list[float] = []
-        """For each module that runs, the seconds of those that it imports."""
+        """For each running module, the seconds of the modules that it imports."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -88,10 +88,11 @@ class ImportTimes(importlib.abc.MetaPathFinder):
             if spec is None:
                 continue
             loader = spec.loader
-            # Built-in and frozen modules have a class as their loader; they cost next to nothing.
+            # Built-in and frozen modules have a class as their loader, and cost next to nothing.
             if loader is not None and not isinstance(loader, type):
                 run = self._measured(fullname, loader.exec_module)
-                # On the loader and not around it, because programs ask the loader for data files.
+                # Patch the loader instead of wrapping it, because programs ask the loader for data
+                # files.
                 setattr(loader, "exec_module", run)  # noqa: B010  # a method, to mypy
             return spec
         return None
@@ -105,7 +106,7 @@ class ImportTimes(importlib.abc.MetaPathFinder):
         self, name: str, run: Callable[[ModuleType], None]
     ) -> Callable[[ModuleType], None]:
         def measured(module: ModuleType) -> None:
-            # First, because the package was begun before what it imports.
+            # The package comes first, because it began before its imports.
             self._seconds[_package(name)] += 0.0
             self._nested.append(0.0)
             began = time.perf_counter()

@@ -33,7 +33,7 @@ tenant_option = click.option("--tenant", required=True, help="Tenant id.")
 
 
 class CommandParts:
-    """What the management of upstreams uses, opened for one command."""
+    """The services that the management of upstreams uses, opened for one command."""
 
     def __init__(self, config: Config, stores: OpenStores, audit_writer: AuditWriter) -> None:
         if stores.keyring is None:

@@ -1,4 +1,4 @@
-"""What a pack's own table of the configuration, `[packs.NAME]`, is made of."""
+"""The parts of a pack's own table of the configuration, `[packs.NAME]`."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -49,8 +49,8 @@ class Listen(SettingsTable, frozen=True, kw_only=True):
     """Origins of web pages that may call the server, exactly as browsers send them."""
     metrics: str | None = None
     """
-    The address (`HOST:PORT`) of `/metrics`. It has no authentication: everyone who reaches it can
-    read it. `""` turns it off. Default: `127.0.0.1:9464`; in development it is off.
+    The address (`HOST:PORT`) of `/metrics`. It has no authentication: any client that reaches it
+    can read it. `""` turns it off. Default: `127.0.0.1:9464`; in development it is off.
     """
     drain_s: int = 30
     """Seconds that running calls may take to finish after SIGTERM and `leave_s`."""
@@ -260,7 +260,7 @@ class LimitsSettings(SettingsTable, frozen=True, kw_only=True):
     """Event streams that one caller may keep open at one process. Answers that a client of an older
     revision gets as a stream count too."""
     client_requests_per_caller: int = 20
-    """EncodeInput to one caller's clients and people (older revisions) that may be unanswered."""
+    """Requests to one caller's clients and people (older revisions) that may be unanswered."""
     client_request_timeout_s: float = 300.0
     """Seconds that such a question waits; the tool's timeout is paused meanwhile."""
     tenant: TenantLimitSettings = TenantLimitSettings()

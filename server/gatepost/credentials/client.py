@@ -46,14 +46,14 @@ REFUSED_S = 30.0
 WAIT_S, POLL_S = 20.0, 0.1
 """How long, and how often, a process looks for the token that another one renews."""
 USUAL_LIFETIME_S = 300.0
-"""The lifetime of a token whose issuer does not tell it."""
+"""The lifetime of a token if its issuer does not state it."""
 LONGEST_S = 86_400.0
 
 log = logging.getLogger("gatepost.credentials")
 
 
 class CredentialServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What credentials use of the process."""
+    """The services of the process that credentials use."""
 
     records: Records
     secrets: SecretCache
@@ -175,7 +175,7 @@ class TokenClient:
             error = loads_object(reply.body, max_bytes=MOST_BYTES).get("error")
         except StrictJsonError:
             error = None
-        # Nothing else of the answer is quoted: it may hold anything, the secret included.
+        # Nothing else of the answer is quoted, because it may contain the secret.
         code = f", {error}" if isinstance(error, str) and error in OAUTH_ERRORS else ""
         raise CredentialUnavailable(
             f"{endpoint.url} issued no token to the client {self._settings.client_id!r} "
@@ -187,8 +187,8 @@ class ClientCredential:
     """
     An access token for one server, renewed before it expires, by one replica at a time.
 
-    Requests wait only for the first token: a renewal runs beside them as long as the one at hand is
-    valid.
+    Requests wait only for the first token. As long as the current token is valid, a renewal runs in
+    the background.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a request to another server is signed in with."""
+"""The interface of credentials with which a request to another server is signed in."""
 
 from typing import Protocol
 
@@ -6,11 +6,14 @@ from gatepost.tools.context import SignedHeaders
 
 
 class CredentialUnavailable(Exception):
-    """A credential cannot be had now; the message is a sentence for the operator, no secret."""
+    """
+    A credential is not available now; the message is a sentence for the operator and contains no
+    secret.
+    """
 
 
 class CredentialDenied(CredentialUnavailable):
-    """The tenant, or the server that is asked, may not have the credential."""
+    """The tenant, or the server of the request, may not use the credential."""
 
 
 class OutboundCredential(Protocol):
@@ -37,7 +40,7 @@ class OutboundCredential(Protocol):
 
 
 class NoCredential:
-    """Signs in with nothing."""
+    """Sends no credential."""
 
     async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
         """Return no headers."""

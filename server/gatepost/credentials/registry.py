@@ -1,4 +1,4 @@
-"""The credentials of all tenants: which one signs in at which server."""
+"""Find the credential of a tenant that signs in to a server."""
 
 import hashlib
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from gatepost.tools.context import SignedHeaders
 NO_HEADERS: Mapping[str, str] = {}
 SEPARATOR = "/"
 MOST_KEPT = 4_096
-"""Credentials that one process keeps ready."""
+"""The number of credentials that one process keeps ready."""
 
 
 class DeniedCredential:
@@ -40,7 +40,7 @@ class DeniedCredential:
 
 
 class Together:
-    """A credential, and headers that go with it."""
+    """A credential, and the headers that are sent with it."""
 
     def __init__(self, first: OutboundCredential, second: OutboundCredential) -> None:
         self._first, self._second = first, second
@@ -62,9 +62,10 @@ class Together:
 
 class CredentialRegistry:
     """
-    The credentials of this process; one object per tenant, use and URL, so that tenants never meet.
+    The credentials of this process. There is one object per tenant, use and URL, so that tenants
+    share none.
 
-    `apply` takes up a configuration; credentials that it changes are made anew.
+    `apply` takes up a configuration; changed credentials are created again.
     """
 
     def __init__(self, services: CredentialServices) -> None:
@@ -148,7 +149,7 @@ class CredentialRegistry:
         if table.type == "static":
             return self._static(tenant, url, table.api_key, table.headers)
         client = TokenClient(table, self._services, tenant=tenant, url=url)
-        # A changed table must not find the tokens of the one before.
+        # A changed table must not use the tokens of the previous one.
         use = hashlib.sha256(f"{name}\0{url}\0{table!r}".encode()).hexdigest()[:32]
         cache = TokenCache(
             tenant, f"credential_{use}", records=self._services.records, secrets=self._secrets

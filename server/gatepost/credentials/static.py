@@ -17,11 +17,11 @@ ReadHeaders = Callable[[], Awaitable[Mapping[str, str]]]
 FRESH_S = 60.0
 """How long headers are used without reading their secrets again, if no secret has changed."""
 SALT = random.token_bytes(16)
-"""Versions are digests that say nothing about a secret outside of this process."""
+"""Versions are digests that reveal nothing about a secret outside of this process."""
 
 
 class StaticCredential:
-    """An API key or headers of one tenant, read anew when a secret of the tenant changes."""
+    """An API key or headers of one tenant, read again when a secret of the tenant changes."""
 
     def __init__(
         self,

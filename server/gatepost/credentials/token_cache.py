@@ -1,4 +1,6 @@
-"""Access tokens that all replicas share: one replica renews each, the others use the sealed one."""
+"""
+Share access tokens between all replicas: one replica renews a token, the others use the sealed one.
+"""
 
 import hashlib
 import secrets as random
@@ -46,7 +48,7 @@ class CachedToken(msgspec.Struct, frozen=True):
 
 
 class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored beside the sealed token."""
+    """The stored data beside the sealed token."""
 
     id: str = ""
     digest: str = ""
@@ -54,7 +56,7 @@ class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float = 0.0
     renew_at: float = 0.0
     holder: str = ""
-    """Which process renews it now."""
+    """The process that renews it now."""
     until: float = 0.0
 
 

@@ -18,7 +18,7 @@ TIMEOUT_S = 10.0
 
 
 class TokenEndpoint(msgspec.Struct, frozen=True):
-    """Where tokens come from."""
+    """The token endpoint, and where it was found."""
 
     url: str
     issuer: str = ""

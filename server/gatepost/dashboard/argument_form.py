@@ -36,7 +36,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     error: str = ""
     omitted: bool = False
-    """Whether the argument is to be left out."""
+    """Whether the argument is to be omitted."""
     rows: int = 4
 
     @property

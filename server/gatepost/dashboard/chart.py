@@ -152,7 +152,7 @@ def _long(start: float, step_s: float) -> str:
 
 
 class UsageMeter(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a limit is used; *share* is from 0 to 1."""
+    """The used part of a limit; *share* is from 0 to 1."""
 
     label: str
     used: float

@@ -11,10 +11,11 @@ class Cookies:
     """
     Name and write the cookies.
 
-    Under https with the prefix ``__Host-``, which only this very host can set and which is sent to
-    it alone (RFC 6265bis, 4.1.3.2). Each tenant has its own where the resource is per tenant. Lax
-    and not Strict: an approver follows a link out of a chat, and the issuer sends people back here.
-    Over http on a laptop ports share cookies, so the name has the port.
+    Under https their names have the prefix ``__Host-``: only this host can set such a cookie, and
+    browsers send it to this host alone (RFC 6265bis, 4.1.3.2). If the resource is per tenant, each
+    tenant has its own cookies. They are Lax and not Strict, because an approver follows a link out
+    of a chat, and the issuer sends people back here. Over http on a laptop, ports share cookies, so
+    the name contains the port.
     """
 
     def __init__(self, resource: Resource) -> None:

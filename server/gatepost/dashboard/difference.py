@@ -39,7 +39,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparisonLimit:
-    """Bounds the work of all differences of one page, whose texts strangers may have written."""
+    """Bounds the work of all differences of one page, whose texts are untrusted."""
 
     def __init__(self) -> None:
         self._left = MOST_LINES**2

@@ -1,4 +1,4 @@
-"""Untrusted text made safe to show: invisible and reordering characters become escapes."""
+"""Make untrusted text safe to show: invisible and reordering characters become escapes."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""The file that a call would write: its current text, and its text after the call."""
+"""Preview the file that a call would write: its current text, and its text after the call."""
 
 import asyncio
 from collections.abc import Callable, Mapping

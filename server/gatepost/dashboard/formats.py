@@ -1,4 +1,4 @@
-"""Times and amounts in words."""
+"""Write times and amounts in words."""
 
 from datetime import UTC, datetime
 

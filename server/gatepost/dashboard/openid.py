@@ -162,7 +162,7 @@ class OpenIdClient:
         try:
             return await self._discovery.find(self._place)
         except FetchError:
-            # Anyone can start sign-ins, so an issuer that is down must not be asked each time.
+            # Any visitor can start sign-ins, so an issuer that is down must not be asked each time.
             self._search_at = now + PAUSE_S
             raise
 

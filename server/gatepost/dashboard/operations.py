@@ -25,7 +25,7 @@ CALLERS, TOOLS = 50, 20
 SLOW_SHARE = 0.95
 BUCKETS = len(BOUNDS_S) + 1
 OLD_KEYS_S = 7_200.0
-"""The age of keys that the documented alert uses, too."""
+"""The age of keys above which the documented alert fires."""
 GOOD_STATES = frozenset({"ready", "asked", "template"})
 
 log = logging.getLogger("gatepost.dashboard")
@@ -62,7 +62,7 @@ class SlowTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationsPage:
-    """Render the operators' page; it reads when it is opened, and never by itself."""
+    """Render the operators' page. It reads the stores when it is opened, and never by itself."""
 
     def __init__(self, layout: PageLayout, read: Reports, callers: RecentCallers) -> None:
         self._layout, self._read, self._callers = layout, read, callers
@@ -70,7 +70,7 @@ class OperationsPage:
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show the deployment as its processes reported it last."""
         now = self._layout.clock()
-        # No tenant's audit trail has it: the page is about all of them.
+        # The record belongs to no tenant, because the page is about all of them.
         user = page_request.user
         log.info("operations_shown", extra={"issuer": user.issuer, "subject": user.subject})
         found = await self._read(now)
@@ -117,7 +117,7 @@ def slow_tools(found: Sequence[ToolTimes]) -> list[SlowTool]:
     seconds: dict[str, float] = {}
     for one in found:
         if len(one.counts) != BUCKETS:
-            continue  # by another version, whose buckets have other bounds
+            continue  # written by another version with other buckets
         before = counts.get(one.tool, [0] * BUCKETS)
         counts[one.tool] = [a + b for a, b in zip(before, one.counts, strict=True)]
         seconds[one.tool] = seconds.get(one.tool, 0.0) + one.seconds

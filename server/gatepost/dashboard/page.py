@@ -1,4 +1,4 @@
-"""What a page of the dashboard receives and returns."""
+"""The request that a page of the dashboard receives, and the response that it returns."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
@@ -20,7 +20,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     user: SignedInApprover
-    """The signed-in person as the gate would see a caller; holds no token."""
+    """The signed-in person, as the gate would identify a caller; contains no token."""
     path: Mapping[str, str] = {}
     """The parameters of the page's path: not empty, printable, without a slash."""
     query: Mapping[str, str] = {}
@@ -28,7 +28,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     form: Mapping[str, str] = {}
     """The fields of a form, without the token; empty for GET."""
     csrf: str = ""
-    """The token that each form of this visit carries (templates: ``{{ token_field() }}``)."""
+    """The token that each form of this page carries (templates: ``{{ token_field() }}``)."""
     base: str = ""
     """The path before the dashboard's own paths: ``/dashboard`` or ``/t/acme/…``."""
     fragment: bool = False
@@ -88,7 +88,8 @@ def stream(events: AsyncIterator[ServerSentEvent]) -> PageResponse:
 
 Handler = Callable[[PageRequest], Awaitable[PageResponse]]
 """
-Answers one visit. May raise `StoreUnavailable`, which the frame answers with 503, and `NotShown`.
+Answers one request for a page. May raise `StoreUnavailable`, which the frame answers with 503, and
+`NotShown`.
 """
 
 

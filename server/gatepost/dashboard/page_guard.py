@@ -1,4 +1,4 @@
-"""The checks around each page: session, role, origin and form token."""
+"""Check each request for a page: session, role, origin and form token."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import quote, urlsplit
@@ -84,7 +84,7 @@ class RequestOrigin:
 
 
 class PageServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What all frames of a dashboard share."""
+    """The objects that all frames of a dashboard share."""
 
     place: DashboardLocation
     sessions: DashboardSessions
@@ -97,7 +97,8 @@ class PageServices(msgspec.Struct, frozen=True, kw_only=True):
     """Records a sign-in or sign-out with the user's address, durably."""
     leave: Callable[[DashboardPaths, str, str], Awaitable[str]]
     """
-    Returns where a user goes who signs out: given the dashboard, issuer and ID token (or empty).
+    Returns the URL to which a user is sent after a sign-out, from the dashboard, issuer and ID
+    token (or empty).
     """
 
 
@@ -278,7 +279,8 @@ class GuardedPage:
 
 def lacking(roles: frozenset[str]) -> str:
     """Return in words that a user has none of these roles."""
-    # The first page sends operators on to theirs; nobody is asked to become one for it.
+    # The first page sends operators on to their page; a refusal must not ask a user to become an
+    # operator.
     named = roles & DECIDERS or roles
     names = [ROLE_NAMES.get(role, role) for role in sorted(named, reverse=True)]
     return f"neither {' nor '.join(names)}" if len(names) > 1 else f"not {names[0]}"

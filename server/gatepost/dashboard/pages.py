@@ -78,7 +78,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
 
 def upstream_routes(layout: PageLayout, services: Services) -> tuple[PageRoute, ...]:
     """Return the routes of the upstreams page, which is for administrators."""
-    # By name: a server without upstreams does not load them.
+    # Imported here, because a server without upstreams does not load these pages.
     found: tuple[PageRoute, ...] = import_module("gatepost.dashboard.upstreams").routes(
         layout, services.upstreams.services
     )

@@ -223,7 +223,7 @@ def _id(page_request: PageRequest) -> str:
 
 
 def _seen(page_request: PageRequest) -> str:
-    # A form without it does not come from the page, so what the approver saw is unknown.
+    # A form without it was not sent by the page, so it is unknown what the approver saw.
     return page_request.form.get("seen", "") or "nothing"
 
 

@@ -16,7 +16,7 @@ from gatepost_authz.config import Target
 
 PURPOSE, FORMS, IDENTITY = "dashboard session", "dashboard form", "dashboard identity"
 RENEWED_S = 60.0
-"""Seconds by which the last visit in a cookie can be out of date."""
+"""Seconds by which the last page view in a cookie can be out of date."""
 MOST_COOKIE = 3_800
 """Browsers keep cookies of 4096 bytes, name and attributes included (RFC 6265 section 6.1)."""
 
@@ -26,7 +26,7 @@ class SignedInSession(msgspec.Struct, frozen=True, kw_only=True):
 
     id: bytes
     caller: TenantContext
-    """``expires_at`` is the end of the session. Scopes are left out, because roles decide here."""
+    """``expires_at`` is the end of the session. Scopes are omitted, because roles decide here."""
     meaning: bytes
     """Digest of the settings by which the token was read."""
     seen: float
@@ -144,7 +144,10 @@ class DashboardSessions:
         await sessions.replace(session.key, record, expires_at=session.caller.expires_at + 60.0)
 
     def renewed(self, session: SignedInSession) -> SignedInSession | None:
-        """Return the session with a new time of visit; None while the cookie is recent enough."""
+        """
+        Return the session with a new time of the last page view; None while the cookie is recent
+        enough.
+        """
         now = self._clock()
         return (
             msgspec.structs.replace(session, seen=now) if now - session.seen > RENEWED_S else None

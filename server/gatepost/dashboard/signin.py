@@ -1,4 +1,4 @@
-"""The sign-in: the page that lists issuers, the redirect to the issuer, and the callback."""
+"""Sign people in: the page that lists issuers, the redirect to the issuer, and the callback."""
 
 import hashlib
 import hmac
@@ -60,7 +60,7 @@ OWN_ERRORS = {
     "unsupported_grant_type": "issuers.dashboard.client_id",
     "unsupported_response_type": "issuers.dashboard.client_id",
 }
-"""The OAuth errors that are about this server and not about the user, and their settings."""
+"""The OAuth errors about this server (not about the user), and the settings that cause them."""
 SWITCHES = {"account": "choose"}
 """The parameter of a sign-in whose user wants to choose the account at the issuer."""
 AWAY = PageRefused(
@@ -96,7 +96,7 @@ def untrusted(refusal: AuthError) -> PageRefused:
 
 
 class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What the steps of a sign-in share."""
+    """The objects that the steps of a sign-in share."""
 
     place: DashboardLocation
     parties: Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
@@ -224,7 +224,7 @@ async def finish(
     except FetchError as error:
         own = error.error or ("invalid_client" if error.status == 401 else "")
         if own in OWN_ERRORS:
-            # It counts as a failure: made-up codes must not become requests without end.
+            # This counts as a failure, because made-up codes could cause requests without end.
             gateway.failed(scope, InvalidToken("refused_client").about(issuer=party.issuer))
             raise misconfigured(party, own) from error
         log.warning(
@@ -287,11 +287,11 @@ async def _identified(
 ) -> tuple[TenantContext, str]:
     """Return the person, and the ID token if the sign-out will need it."""
     sender = query.get("iss")
-    # An error carries nothing that another issuer could steal, and some leave `iss` out of it.
+    # An error contains nothing that another issuer could steal, and some issuers omit its `iss`.
     if sender is None and "error" not in query and await party.names_itself():
         raise InvalidToken("no_sender")
     if sender is not None and sender != party.issuer:
-        # Another issuer answered in place of this one and would get our code and secret.
+        # Another issuer answered in place of this one, and would get our code and secret.
         raise InvalidToken("wrong_sender")
     if "error" in query:
         told = query["error"] if ERROR.fullmatch(query["error"]) else "unreadable"

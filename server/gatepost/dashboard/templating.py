@@ -41,7 +41,7 @@ class Templates:
 
     def render(self, name: str, page_request: PageRequest, **values: object) -> str:
         """
-        Return the template *name* (``approvals.html``) rendered for *visit*.
+        Return the template *name* (``approvals.html``) rendered for the page request *visit*.
 
         It also sees ``visit``, ``path(…)`` (a path below the base), ``asset(…)`` (a file of the
         package) and ``token_field()`` (the hidden field that each form needs).

@@ -54,7 +54,7 @@ class ShownUpstream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownServices(Protocol):
-    """What the page shows and changes."""
+    """The services that the page uses to show and change upstreams."""
 
     administration: UpstreamAdministration
     agents: AgentAdministration
@@ -142,7 +142,7 @@ class UpstreamsPage:
             catalogue = await self._administration.catalogue(server)
             taken = self._upstreams.offers.left_out(page_request.tenant, server.id)
             health = self._upstreams.calls.health.numbers(page_request.tenant, server.id)
-            # Texts of strangers may be long.
+            # An upstream's texts may be long.
             shown.append(
                 await asyncio.to_thread(
                     shown_server, server, catalogue, health, limit=limit, taken=taken

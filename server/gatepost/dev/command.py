@@ -145,7 +145,7 @@ def imitation_of(provider: str, *, opaque: bool) -> Imitation:
 
 
 class DevOptions(msgspec.Struct, frozen=True):
-    """What the command line says."""
+    """The options of the command line."""
 
     port: int
     files: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The configuration, issuer and state of `gatepost dev`."""
+"""Compose the configuration, issuer and state of `gatepost dev`."""
 
 import contextlib
 import os
@@ -51,21 +51,21 @@ SETTINGS_FILE = "dev.toml"
 DRAIN_S = 5
 """How long a stop waits for calls, unless a setting says otherwise."""
 APPROVAL_S = 1_800.0
-"""How long a call waits for approval: a newcomer has to find the page and sign in first."""
+"""How long a call waits for approval: a new user has to find the page and sign in first."""
 OWN_OF_LISTEN = ("host", "port", "workers", "tls_certificate", "tls_key", "trusted_proxies")
-"""The settings of `[listen]` that development does not take up."""
+"""The settings of `[listen]` that development does not use."""
 
 
 class IssuerHabits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says about the issuer."""
+    """The options of the command line for the issuer."""
 
     imitation: Imitation = DEVELOPMENT
     opaque: bool = False
-    """Access tokens are opaque."""
+    """Whether access tokens are opaque."""
     rotate_keys_every_s: int = 0
     auto_approve: bool = False
     any_scope: bool = False
-    """Every scope exists, because a reload may bring tools with new ones."""
+    """Whether every scope exists, because a reload may add tools with new scopes."""
 
 
 def opaque_tokens(habits: IssuerHabits) -> bool:

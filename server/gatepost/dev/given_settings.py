@@ -1,4 +1,6 @@
-"""The settings of a file and the environment that `gatepost dev` takes up, and those it refuses."""
+"""
+Read the settings that `gatepost dev` takes from a file and the environment, and refuse others.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -28,17 +30,17 @@ OWN: Mapping[str, str] = {
     "storage": "its database is in the folder of --state",
     "stdio": "it serves HTTP",
 }
-"""The tables and settings that `gatepost dev` sets itself, and why."""
+"""The tables and settings that `gatepost dev` sets itself, with the reasons."""
 
 
 class GivenSettings(msgspec.Struct, frozen=True):
-    """What a file and the environment say."""
+    """The settings of the file and the environment."""
 
     config: Config | None
     """None if problems prevent it; the members in `OWN` mean nothing."""
     problems: tuple[Problem, ...] = ()
     ignored: tuple[str, ...] = ()
-    """The tables and settings of the file that `gatepost dev` replaces by its own."""
+    """The tables and settings of the file that `gatepost dev` replaces."""
 
 
 def given_settings(path: Path | None, environ: Mapping[str, str], resource: str) -> GivenSettings:
@@ -62,7 +64,7 @@ def given_settings(path: Path | None, environ: Mapping[str, str], resource: str)
     ]
     ignored: tuple[str, ...] = ()
     if path is not None:
-        with suppress(OSError, ValueError):  # `read` has said so
+        with suppress(OSError, ValueError):  # `read` has reported it
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
             ignored = tuple(name for name in OWN if name != "mode" and _is_in(tables, name))
     found = [one for one in reading.problems if one.setting.split(".")[0] not in OWN]

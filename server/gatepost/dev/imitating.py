@@ -1,4 +1,4 @@
-"""The clients and settings that fit the identity provider which the issuer imitates."""
+"""The clients and settings that fit the identity provider that the issuer imitates."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ REDIRECTS = (
     "http://127.0.0.1:33418/",
     "https://vscode.dev/redirect",
 )
-"""Where MCP clients wait for their code; on this computer the port may be any."""
+"""The redirect URIs of MCP clients; on this computer the port may be any."""
 MACHINE_TENANT = DEFAULT_USERS[0].tenant
 
 
@@ -102,7 +102,7 @@ def issuer_table(resource: str, state: Path, imitation: Imitation, *, opaque: bo
 
 
 def roles_of(imitation: Imitation) -> dict[str, RoleRule]:
-    """Return the roles of people; the issuers of a template cannot make anyone an operator."""
+    """Return the roles of people; the issuers of a template cannot make a person an operator."""
     if not imitation.roles_claim:
         return {}
     names = ("approver", "admin") if "{" in imitation.issuer else ("approver", "admin", "operator")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 POLL_S = 0.3
-"""The time between two looks, each of which costs a `stat` for each file."""
+"""The time between two checks, each of which costs a `stat` for each file."""
 SERVER = Path(__file__).resolve().parents[1]
 INSTALLED = tuple(
     Path(place).resolve() for name, place in sysconfig.get_paths().items() if name != "data"
@@ -19,7 +19,7 @@ Stamps = dict[Path, tuple[int, int]]
 
 class SourceWatch(threading.Thread):
     """
-    Calls *changed* from a thread of its own after files have changed, once they stay as they are.
+    Calls *changed* from a thread of its own after files have changed and are stable again.
 
     It watches *files*, and every module that was imported from one of their folders, but no
     installed package.
@@ -34,7 +34,7 @@ class SourceWatch(threading.Thread):
 
     def start(self) -> None:
         """Begin to watch; every later change is noticed."""
-        # Here, since the thread may have its turn only after the server is ready.
+        # Read here, because the thread may start only after the server is ready.
         self._first = self._stamps()
         super().start()
 

@@ -1,4 +1,4 @@
-"""The MCP servers that `gatepost dev` puts behind the gate, as the command line names them."""
+"""Serve the MCP servers that the command line of `gatepost dev` names."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,9 +13,9 @@ from gatepost_authz.addresses import is_loopback_host, parted
 
 DEV_TENANTS = ("acme", "globex")
 ADMIN_SCOPE = "gatepost:admin"
-"""The scope with which a token may manage MCP servers and agents."""
+"""The scope that a token needs to manage MCP servers and agents."""
 SERVER_SCOPES = "mcp:"
-"""How the scopes of MCP servers begin that are registered while the issuer runs."""
+"""The beginning of the scopes of MCP servers that are registered while the issuer runs."""
 
 
 class DevUpstreams(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def dev_upstreams(named: Sequence[str], path: Path | None) -> DevUpstreams:
     file = UpstreamsFile()
     if path is not None:
         file = UpstreamsFile(path=str(path.resolve()), tenants=DEV_TENANTS)
-        with suppress(ImportProblem):  # `problems` says what is wrong
+        with suppress(ImportProblem):  # `problems` reports the error
             hosts += [host for one in settings_of_file(file) for host in _own_host(one.url)]
     return DevUpstreams(tuple(tables), file, tuple(dict.fromkeys(hosts)))
 
@@ -61,7 +61,7 @@ def _own_host(url: str) -> list[str]:
         parts = parted(url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     except (ValueError, KeyError):
-        return []  # `problems` says what is wrong
+        return []  # `problems` reports the error
     host = parts.hostname or ""
     if not is_loopback_host(host):
         return []

@@ -1,4 +1,4 @@
-"""Connect to any MCP server as a client would, and say in one sentence what is wrong."""
+"""Connect to any MCP server as a client would, and report in one sentence what is wrong."""
 
 from gatepost.doctor.examination import examine
 from gatepost.doctor.report import Report, Step

@@ -49,7 +49,7 @@ METHODS = (
 
 
 class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to probe: the issuer's URL, and what the operator has for it."""
+    """The input of a probe: the issuer's URL, and the operator's data for it."""
 
     url: str
     resource: str = "https://mcp.example.com/mcp"
@@ -66,7 +66,7 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The proposed table, and what a person has to know about it."""
+    """The proposed table, and notes for the operator about it."""
 
     table: str
     """TOML; empty if the issuer has no metadata."""
@@ -216,7 +216,7 @@ class IssuerProbe:
             )
             return None
         if authority(proposal.settings.issuer) != authority(self._asked.url):
-            # Someone who can plant a document on this host would get the token and the secret.
+            # An attacker who can plant a document on this host would get the token and the secret.
             self.works = False
             self.findings.append(
                 "The metadata name an issuer on another host, so the token and the secret were "

@@ -46,10 +46,10 @@ TENANTS = (
     *("org_id", "organization_id", "organization", "org", "tid", "tenant_id", "tenant"),
     *("https://stytch.com/organization.organization_id", "urn:zitadel:iam:user:resourceowner:id"),
 )
-"""Claims that providers use, the most telling first."""
+"""Claims that providers use, the most significant first."""
 
 OF_METADATA = frozenset({"issuer", "preset", "allow_private", "introspection"})
-"""The lines that rest on the issuer's answers alone."""
+"""The lines that depend on the issuer's answers alone."""
 
 Value = str | int | Sequence[str] | Sequence[Mapping[str, str | bool]] | Mapping[str, str | bool]
 
@@ -62,7 +62,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token says: the members of its payload, or of the answer of introspection."""
+    """The content of a token: the members of its payload, or of the answer of introspection."""
 
     claims: Mapping[str, object]
     resource: str
@@ -235,8 +235,8 @@ def as_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
-# What changes a setting so that the gate accepts the token. Never the signature, the expiry, or a
-# mark of another kind of token: for those reasons there is no repair.
+# The settings that make the gate accept the token. None is about the signature, the expiry, or a
+# mark of another kind of token, because no setting should change these.
 
 
 def _type(proposal: Proposal, claim: str, evidence: Evidence) -> bool:

@@ -1,4 +1,4 @@
-"""Accepting connections: room for new ones is made by ending idle ones, and nothing is reset."""
+"""Accept connections: end idle ones to make room for new ones, and reset none."""
 
 import asyncio
 import errno
@@ -17,16 +17,19 @@ from gatepost_authz.ratelimited import RateLimitedLog
 QUEUE = 2048
 """The most connections that wait to be accepted."""
 LAST_HANDSHAKES_S = 0.5
-"""How long handshakes may go on when the server stops: a client sends its request with the last."""
+"""
+How long handshakes may continue when the server stops: a client sends its request at the end of its
+handshake.
+"""
 AT_ONCE = 16
-"""Connections accepted in one turn: other workers take the rest."""
+"""The connections that are accepted in one turn; other workers accept the rest."""
 LOOKED_UP = 256
-"""Idle connections found in one look through all of them."""
+"""The idle connections that one search through all connections finds."""
 AGAIN_S = 0.1
 IDLE_S = 1.0
-"""A connection that is idle for less may have its next request on the way."""
+"""A connection that is idle for less time may have its next request on the way."""
 GONE = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN})
-"""What accept(2) says of a client that has left already, and where there is none."""
+"""The errors of accept(2) for a client that has left already, and for an empty queue."""
 
 _log = logging.getLogger("gatepost.wire")
 
@@ -44,8 +47,8 @@ class Acceptor:
     """
     Accepts the connections of one listening socket, as an `asyncio.Server` would.
 
-    libuv accepts a connection that has no descriptor left only to close it, and tells nobody. Here
-    the oldest idle connection ends when the descriptors come to an end, and where none is idle new
+    If no descriptor is left, libuv accepts a connection and closes it without an error. This class
+    ends the oldest idle connection when the descriptors run out. If no connection is idle, new
     clients wait in the socket's queue until there is room.
     """
 
@@ -68,7 +71,10 @@ class Acceptor:
         self._idle: deque[tuple[float, IdleConnection]] = deque()
         self._look_at = 0.0
         self._opening: dict[asyncio.Task[None], float] = {}
-        """Connections whose handshake is not over, the oldest first, and since when."""
+        """
+        The connections whose handshake is not over, the oldest first, and the times of their
+        beginning.
+        """
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._log = RateLimitedLog(_log)
@@ -132,7 +138,8 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in GONE:
                     self._loop.remove_reader(self._sock.fileno())
-                    # One would be taken by the next client: files and stores need some, too.
+                    # A single descriptor would go to the next client, but files and stores need
+                    # some as well.
                     for _ in range(AT_ONCE):
                         self._make_room()
                     self._wait(errno.errorcode.get(error.errno or 0, "unknown"))
@@ -144,7 +151,7 @@ class Acceptor:
             made = self._make_room()
             if number < self._room.full:
                 continue
-            # What was ended is closed once this turn is over: the next one takes its place.
+            # An ended connection is closed after this turn, and the next one takes its place.
             if not made:
                 self._loop.remove_reader(self._sock.fileno())
                 self._wait("descriptors")
@@ -165,7 +172,7 @@ class Acceptor:
                 ssl_handshake_timeout=self._handshake_s,
             )
         except OSError:
-            # A client that left, came with nonsense or took too long for its handshake.
+            # The client left, sent invalid data or took too long for its handshake.
             accepted.close()
         except asyncio.CancelledError:
             accepted.close()
@@ -194,7 +201,8 @@ class Acceptor:
                     return connection
             if now < self._look_at:
                 return None
-            # A look goes through twenty thousand connections, and serves the next few hundred.
+            # One search goes through twenty thousand connections, and its result serves the next
+            # few hundred.
             self._look_at = now + AGAIN_S
             self._look()
 

@@ -1,4 +1,4 @@
-"""A request's body within its limits, and what ends a request that waits: for any protocol."""
+"""Read a request's body within its limits, and end requests that wait, for any protocol."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +15,8 @@ from gatepost_authz.errors import RevokedToken
 T = TypeVar("T")
 Why = Literal["revoked", "suspended"]
 
-# Most calls are over before anybody could hang up; a task that listens for it costs more than they.
+# Most calls end before their client could hang up. A task that listens for that costs more than the
+# call.
 WATCH_AFTER_S = 0.05
 
 
@@ -24,7 +25,7 @@ class Gone(Exception):
 
 
 class TooLarge(Exception):
-    """The body is larger than it may be."""
+    """The body is larger than allowed."""
 
 
 class RequestCancelled(Exception):
@@ -58,7 +59,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 AT_ONCE = 32
 """
-How many bodies of the largest size may arrive at once from one caller. The default burst of
+The most bodies of the largest size that may arrive at once from one caller. The default burst of
 `[limits]` is smaller, so a caller within its limits is not refused.
 """
 AT_ONCE_OF_TENANT = 4 * AT_ONCE
@@ -107,10 +108,10 @@ ENDINGS: Mapping[str | None, type[Exception]] = {
 
 class RunningRequests:
     """
-    The requests that wait for something, with what stops each of them.
+    The requests that wait, with the object that stops each of them.
 
-    One that never waits is not entered: it is over before anybody could end it. *is_revoked* says
-    whether a caller's token was revoked since the gate let it pass.
+    A request that never waits is not entered, because it ends before it could be stopped.
+    *is_revoked* says whether a caller's token was revoked since the gate let it pass.
     """
 
     def __init__(self, is_revoked: Callable[[TenantContext], bool] | None = None) -> None:

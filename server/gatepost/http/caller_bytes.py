@@ -1,4 +1,4 @@
-"""Bytes that a process keeps for its callers and their tenants."""
+"""Count the bytes that a process keeps for its callers and their tenants."""
 
 from collections import Counter
 

@@ -1,5 +1,5 @@
 """
-Checks a request's head before anything routes it or reads its body.
+Check a request's head before it is routed and before its body is read.
 
 `proxies` has the rules about forwarded headers, `cors` those about preflights and page origins.
 """
@@ -29,7 +29,7 @@ MOST_HEADERS = 100
 TENANT_HEADER = b"x-octopus-tenant-id"
 CLOSING = ((b"connection", b"close"),)
 """
-Comes with a refusal of a request whose end is in doubt: what follows it on the connection may be
+Sent with a refusal of a request whose end is in doubt. The following bytes on the connection may be
 its body or another request, so nothing more is read (RFC 9112 section 6.3).
 """
 
@@ -43,7 +43,7 @@ class HeadRules(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
     """The server's own origin, `https://host[:port]`."""
     development: bool
-    """Plain HTTP, loopback names and pages of this machine are accepted."""
+    """Whether plain HTTP, loopback names and pages of this machine are accepted."""
     max_header_bytes: int
     max_body_bytes: int
     allowed_origins: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class HeadChecks:
             raise EdgeRefusal(405, "method_not_allowed", message, allow)
         if len(scope["headers"]) > MOST_HEADERS:
             raise EdgeRefusal(431, "too_many_headers", "The request has too many header fields")
-        # Nearly every request comes in one packet smaller than the limit.
+        # Nearly every request arrives in one packet smaller than the limit.
         if scope.get(HEAD_AT_MOST, sys.maxsize) > self._rules.max_header_bytes:
             self._check_header_bytes(request)
         length = headers.get(b"content-length")
@@ -172,7 +172,7 @@ class HeadChecks:
     def _check_host(self, request: EdgeRequest) -> None:
         """Refuse a Host that is not ours: a page must not reach this server by renaming it."""
         host = request.headers.get(b"host")
-        # Two Host fields: a proxy may have routed by the other one.
+        # If there are two Host fields, a proxy may have routed by the other one.
         if host is None or len(request.values(b"host")) > 1:
             raise EdgeRefusal(400, "bad_host", "A request needs exactly one Host header")
         if host.lower() not in self._hosts:
@@ -201,11 +201,11 @@ def check_framing(request: EdgeRequest) -> None:
     coding = headers.get(b"transfer-encoding")
     if b"content-length" in headers:
         if coding is not None or len(request.values(b"content-length")) > 1:
-            # Two sizes for one body: who stands in front of us may have believed the other one.
+            # The body has two sizes: a proxy in front of us may have used the other one.
             message = "The request declares its length twice"
             raise EdgeRefusal(400, "ambiguous_length", message, CLOSING)
     elif coding is not None and coding.strip(b" \t").lower() != b"chunked":
-        # Read as if it were not compressed, it would be another body (RFC 9112, 6.1).
+        # Read without decompression, it would be another body (RFC 9112, 6.1).
         raise EdgeRefusal(
             501, "unknown_coding", "Of transfer codings only chunked is read", CLOSING
         )

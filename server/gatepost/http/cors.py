@@ -28,9 +28,10 @@ LOOPBACK_ORIGIN = re.compile(rb"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-
 
 class Origins:
     """
-    Which web pages may call: exact matches only, so that neither a prefix nor `null` passes.
+    The web pages that may call: exact matches only, so that neither a prefix nor `null` passes.
 
-    In development every page served from this machine may; a foreign page has a foreign origin.
+    In development, every page that this machine serves may call; a foreign page has a foreign
+    origin.
     """
 
     def __init__(self, allowed: tuple[str, ...], *, development: bool) -> None:
@@ -74,7 +75,7 @@ class Cors:
         allowed = origin is not None and origin in self._origins
         asked = request.headers.get(b"access-control-request-method")
         if request.method == "OPTIONS" and (asked is None or origin is None):
-            # An ordinary request with a verb that no route has; a challenge would mislead.
+            # A normal request with a verb that no route has. A challenge would mislead the client.
             allow = ((b"allow", self._allow(request.path)),)
             raise EdgeRefusal(405, "method_not_allowed", "OPTIONS is for CORS preflights", allow)
         if not allowed or origin is None:
@@ -87,8 +88,8 @@ class Cors:
 
     def _permissions(self, request: EdgeRequest) -> tuple[tuple[bytes, bytes], ...]:
         wanted = request.headers.get(b"access-control-request-headers", b"").lower().split(b",")
-        # The names of mirrored parameters depend on the tools, so they are taken from the asker,
-        # as far as they are such names.
+        # The names of mirrored parameters depend on the tools, so every requested header with such
+        # a name is allowed.
         parameters = [name.strip() for name in wanted if PARAMETER_HEADER.fullmatch(name.strip())]
         return (
             (b"access-control-allow-methods", ALLOWED_METHODS),

@@ -1,4 +1,4 @@
-"""One request on a connection and its answer, the usual one in a single write."""
+"""Serve one request on a connection; the usual answer is written at once."""
 
 import asyncio
 import logging
@@ -26,11 +26,11 @@ OK = 200
 UNFRAMED = frozenset({NO_CONTENT, 304})
 """Statuses of answers without a body."""
 COPIED_BYTES = 16 * 1024
-"""Smaller bodies are copied behind the head: one buffer costs less than several."""
+"""Smaller bodies are copied behind the head, because one buffer costs less than several."""
 
 
 class EncodedHead:
-    """The head of the last answer, for those after it with the same status and fields."""
+    """The head of the last answer, for later answers with the same status and fields."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -54,7 +54,7 @@ class EncodedHead:
 
 
 OK_HEAD, REFUSAL_HEAD, STREAM_HEAD = EncodedHead(), EncodedHead(), EncodedHead()
-"""What most answers, refusals and streams say, so that none pushes another out."""
+"""The heads of most answers, refusals and streams, kept apart so that none displaces another."""
 
 
 @lru_cache(maxsize=2048)
@@ -64,7 +64,7 @@ def length_line(size: int) -> bytes:
 
 
 class NeverAwaited:
-    """Stands for the event of a request whose application never waits, as most never do."""
+    """Stands for the event of a request whose application never waits, which is true for most."""
 
     def set(self) -> None:
         """Do nothing, because no task waits."""
@@ -75,17 +75,17 @@ NEVER_AWAITED = NeverAwaited()
 
 class Cycle(RequestResponseCycle, OneStepSend):
     """
-    uvicorn's cycle with a short way for what nearly every request is.
+    uvicorn's cycle with a short path for nearly all requests.
 
-    A body that arrived whole stands in the scope for who knows to look there, and an answer of one
-    body with its length declared is written at once, head and body together, where uvicorn looks
-    at every field with two patterns. So is each part of a stream. Whatever else there is (HEAD, a
-    connection that ends, a client that reads slowly) takes uvicorn's own way.
+    A body that arrived completely is put into the scope. An answer that is one body with a declared
+    length is written at once, head and body together; uvicorn would match every field with two
+    patterns. The parts of a stream are written the same way. All other cases (HEAD, a connection
+    that ends, a client that reads slowly) take uvicorn's own path.
     """
 
     scope: Any
     body: Any = b""
-    """As it came, or a bytearray of the pieces that it came in."""
+    """The body as it arrived, or a bytearray of its parts."""
     message_event: Any = NEVER_AWAITED
     logger = logging.getLogger("uvicorn.error")
     access_log = False
@@ -97,20 +97,20 @@ class Cycle(RequestResponseCycle, OneStepSend):
     expected_content_length = 0
     waiting_for_100_continue = False
     status = 0
-    """What was answered; 0 before the answer has begun."""
+    """The status of the answer; 0 before the answer has begun."""
     request: EdgeRequest | None = None
-    """By Edge: the request, whose id and further fields every answer has."""
+    """The request, which Edge sets. Its id and further fields are part of every answer."""
     _start: Any = None
     _streams = False
-    """Whether the answer is a stream whose parts need no look at their framing."""
+    """Whether the answer is a stream whose parts need no check of their framing."""
 
-    # What uvicorn's own way asks for, which is the connection's.
+    # The attributes of the connection that uvicorn's own path uses.
     transport: Any = property(attrgetter("connection.flow"))
     flow: Any = property(attrgetter("connection.flow"))
     default_headers: Any = property(attrgetter("connection.server_state.default_headers"))
     on_response: Any = property(attrgetter("connection.on_response_complete"))
 
-    # uvicorn's constructor takes a dozen arguments: what is always the same stands above.
+    # uvicorn's constructor takes a dozen arguments: the constant ones are class attributes above.
     def __init__(self, scope: Any, connection: Any, *, keep_alive: bool) -> None:
         self.scope = scope
         self.connection = connection
@@ -147,7 +147,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self.status = message["status"]
             self._start = message
             self.response_started = True
-            # Once an answer has begun, nobody is told to go on any more.
+            # Once an answer has begun, the client must not be told to continue.
             self.waiting_for_100_continue = False
             return
         start, self._start = self._start, None
@@ -184,7 +184,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             identity = f"x-request-id: {request.id}\r\n".encode("ascii")
             if request.answer_headers:
                 fields = (*fields, *request.answer_headers)
-        # The lines that every answer has are others each second.
+        # The fields that the server adds to every answer change once a second.
         default = connection.server_state.default_headers
         kept = STREAM_HEAD if is_stream else OK_HEAD if status == OK else REFUSAL_HEAD
         head = kept.lines
@@ -276,7 +276,7 @@ def chunk(part: bytes) -> bytes:
 
 def labelled(message: Any, request: EdgeRequest) -> Any:
     """Return the start of an answer with the fields that every answer to this request has."""
-    # A new message: what the application sends may be a constant of its own.
+    # A new message, because the application's message may be a constant.
     own = (b"x-request-id", request.id.encode("ascii"))
     return {
         "type": "http.response.start",
@@ -290,7 +290,7 @@ def lines_of(fields: Fields) -> bytes | None:
     lines = [*map(b": ".join, fields), b""]
     head = b"\r\n".join(lines)
     if len(head.translate(None, CONTROLS)) != len(head) - 2 * (len(lines) - 1):
-        # More of them than the line breaks behind the fields.
+        # There are more control characters than those of the line breaks.
         return None
     return head
 

@@ -1,4 +1,4 @@
-"""How long a connection may take: for a request's head, for nothing, for a body nobody reads."""
+"""Limit how long a connection may take to send a head, be idle, or send a body that is not read."""
 
 import asyncio
 import logging
@@ -11,8 +11,8 @@ from gatepost.http.flow_control import UnreadLimits, UnreadResponses
 
 log = logging.getLogger("gatepost.http")
 
-# Room above the configured header limit for one credential that the gate refuses itself; what
-# never ends its head is cut off here, before it fills the memory.
+# Room above the configured header limit for one credential that the gate refuses itself; A head
+# that never ends is refused here, before it fills the memory.
 HEAD_ALLOWANCE = 96 * 1024
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LARGE = (
@@ -25,10 +25,15 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     """How long a connection may take; seconds and bytes."""
 
     head_s: float = 10.0
-    """From the connection, or the first byte after the last answer, to the end of the head."""
+    """
+    The time from the connection, or from the first byte after the last answer, to the end of the
+    head.
+    """
     keep_alive_s: int = 65
-    """How long an idle connection stays open: longer than load balancers keep theirs (60 s), or
-    they send a request into a connection that is just being closed."""
+    """
+    How long an idle connection stays open. Load balancers keep theirs for less time (60 s);
+    otherwise they would send a request into a connection that is just being closed.
+    """
     drain_s: int = 30
     """How long running requests may take to finish when the server stops."""
     max_head_bytes: int = 32_768
@@ -36,7 +41,7 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListenConfig(uvicorn.Config):
-    """uvicorn's configuration with what our protocols read from it besides."""
+    """uvicorn's configuration, with the settings that our protocols read in addition."""
 
     deadlines = Deadlines()
     unread = UnreadResponses(UnreadLimits())
@@ -44,10 +49,11 @@ class ListenConfig(uvicorn.Config):
 
 class HeadWatch:
     """
-    The deadline of one connection's request heads, and of bodies nobody reads any more.
+    The deadline of one connection's request heads, and of bodies that are no longer read.
 
     uvicorn starts no timer before the first byte of an answer, so a client that sends a byte a
-    minute would hold a connection for ever. Most heads arrive whole: then no timer is made.
+    minute would hold a connection forever. If a head arrives completely, as most do, no timer is
+    created.
     """
 
     __slots__ = ("_config", "_loop", "_protocol", "armed", "received", "timer")
@@ -59,7 +65,7 @@ class HeadWatch:
         self.timer: asyncio.TimerHandle | None = None
         self.received = 0
         self.armed = False
-        """Whether there is anything to disarm."""
+        """Whether `disarm` has something to do."""
 
     def arm(self) -> None:
         self.armed = True
@@ -83,7 +89,8 @@ class HeadWatch:
         self.received += size
         most = self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE
         if self.received > most:
-            # It reaches no check of ours, so no other line tells why the client got no answer.
+            # The request reaches no check of ours, so no other line explains why the client got no
+            # answer.
             log.warning(
                 "request_head_too_large", extra={"peer": self._protocol.client, "limit": most}
             )
@@ -101,14 +108,14 @@ class HeadWatch:
         self.timer = None
         cycle = self._protocol.cycle
         if cycle is None or cycle.response_complete:
-            # Nothing was asked yet by a silent client, and an answered one has its answer.
+            # A silent client has sent no request, and a served client has its answer.
             silent = self.received == 0 or (cycle is not None and cycle.more_body)
             self._end(b"" if silent else TOO_LATE)
 
     def _end(self, answer: bytes) -> None:
         flow = self._protocol.flow
         if flow is not None and not flow.is_closing():
-            # Behind what the client has not read of the answer before.
+            # After the part of the last answer that the client has not read yet.
             if answer:
                 flow.write(answer)
             flow.close()
@@ -116,10 +123,10 @@ class HeadWatch:
 
 class IdleWatch:
     """
-    Closes a connection on which nothing was asked for too long.
+    Closes a connection that has been idle for too long.
 
-    One timer looks when it may be time and goes back to sleep if not: a timer for each answer
-    would cost as much as parsing its request.
+    One timer checks when the time may be over, and waits again if it is not. A timer for each
+    answer would cost as much as parsing its request.
     """
 
     __slots__ = ("_limit_s", "_loop", "_protocol", "_timer", "since")
@@ -130,7 +137,7 @@ class IdleWatch:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self.since: float | None = None
-        """The loop's time when the last answer was out; None while a request is under way."""
+        """The loop's time at the end of the last answer; None while a request is running."""
 
     def arm(self) -> None:
         """Start the timer of a new connection."""

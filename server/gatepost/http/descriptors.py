@@ -1,4 +1,4 @@
-"""How many files and sockets the system lets a process have open, and how many are connections."""
+"""Divide the files and sockets that a process may have open between connections and other uses."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import resource
 import msgspec
 
 MOST = 1 << 20
-"""Where the system allows any number, this one: programs that we start close every number below."""
+"""The limit to use where the system has none: programs that we start close every lower number."""
 LEAST_SPARE, MOST_SPARE = 16, 1000
 
 
@@ -17,7 +17,7 @@ def raise_limit() -> int:
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return MOST if soft == resource.RLIM_INFINITY else soft
-    # macOS names a limit that it does not grant.
+    # macOS reports a limit that it does not grant.
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
@@ -26,16 +26,16 @@ def raise_limit() -> int:
 
 class DescriptorLimits(msgspec.Struct, frozen=True):
     """
-    How many descriptors connections may take: the rest is for files, stores and outgoing requests.
+    The descriptors that connections may take; the rest is for files, stores and outgoing requests.
 
-    The system gives the lowest number that is free, so the number of a new one tells how many
-    there are.
+    The system assigns the lowest free number, so the number of a new descriptor tells how many are
+    in use.
     """
 
     near: int
     """From this number on, a new connection ends an idle one."""
     full: int
-    """From this number on, no connection is accepted where none is idle."""
+    """From this number on, no connection is accepted if none is idle."""
 
     @classmethod
     def of(cls, limit: int, *, share: int = 2) -> "DescriptorLimits":

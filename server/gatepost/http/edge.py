@@ -1,4 +1,7 @@
-"""The one middleware around everything: request id, checks, one access line, the last resort."""
+"""
+Wrap the whole application: request ids, checks, one access line, and the answer to unexpected
+errors.
+"""
 
 import asyncio
 import errno
@@ -25,7 +28,8 @@ Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 Headers = tuple[tuple[bytes, bytes], ...]
 RenderRefusal = Callable[[str, EdgeRefusal, str], tuple[bytes, Headers] | None]
 """
-Draws a refusal (path, what, request id) for people, with its headers; None where no person looks.
+Renders a refusal (path, refusal, request id) as a page with its headers; None if the path has no
+pages.
 """
 
 
@@ -33,7 +37,9 @@ ID_BLOCK = 0x100
 """Request ids whose first digits are formatted once."""
 
 PROBED = frozenset({"GET", "HEAD"})
-"""How probes ask. Anything else (a CONNECT, say) is judged like requests for other paths."""
+"""
+The methods of probes. Requests with another method (such as CONNECT) are checked like all others.
+"""
 
 # JSON-RPC 2.0 section 5.1, and the server error that MCP uses for limits.
 INVALID_REQUEST = -32600
@@ -75,8 +81,8 @@ def not_counted(code: str) -> None:
 
 class EdgeSend:
     """
-    ASGI's `send` for what is behind Edge, on a server other than ours: adds our fields, and sees
-    the status. Our own connection (`Cycle`) does both itself.
+    ASGI's `send` for the application behind Edge, on a server other than ours: it adds our fields
+    and notes the status. Our own connection (`Cycle`) does both itself.
     """
 
     __slots__ = ("_send", "request", "status")
@@ -95,12 +101,12 @@ class EdgeSend:
 
 class Edge:
     """
-    Stands between the server and the application.
+    Wraps the application.
 
-    *probes* are paths answered before every check, because orchestrators ask over plain HTTP and
-    by the pod's address. *checks* may refuse or answer. *is_endpoint*
-    says which paths speak JSON-RPC, so that a refusal there has a body its client can read;
-    *render_refusal* draws those that people see, *refused* hears the code of each.
+    *probes* are paths answered before every check, because orchestrators ask over plain HTTP and by
+    the pod's address. *checks* may refuse or answer. *is_endpoint* says which paths use JSON-RPC,
+    so that a refusal there has a body that its client can read. *render_refusal* renders the
+    refusals that people see. *refused* is called with the code of each refusal.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -121,8 +127,8 @@ class Edge:
         self._probes = probes
         self._is_endpoint = is_endpoint
         self._render_refusal = render_refusal
-        # The random half makes ids of restarts and replicas distinct and hard to guess; the
-        # counter makes the rest cheap.
+        # The random half makes ids distinct between restarts and replicas, and hard to guess. The
+        # counter makes the other half cheap.
         self._ids = numbered(secrets.token_hex(8) + "-")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -183,12 +189,12 @@ class Edge:
         refusal = refusal_of(raised, request_id)
         self._refused(refusal.code)
         if answer.status:
-            # The answer has begun: returning before its end makes the server cut the connection,
-            # so that the client does not take half an answer for a whole one.
+            # The answer has begun. If the application returns before its end, the server closes the
+            # connection, so that the client does not take a part of the answer for the whole.
             return
         if self._is_endpoint(request.path):
             code = CODES.get(refusal.status, INVALID_REQUEST)
-            # No id member: the body, and with it the request's id, was never read.
+            # The answer has no id member, because the body with the request's id was never read.
             data = {"error": refusal.code, "request_id": request_id}
             error = {"code": code, "message": refusal.message, "data": data}
             body = _encode({"jsonrpc": "2.0", "error": error})
@@ -202,7 +208,8 @@ class Edge:
         await respond(answer, refusal.status, body, refusal.headers)
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Named is what may pass; a new kind of connection must not slip by the checks.
+        # This lists the connections that may pass, so that a new type of connection cannot bypass
+        # the checks.
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -259,8 +266,8 @@ def refusal_of(raised: BaseException, request_id: str) -> EdgeRefusal:
     if isinstance(raised, EdgeRefusal):
         return raised
     if isinstance(raised, asyncio.CancelledError):
-        # Only a stop takes a request back from outside, once its drain is over; a client that hangs
-        # up ends what runs within. Raised on, it would be a 500 in plain text.
+        # Only a stop cancels a request from outside, once its drain is over. A client that hangs up
+        # ends the inner work. If this were raised, the answer would be a 500 in plain text.
         return STOPPING
     if isinstance(raised, StoreUnavailable):
         told = {"request_id": request_id, "reason": str(raised)}

@@ -1,4 +1,4 @@
-"""Slows down clients that present one bad credential after another."""
+"""Slow down clients that present one bad credential after another."""
 
 import math
 import time
@@ -24,13 +24,13 @@ MOST_PEERS = 10_000
 
 class FailedTokenLimit:
     """
-    Counts failed authentications per peer address (an IPv6 peer by its /64).
+    Counts failed authentications by peer address (an IPv6 peer by its /64).
 
-    A token bucket: *rate* failures a second, and a second's worth at once. Beyond that the gate
-    refuses a token that it has not seen good before any signature work; the key is never the token
-    itself, which an attacker changes at will. Tokens that were good before pass: an address may be
-    shared with clients that fail. 0 turns it off. What it remembers is bounded: the peer that was
-    quiet longest is forgotten first.
+    The token bucket allows *rate* failures a second, and as many at once. When it is empty, the
+    gate refuses unknown tokens before it checks their signature. The bucket belongs to the address
+    and never to the token, which an attacker can change. Tokens that were valid before still pass,
+    because other clients may share the address. 0 turns the limit off. The number of remembered
+    peers is bounded; the one that was quiet longest is forgotten first.
     """
 
     def __init__(self, rate: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -63,8 +63,8 @@ class FailedTokenLimit:
         if not self._rate or not isinstance(error, InvalidToken | MalformedCredentials):
             return
         if isinstance(error, RevokedToken) or (isinstance(error, ExpiredToken) and error.genuine):
-            # Nobody guesses those, and a whole tenant may come with them from one address, which
-            # others share.
+            # These tokens cannot be guessed, and a whole tenant may present them from one shared
+            # address.
             return
         now = self._monotonic()
         key = peer_key(scope)
@@ -72,7 +72,7 @@ class FailedTokenLimit:
         if bucket is None:
             bucket = self._peers[key] = Bucket.of(self._rate, self._burst, now)
         bucket.take(now)
-        # An empty bucket owes nothing: more failures do not make the peer wait longer.
+        # An empty bucket goes no lower: more failures do not make the peer wait longer.
         bucket.full_at = min(bucket.full_at, now + self._burst / self._rate)
         self._peers.move_to_end(key)
         if len(self._peers) > MOST_PEERS:

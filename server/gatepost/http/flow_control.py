@@ -1,4 +1,4 @@
-"""Writing to a client no faster than it reads, and what a process keeps for slow readers."""
+"""Write to a client no faster than it reads, and bound what a process keeps for slow readers."""
 
 import asyncio
 import logging
@@ -16,21 +16,25 @@ from gatepost_authz.ratelimited import RateLimitedLog
 _log = logging.getLogger("gatepost.wire")
 
 PIECE_BYTES = 64 * 1024
-"""What is handed to the transport at once. Over TLS it says nothing of what it has taken already:
-an answer of megabytes in one piece would be gone from here, unread and counted nowhere."""
+"""
+The bytes that the transport gets at once. Over TLS, the transport does not report what it has
+taken: an answer of megabytes in one part would leave this class and be counted nowhere.
+"""
 
 
 class UnreadLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much clients may leave unread, and how slowly they may read it; 0 is no limit."""
+    """
+    The limits for bytes that clients leave unread, and for how slowly they read; 0 is no limit.
+    """
 
     process_bytes: int = 256_000_000
-    """Of all callers together."""
+    """The bytes of all callers together."""
     caller_bytes: int = 64_000_000
-    """Of one caller; of an address, where no token was verified."""
+    """The bytes of one caller; of an address, if no token was verified."""
     bytes_per_s: int = 500
-    """How fast a client reads at least."""
+    """The least rate at which a client must read."""
     window_s: float = 30.0
-    """Over how long that is judged."""
+    """The time over which the rate is measured."""
 
 
 class Reader(Protocol):
@@ -42,12 +46,12 @@ class Reader(Protocol):
 
 class UnreadResponses:
     """
-    What every connection of a process keeps for a client that reads slowly.
+    The bytes that all connections of a process keep for clients that read slowly.
 
-    Only connections that the socket takes no more from are counted, each with the whole answer
-    that it keeps. Beyond a limit, the connection that has waited longest is ended: one of the
-    caller that is over its limit, or of the caller that keeps the most. The only connection of a
-    caller is left to its reading rate: a limit below the size of one answer refuses none.
+    Only connections whose socket accepts no more bytes are counted, each with its complete answer.
+    Beyond a limit, one connection is ended: the one that has waited longest, of the caller that is
+    over its limit or else of the caller that keeps the most. The only connection of a caller is
+    left to its reading rate, so that a limit below the size of one answer refuses none.
     """
 
     def __init__(self, limits: UnreadLimits) -> None:
@@ -87,7 +91,7 @@ class UnreadResponses:
     def _add(self, reader: Reader, owner: Hashable, size: int) -> None:
         kept = self._kept.setdefault(owner, {})
         more = size - kept.get(reader, 0)
-        kept[reader] = size  # in its old place, if it had one: the first is the oldest
+        kept[reader] = size  # it keeps its old place, because the first is the oldest
         self._sums[owner] = self._sums.get(owner, 0) + more
         self.total += more
 
@@ -116,18 +120,20 @@ class Writes(Protocol):
 
 class ResponseFlow(FlowControl):
     """
-    What is written to one connection: as its transport for who answers, in pieces to the real one.
+    The bytes written to one connection: a transport for the application, which passes them on in
+    parts to the real one.
 
-    What the client has not read is kept here and counted in *answers*. A client that reads less
-    than the least rate over a window is cut off: uvicorn would keep its request, the answer and the
-    connection for as long as it acknowledges that its window is closed.
+    Bytes that the client has not read are kept here and counted in *answers*. The connection of a
+    client that reads more slowly than the least rate over a window is ended. uvicorn would keep its
+    request, the answer and the connection as long as the client acknowledges that its window is
+    closed.
     """
 
     def __init__(
         self, transport: asyncio.Transport, answers: UnreadResponses, connection: Writes
     ) -> None:
         super().__init__(transport)
-        # Until nothing is left: the end of a large answer would keep the whole of it.
+        # Wait until the buffer is empty: the end of a large answer would keep all of it in memory.
         transport.set_write_buffer_limits(high=PIECE_BYTES - 1, low=0)
         self._answers = answers
         self._connection = connection
@@ -199,7 +205,7 @@ class ResponseFlow(FlowControl):
             super().pause_writing()
             self._owner = self._connection.owner()
             self._watch()
-        # What is cut into pieces stays in memory as a whole.
+        # The parts of an answer keep the whole of it in memory.
         kept = self._whole if self._rest else self._transport.get_write_buffer_size()
         self._answers.keep(self, self._owner, kept)
 
@@ -222,7 +228,7 @@ class ResponseFlow(FlowControl):
                 self._rest[0] = rest
             else:
                 self._rest.popleft()
-            # A copy, or the last of it would keep all of it.
+            # Copied, because a view would keep the whole answer in memory.
             self._transport.write(bytes(piece))
         if not self._rest:
             self._whole = 0

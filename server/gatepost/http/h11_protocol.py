@@ -1,4 +1,4 @@
-"""h11 as it must be in front of this server: the deadlines, and no folded headers."""
+"""Adapt h11 to this server: deadlines, and no folded headers."""
 
 import asyncio
 import re
@@ -11,12 +11,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gatepost.http.deadlines import HeadWatch, ListenConfig
 from gatepost.http.flow_control import ResponseFlow, owner_of
 
-# Whichever comes first: a continued line, or the empty line behind the head.
+# The head ends at the first of these: a continued line, or the empty line behind the head.
 HEAD_OR_FOLD = re.compile(rb"\n(?:[ \t]|\r?\n)")
 
 
 class StrictH11Protocol(H11Protocol):
-    """h11, with the same deadlines for heads and for clients that read nothing."""
+    """h11, with the same deadlines for heads and for clients that do not read."""
 
     flow: ResponseFlow
 
@@ -73,14 +73,14 @@ class StrictH11Protocol(H11Protocol):
 
     def handle_events(self) -> None:
         if self.conn.their_state is h11.IDLE and is_folded(self.conn.trailing_data[0]):
-            # h11 joins the lines, and a proxy in front may have read another value: RFC 9112
+            # h11 joins the lines, but a proxy in front may have read another value. RFC 9112
             # section 5.2 lets a server refuse, as httptools does.
             self.send_400_response("Invalid HTTP request received.")
             return
         super().handle_events()
 
     def _body_is_unwanted(self) -> bool:
-        # uvicorn declares it as always there; before the first request it is None.
+        # uvicorn declares it as always set, but before the first request it is None.
         cycle = cast("Any", self.cycle)
         return (
             cycle is not None and cycle.response_complete and self.conn.their_state is h11.SEND_BODY

@@ -1,4 +1,4 @@
-"""httptools as it must be in front of this server: the deadlines, and little work per request."""
+"""Adapt httptools to this server: deadlines, and little work for each request."""
 
 import asyncio
 import contextvars
@@ -19,12 +19,12 @@ from gatepost.http.deadlines import HeadWatch, IdleWatch, ListenConfig
 from gatepost.http.flow_control import ResponseFlow, owner_of
 from gatepost.http.scope import CALLER, FOLDED, HEAD_AT_MOST, REQUEST_ID, WHOLE_BODY
 
-# A request of a few bytes takes kilobytes while it waits, and a packet holds thousands.
+# A request of a few bytes takes kilobytes while it waits, and a packet can contain thousands.
 MOST_PIPELINED = 1000
 LOOK_AGAIN_S = 0.1
 INVALID = "Invalid HTTP request received."
-# Behind a body in another coding nobody knows where the next request begins: whatever answers it,
-# its connection ends (RFC 9112 section 6.3).
+# If a body has another coding, the beginning of the next request is unknown. Therefore the
+# connection ends after the answer (RFC 9112 section 6.3).
 CHUNKED = b"chunked"
 POST = "POST"
 TARGET_KEYS = ("path", "raw_path", "query_string")
@@ -34,21 +34,21 @@ SCOPE_KEYS = (
     *(*TARGET_KEYS, "headers", FOLDED, HEAD_AT_MOST, *ADDED_LATER),
 )
 REQUEST = "request"
-"""The name of every task that answers one: asyncio would format another for each."""
+"""The name of every task that answers a request; otherwise asyncio would format a name for each."""
 SHORT_BYTES = 4_096
-"""Up to here it costs less to search all of a packet than to find the end of its head first."""
+"""Up to this size, searching the whole packet costs less than finding the end of its head first."""
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class BadRequest(Exception):
-    """A request that the parser is to answer with 400, closing the connection."""
+    """A request that the parser answers with 400 before it closes the connection."""
 
 
 class HttptoolsProtocol(HttpToolsProtocol):
     """
-    httptools, with the deadlines, and without what uvicorn does for servers unlike this one:
-    WebSockets, lifespan state, a root path, a limit of concurrency (`listen_config` sets none).
+    httptools with our deadlines. It has no WebSockets, lifespan state, root path or concurrency
+    limit, which uvicorn has for other servers (`listen_config` sets none of them).
     """
 
     cycle: Cycle
@@ -56,7 +56,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
     _add_field: Callable[[tuple[bytes, bytes]], None]
     _packet = 0
     _answering: Cycle | None = None
-    """The request that pipelined ones wait for."""
+    """The running request that pipelined requests wait for."""
     _url = b""
     _stopping = False
     _is_usual = False
@@ -73,7 +73,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = ResponseFlow(transport, cast("ListenConfig", self.config).unread, self)
-        # With all the keys that a request has: a dict that grows is copied whenever it is full.
+        # With all keys that a request has, because a growing dict is copied whenever it is full.
         self._every_scope: dict[str, Any] = dict.fromkeys(SCOPE_KEYS)
         for key in ADDED_LATER:
             del self._every_scope[key]
@@ -96,10 +96,10 @@ class HttptoolsProtocol(HttpToolsProtocol):
         self.flow.forget()
         super().connection_lost(exc)
         for cycle in (self._answering, self.cycle):
-            # uvicorn tells the newest request only, and one ahead of it may be under way.
+            # uvicorn informs only the newest request, but an earlier one may still be running.
             if cycle is not None and not cycle.response_complete:
                 cycle.abandon()
-        # Whatever is in a circle stays until the collector comes by, and a body with it.
+        # A reference cycle would stay until the garbage collector runs, and a body with it.
         self._answering = None
         self.cycle = cast("Any", None)
         self.flow.leave()
@@ -110,10 +110,10 @@ class HttptoolsProtocol(HttpToolsProtocol):
             # otherwise end the idle time and start nothing.
             self._idle.since = None
             self._in_head = True
-            # Of the first message in this packet. The parser would format it each time.
+            # The version of the first message in this packet. The parser would format it each time.
             self._is_usual = data[: data.find(b"\n")].endswith(b" HTTP/1.1\r")
         if self._in_head:
-            # Behind the head may be a document, in which to search takes longer than the rest.
+            # A document may follow the head, and searching it takes longer than the rest.
             end = data.find(b"\r\n\r\n") if len(data) > SHORT_BYTES else -1
             if end < 0:
                 end = len(data)
@@ -124,14 +124,14 @@ class HttptoolsProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # an Upgrade header is a client's choice and no news to the operator
+            pass  # an Upgrade header is the client's choice, so it is not logged
         except httptools.HttpParserError:
             self.logger.warning(INVALID)
             self.send_400_response(INVALID)
         if self._in_head:
             self._watch.count(len(data))
         elif not self._in_body and self._is_waiting():
-            # The parser gathers a trailer's value without end, copying it for every packet.
+            # The parser collects a trailer's value without limit, and copies it for every packet.
             self._watch.stray(len(data))
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -140,7 +140,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
         task.add_done_callback(cycle.ended)
 
     def _is_waiting(self) -> bool:
-        # uvicorn declares it as always there; where a first head was refused it is None.
+        # uvicorn declares it as always set, but if the first head was refused it is None.
         cycle = cast("Any", self.cycle)
         return cycle is not None and cycle.more_body
 
@@ -157,18 +157,19 @@ class HttptoolsProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        # A field behind a chunked body would join those of the head: a token, or an address that
-        # a proxy never saw, after the checks or before them, as the packets fall (RFC 9110 6.5.1).
+        # A field behind a chunked body would be added to those of the head, before or after the
+        # checks, depending on the packets. It could be a token, or an address that a proxy never
+        # saw (RFC 9110 6.5.1).
         self._add_field = no_field
         watch, parser, headers = self._watch, self.parser, self.headers
         scope: Any = self._every_scope.copy()
-        # What came before this packet since the last head was whole, and all of this packet.
+        # An upper bound: the bytes since the last complete head, and the whole of this packet.
         scope[HEAD_AT_MOST] = watch.received + self._packet
         if watch.armed or watch.received:
             watch.disarm()
         if parser.should_upgrade():
-            # Spelt or split so that it was overlooked: the parser would take what is left of this
-            # message for the next one.
+            # The field was spelt or split so that `without_upgrade` missed it. The parser would
+            # take the rest of this message for the next one.
             raise BadRequest
         version = "1.1" if self._is_usual else parser.get_http_version()
         self._is_usual = False
@@ -177,7 +178,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
         if method != b"POST":
             scope["method"] = method.decode("ascii")
         if self.url != self._url:
-            # A client asks for the same thing again and again.
+            # A client usually requests the same target again.
             target = dict(zip(TARGET_KEYS, target_of(self.url), strict=True))
             scope |= target
             self._every_scope |= target
@@ -194,8 +195,9 @@ class HttptoolsProtocol(HttpToolsProtocol):
         if before is None or (before.response_complete and not self.flow.write_paused):
             self._start_asgi_task(cycle, self.app)
         else:
-            # Pipelined, or the answer before it is not read yet: it waits for its turn. A client
-            # that reads nothing would have answer after answer made and kept.
+            # A pipelined request, or one whose previous answer is not read yet, waits for its turn.
+            # Otherwise a client that does not read would make the server create and keep answer
+            # after answer.
             if not self.pipeline:
                 self._answering = before
             elif len(self.pipeline) >= MOST_PIPELINED:
@@ -210,13 +212,13 @@ class HttptoolsProtocol(HttpToolsProtocol):
             if cycle.body or cycle.message_event is not NEVER_AWAITED:
                 cycle.add(body)
             else:
-                cycle.body = body  # nearly every one is whole in its first piece
+                cycle.body = body  # nearly every body is complete in its first part
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         cycle = self.cycle
-        # Also once the answer is out, where uvicorn leaves it alone: the watch needs to know.
+        # Set this even after the answer, when uvicorn would not: the watch needs it.
         cycle.more_body = False
         if not cycle.response_complete:
             if cycle.message_event is NEVER_AWAITED:
@@ -230,7 +232,8 @@ class HttptoolsProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if self.flow.write_paused:
-            # The next request waits until this answer is read; what this one sent need not.
+            # The next request waits until this answer is read, but this request's body is no longer
+            # needed.
             drop_body(self._current())
             self._finish_closing()
         elif self.transport.is_closing():
@@ -241,23 +244,26 @@ class HttptoolsProtocol(HttpToolsProtocol):
             if self.flow.read_paused:
                 self.flow.resume_reading()
             self._idle.since = self.loop.time()
-            # It may stay for a minute, and a stranger's body must not stay with it. As `drop_body`.
+            # The cycle may stay for a minute, but the caller's body must not stay with it (as in
+            # `drop_body`).
             cycle = self.cycle
             cycle.scope.pop(WHOLE_BODY, None)
             cycle.body = b""
 
     def _take_up_next(self) -> None:
-        """Start the next pipelined request, or read the rest of a body that nobody wants."""
+        """Start the next pipelined request, or read the rest of a discarded body."""
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
             waiting = self.pipeline.pop()
             self._answering = cast("Cycle", waiting[0])
-            # Started by what was answered, it would run in that one's trace, and for its tenant.
+            # In a new context: otherwise the request would run in the trace of the one before, and
+            # for its tenant.
             contextvars.Context().run(self._start_asgi_task, *waiting)
         else:
-            # Refused before the body came: it is thrown away, but not for ever. The connection is
-            # idle only behind it: taken for the next head, it would be counted and rewritten.
+            # The request was refused before its body came. The body is discarded, within a
+            # deadline. The connection is idle only after it; if the body were taken for the next
+            # head, it would be counted and rewritten.
             self._watch.arm()
 
     def idle_since(self) -> float | None:
@@ -324,7 +330,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             lines = lines_of([*self.server_state.default_headers, *fields]) or b""
             text = msg.encode("ascii")
             answer = STATUS_LINE[400] + lines + length_line(len(text)) + text
-        # Behind what the client has not read of the answer before.
+        # After the part of the last answer that the client has not read yet.
         self.flow.write(answer)
         self.hang_up()
 
@@ -337,12 +343,13 @@ def stop_reading(transport: asyncio.Transport) -> None:
     """
     End a closing connection as if its peer had ended it, with what is written to it being sent.
 
-    Over TLS a transport says that it closes and waits half a minute to be told the same, which it
-    need not (RFC 8446 section 6.1): a client looks at a pooled connection when it next uses it.
+    Over TLS a transport announces that it closes, and waits half a minute for the same from its
+    peer. It need not wait (RFC 8446 section 6.1), because a client checks a pooled connection only
+    when it uses it again.
     """
     below = transport.get_extra_info("socket")
     if below is None:
-        return  # it has ended, and will say so in a moment
+        return  # it has ended, and reports that soon
     with suppress(OSError):
         number = os.dup(below.fileno())
         with socket.socket(fileno=number) as own:

@@ -1,4 +1,4 @@
-"""The streams that one process holds open: how many, for whom, and how they end."""
+"""Count the open streams of a process, limit them for each caller, and end them."""
 
 import asyncio
 import time
@@ -9,10 +9,12 @@ from typing import Protocol
 from gatepost_authz.caller import TenantContext
 
 BEAT_EVERY_S = 4.0
-"""Below the five seconds after which HTTP clients such as httpx2 give up on a silent response."""
+"""
+Less than the five seconds after which HTTP clients such as httpx2 give up on a silent response.
+"""
 BEATS_A_SECOND = 50
 WOKEN_AT_ONCE = 32
-"""Streams that speak before other requests get their turn: about a millisecond."""
+"""The streams that are written to before other requests get their turn: about a millisecond."""
 
 
 class OpenStream(Protocol):
@@ -35,20 +37,20 @@ class OpenStream(Protocol):
 
 
 class TooMany(Exception):
-    """This caller, or this process, holds as many streams as it may."""
+    """The caller, or the process, has as many streams open as allowed."""
 
 
 class Closing(Exception):
-    """The server is about to stop and holds nothing open any more."""
+    """The server is about to stop and opens no more streams."""
 
 
 class OpenStreams:
     """
     Every open stream of this process.
 
-    One timer keeps all of them alive, a few at a time: a timer each would cost more than the
-    streams, and all at once would hold up everybody's requests. At its turn a stream whose
-    caller's token is over ends.
+    One timer keeps all of them alive, a few at a time. A timer for each stream would cost more than
+    the stream, and writing to all at once would delay all requests. At its turn, a stream ends if
+    its caller's token has expired.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class OpenStreams:
         self.apply(most, most_per_caller)
         self._clock = clock
         self.is_refused = is_refused
-        """Whether a caller was shut out since the gate let it pass."""
+        """Returns whether the caller was revoked or suspended since the gate let it pass."""
         self._open: dict[OpenStream, set[OpenStream]] = {}
         self._of_caller: Counter[tuple[str, str, str, str]] = Counter()
         self._ring: list[set[OpenStream]] = [
@@ -73,7 +75,7 @@ class OpenStreams:
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self.stopping = asyncio.Event()
-        """Set when a stop has begun: from then on no call waits for a person."""
+        """Set when a stop has begun. From then on, no call waits for a person."""
         self._to_wake: OrderedDict[OpenStream, None] = OrderedDict()
 
     def apply(self, most: int, most_per_caller: int) -> None:
@@ -96,14 +98,16 @@ class OpenStreams:
         if len(self._open) >= self.most or self._of_caller[owner] >= self.most_per_caller:
             raise TooMany
         self._of_caller[owner] += 1
-        # In turn, not by the time: clients that came all at once must not be served all at once.
+        # In turn, not by the time, because clients that arrived all at once must not be served all
+        # at once.
         self._next = (self._next + 1) % len(self._ring)
         place = self._open[stream] = self._ring[self._next]
         place.add(stream)
         if self._timer is None:
             self._wait()
         if self.is_refused(stream.caller):
-            # Shut out while it opened: it says its first word and its last.
+            # The caller was revoked while the stream opened, so the stream ends with its first
+            # event.
             stream.end()
 
     def leave(self, stream: OpenStream) -> None:

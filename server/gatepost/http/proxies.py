@@ -1,4 +1,4 @@
-"""Reads who really connected, where a trusted proxy stands in front."""
+"""Read the address and scheme of the real client behind a trusted proxy."""
 
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
@@ -6,7 +6,7 @@ from gatepost.http.request import EdgeRequest
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 
-# A chain of forwarders longer than this is an attack on its reader.
+# A longer chain of forwarders is an attack on the server that reads it.
 MOST_FORWARDERS = 32
 MOST_REMEMBERED = 4096
 
@@ -15,9 +15,9 @@ class TrustedProxies:
     """
     Reads the forwarded headers of the configured proxies.
 
-    They count only when the connection comes from such a proxy: anybody else could claim TLS for a
-    token sent in the clear, or another caller's address for its failures. What a proxy said is
-    written into the scope (`client`, `scheme`) for everything behind.
+    They count only when the connection comes from such a proxy. Other clients could claim TLS for a
+    token sent in the clear, or another caller's address for their own failures. What a proxy said
+    is written into the scope (`client`, `scheme`) for everything behind.
     """
 
     def __init__(self, networks: Networks) -> None:
@@ -30,11 +30,11 @@ class TrustedProxies:
         if not scope["client"] or not self._trusts(scope["client"][0]):
             return
         schemes = _listing(request.values(b"x-forwarded-proto"))
-        # A chain of proxies is private only when each of its links is.
+        # A chain of proxies is private only if each of its links is.
         if schemes:
             scope["scheme"] = "https" if all(scheme == "https" for scheme in schemes) else "http"
         peer: str = scope["client"][0]
-        # From the right: the last entry was written by our own proxy, the first by anybody.
+        # From the right: our own proxy wrote the last entry, but any client can write the first.
         for entry in reversed(_listing(request.values(b"x-forwarded-for"))[-MOST_FORWARDERS:]):
             address = _address(entry)
             if address is None:

@@ -1,4 +1,4 @@
-"""What a check sees of a request, and what it may answer instead of the application."""
+"""The request as a check sees it, and the answers that a check can give."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ class EdgeRefusal(Exception):
     A request ends at the edge.
 
     ``code`` is the stable word on the wire, ``message`` the fixed sentence; ``headers`` come with
-    the answer. Nothing of the request is quoted in it.
+    the answer. It quotes nothing of the request.
     """
 
     def __init__(
@@ -41,20 +41,20 @@ class EdgeRequest(msgspec.Struct):
 
     ``headers`` holds each name once (the last value wins), so a check about a header that decides
     something asks ``values`` for all of them when ``repeated`` says that a name came twice.
-    ``answer_headers`` is what checks add to whatever is answered.
+    ``answer_headers`` are the headers that checks add to every answer.
     """
 
     id: str
-    """The request's id, which its answer and its log line have."""
+    """The request's id, which is part of its answer and its log line."""
     scope: Scope
     method: str
     path: str
     headers: dict[bytes, bytes]
     repeated: bool
     peer: str
-    """The address that the request comes from; what a trusted proxy says of that, once checked."""
+    """The address of the client: of the connection, or, after the checks, from a trusted proxy."""
     correlation: bytes | None
-    """The caller's own id for what this is part of."""
+    """The caller's own id for the work that this request is part of."""
     answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def values(self, name: bytes) -> list[bytes]:
@@ -66,7 +66,7 @@ class EdgeRequest(msgspec.Struct):
 
 
 Allow = Callable[[str], bytes]
-"""Which methods a path has, for the `Allow` that every 405 needs (RFC 9110 section 15.5.6)."""
+"""Returns the methods of a path, for the `Allow` that every 405 needs (RFC 9110 section 15.5.6)."""
 
 
 def only_post(path: str) -> bytes:

@@ -5,19 +5,23 @@ import gatepost_authz.middleware
 NO_CONTENT = gatepost_authz.middleware.NO_CONTENT
 
 REQUEST_ID = "gatepost.request_id"
-"""By Edge: the request's id, a string of letters, digits and `-`."""
+"""Set by Edge: the request's id, a string of letters, digits and `-`."""
 
 FOLDED = gatepost_authz.middleware.FOLDED
-"""By the connection, or else by Edge: the request's headers by name, each with its last value."""
+"""
+Set by the connection, or else by Edge: the request's headers by name, each with its last value.
+"""
 
 HEAD_AT_MOST = "gatepost.head_at_most"
-"""By the connection: how many bytes the request's head cannot exceed."""
+"""Set by the connection: an upper bound for the bytes of the request's head."""
 
 WHOLE_BODY = "gatepost.body"
-"""By the connection: a body that was there before anybody waited for it."""
+"""Set by the connection: a body that arrived before the application waited for it."""
 
 CALLER = gatepost_authz.middleware.CALLER
-"""By Bearer: the caller."""
+"""Set by Bearer: the caller."""
 
 RPC = "gatepost.rpc"
-"""By the MCP endpoint: method, `name` and `uri` of a JSON-RPC request, as the client sent them."""
+"""
+Set by the MCP endpoint: method, `name` and `uri` of a JSON-RPC request, as the client sent them.
+"""

@@ -1,4 +1,4 @@
-"""What the server's own address shows a person: what this is and which URL to paste where."""
+"""Show a person who opens the server's address what it is, and which URL to paste where."""
 
 import base64
 import hashlib
@@ -19,8 +19,8 @@ code { padding: .1rem .3rem } pre { padding: .7rem 1rem; overflow-x: auto }
 }
 """
 
-# No script, no picture, no frame: nothing here could be made to act for a visitor. The style is
-# named by its digest, so that no other one is ever applied (CSP level 3, section 8.3).
+# No script, no picture, no frame, so nothing here can act for a visitor. The style is allowed by
+# its digest, so that no other style applies (CSP level 3, section 8.3).
 POLICY = (
     "default-src 'none'; "
     f"style-src 'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}'; "
@@ -29,7 +29,7 @@ POLICY = (
 
 
 ICON = resources.files("gatepost.http").joinpath("favicon.ico").read_bytes()
-"""What browsers show beside the address of any page here: a PNG of 32 pixels in an ICO file."""
+"""The icon that browsers show beside the address: a PNG of 32 pixels in an ICO file."""
 
 
 def start_page(config: Config) -> bytes:

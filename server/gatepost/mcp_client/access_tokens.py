@@ -1,4 +1,4 @@
-"""Where a client's access tokens come from: a kept sign-in, a refresh, or the browser."""
+"""Get a client's access tokens from a kept sign-in, a refresh, or the browser."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class SignedInTokens:
             if current is not None:
                 self._used = current.access_token
                 return self._used
-        # A sign-in for one more scope must not lose the scopes of the one before.
+        # A sign-in for one more scope must not lose the scopes of the previous one.
         before = " ".join(found.scopes) if found else ""
         tokens = await self._browser(read_challenge(refused, Findings()), before)
         await self._keep(tokens)

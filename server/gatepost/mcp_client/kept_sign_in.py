@@ -25,7 +25,7 @@ OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class KeptTokens(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sign-in yielded: tokens, and where they are refreshed and revoked."""
+    """The result of one sign-in: tokens, and where they are refreshed and revoked."""
 
     url: str
     """The MCP server."""
@@ -38,7 +38,7 @@ class KeptTokens(msgspec.Struct, frozen=True, kw_only=True):
     refresh_token: str = ""
     scopes: tuple[str, ...] = ()
     expires_at: float | None = None
-    """None: the issuer did not say."""
+    """None if the issuer did not say."""
 
     @property
     def is_current(self) -> bool:
@@ -69,8 +69,8 @@ class KeptSignIn:
     """
     The file of one MCP server and client, for the user of this process.
 
-    Raises OSError where the folder cannot be written, and PermissionError for a file that others
-    can read or that belongs to another user, or a folder that others can change or that is theirs.
+    Raises OSError if the folder cannot be written. Raises PermissionError for a file that others
+    can read or that belongs to another user, and for a folder that others can change or own.
     """
 
     def __init__(self, folder: Path, url: str, client_id: str) -> None:
@@ -93,7 +93,7 @@ class KeptSignIn:
             try:
                 kept = msgspec.json.decode(file.read(MOST_BYTES), type=KeptTokens)
             except msgspec.DecodeError:
-                return None  # of another version, or cut short
+                return None  # of another version, or incomplete
         return kept if kept.url == self._url else None
 
     def write(self, kept: KeptTokens) -> None:
@@ -111,8 +111,8 @@ class KeptSignIn:
 
     def forget(self) -> bool:
         """Delete the file; return whether there was one. Only within a block of `alone`."""
-        # A command that was killed in `write` has left tokens in a file of another suffix. Without
-        # the lock's file, two commands could refresh at a time.
+        # A killed command has left tokens in a file with another suffix. If the lock's file were
+        # removed, two commands could refresh at a time.
         found = [one for one in self._folder.glob(f"{self._path.stem}.*") if one != self._lock]
         for one in found:
             one.unlink(missing_ok=True)

@@ -68,6 +68,6 @@ class CallbackReceiver:
             writer.write(answer.encode() + page)
             await writer.drain()
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):
-            pass  # TimeoutError is an OSError; what is no request gets no answer
+            pass  # TimeoutError is an OSError; invalid requests get no answer
         finally:
             writer.close()

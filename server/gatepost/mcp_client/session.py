@@ -1,4 +1,4 @@
-"""One connection to any MCP server, in whichever era it speaks."""
+"""Connect to any MCP server, in the era that it speaks."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -23,9 +23,9 @@ MOST_BYTES = 16_000_000
 """The largest answer that is read."""
 MOST_PAGES = 100
 MOST_SIGN_INS = 2
-"""The first for a token, the second for scopes that a tool wants besides."""
+"""One attempt for a token, and one for further scopes that a tool needs."""
 TIMEOUT = httpx2.Timeout(30, read=300)
-"""A call that waits for a person sends signs of life more often than that."""
+"""A call that waits for a person sends signs of life more often than this."""
 
 SignIn = Callable[[HttpAnswer], Awaitable[str]]
 """Gets the answer 401 or 403 with its challenge, and returns a new access token."""
@@ -34,7 +34,7 @@ Heard = Callable[[Mapping[str, Any]], object]
 
 
 class RequestFailed(Exception):
-    """The server answered with an error, or not as MCP has it; the message is a sentence."""
+    """The server answered with an error, or not as MCP requires; the message is a sentence."""
 
 
 class RemoteSession:

@@ -32,11 +32,11 @@ FORM = {"accept": "application/json", "content-type": "application/x-www-form-ur
 
 
 class SignInFailed(Exception):
-    """There is no token; the message says why and what to do."""
+    """There is no token; the message has the reason and the next step."""
 
 
 class SignInServer(msgspec.Struct, frozen=True):
-    """The authorization server of a resource, and its metadata as they are."""
+    """The authorization server of a resource, and its unchanged metadata."""
 
     metadata: IssuerMetadata
     document: Mapping[str, object]

@@ -1,1 +1,1 @@
-"""The HTTP client of tools."""
+"""Send the HTTP requests of tools."""

@@ -225,7 +225,7 @@ class Sender:
         url = outbound.where
         if url.scheme == "https" or self._address_policy.allows_http(*place(url)):
             return
-        # Anyone on the network path can read http and can answer in the server's place.
+        # An attacker on the network path can read http and can answer in the server's place.
         if (
             outbound.confidential
             or outbound.method not in HARMLESS

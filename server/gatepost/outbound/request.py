@@ -59,7 +59,7 @@ class OutboundRequest(msgspec.Struct, frozen=True):
     confidential: bool = False
     """Whether it contains a secret; a body always counts as one."""
     parsed: httpx2.URL | None = None
-    """What *url* says, if it was parsed already: this takes a tenth of a small request."""
+    """The parts of *url*, if it was parsed already: parsing takes a tenth of a small request."""
 
     @property
     def where(self) -> httpx2.URL:

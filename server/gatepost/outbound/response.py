@@ -15,8 +15,8 @@ OVERHEAD_BYTES = 1_000_000
 MOST_PARTS = 200_000
 PARTS_AT_ONCE = 32
 """
-A body may arrive in chunks of one byte, each of which takes longer to read than a kilobyte. Other
-tasks may run after this many chunks.
+The number of chunks after which other tasks may run. A body may arrive in chunks of one byte, each
+of which takes longer to read than a kilobyte.
 """
 
 
@@ -46,7 +46,7 @@ class Unpacker:
             if self._inflate.eof:
                 self._packed, self._inflate = self._inflate.unused_data, None
                 if self.coding == "deflate" or not self._packed.startswith(b"\x1f"):
-                    break  # what follows the last member is padding
+                    break  # data after the last member is padding
         return bytes(found)
 
     @property

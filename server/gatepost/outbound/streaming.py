@@ -1,4 +1,4 @@
-"""Requests whose answers are read while they arrive, under the same rules as all others."""
+"""Send requests whose answers are read while they arrive, under the same rules as all others."""
 
 import asyncio
 import zlib

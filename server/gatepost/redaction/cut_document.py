@@ -1,4 +1,4 @@
-"""Decides whether the beginning of a JSON document, which alone is shown, is free of secrets."""
+"""Decide whether the shown beginning of a cut JSON document is free of secrets."""
 
 import re
 
@@ -13,22 +13,23 @@ from gatepost.redaction.redactor import Redactor, is_unquoted
 from gatepost.redaction.search import DEEPEST, LONGEST, layers
 
 HALF_ESCAPE = 5
-"""The most bytes of an escape in JSON that is not whole."""
+"""The most bytes of an incomplete escape in JSON."""
 NEAR_BYTES, FAR_BYTES, LONGEST_ESCAPE = 1_024, 4_096, 12
 """
-How far behind a cut known values are searched: the bytes that each byte of the longest may take,
-escaped twice, and some for line breaks, or more for what stands between quoted strings.
+How far behind a cut known values are searched. Each byte of the longest value may take several
+bytes, escaped twice, and some bytes are added for line breaks, or more for the marks between quoted
+strings.
 """
 BEGUN_BYTES = 2 * (DEEPEST + 1) * LONGEST
 """
-By how much two decodings of a text may differ in length if one begins within an escape or within a
-row of backslashes: an escape before and one behind, for each level of nesting.
+The difference in length of two decodings of a text, if one begins within an escape or within a row
+of backslashes: an escape before and one after, for each level of nesting.
 """
 
 _FIRST_OF_PAIR = re.compile(rb"\\u[dD][89abAB]")
 _BLANKS = b" \t\r\n\x0b\f"
 _BEFORE_VALUES = (b":", b"[")
-"""What stands before a string that is certainly no name."""
+"""The characters before a string that is certainly no name."""
 
 
 def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
@@ -63,7 +64,7 @@ def _room(near: bytes, cut: int, strings: bytes) -> int:
     strings within it. What counts is the decoding that leaves least of it, without blanks.
     *strings* are those of the document, decoded.
     """
-    is_plain = is_unquoted(strings)  # then each mark begins or ends a string, as in most texts
+    is_plain = is_unquoted(strings)  # as in most texts, each mark begins or ends a string
     before = near[:cut] if is_plain else bare(near[:cut])
     rest = near[cut:] if is_plain else bare(near)[len(before) :]
     is_begun = before.count(b'"') % 2 == 1
@@ -71,13 +72,14 @@ def _room(near: bytes, cut: int, strings: bytes) -> int:
         views = _views(rest.partition(b'"')[2] if is_begun else rest, b'"')
         found = [one for view in views for one in _decodings(view)]
     elif before[: before.rfind(b'"')].rstrip()[-1:] not in _BEFORE_VALUES:
-        return 0  # it may be a name
+        return 0  # the string may be a name
     elif is_plain:
         # Each backslash is counted as the longest escape of one byte.
         return len(rest.translate(None, _BLANKS)) - LONGEST_ESCAPE * rest.count(b"\\")
     else:
         decoded = found = _decodings(rest)
-        # What cannot be decoded behind the cut keeps a string as it is written, without `"` at all.
+        # If the text after the cut cannot be decoded, the string stays as it is written, without
+        # any `"`.
         written = layers(rest) if b"\\" in rest else []
         for quote, others in ((b'"', written[1:]), (b"'", written)):
             if any(quote in one for one in layers(strings)):
@@ -89,7 +91,7 @@ def _quoted_values(texts: set[bytes], quote: bytes) -> list[bytes]:
     """Return the values in quotation marks, joined, whether the first mark begins or ends one."""
     if any(SEPARATOR in one for one in texts):
         return [b""]
-    # Blanks stay: without them, other marks would look escaped, and numbers would be others.
+    # Blanks stay. Without them, other marks would look escaped, and numbers would change.
     masked = [masked_escapes(one, quote) for one in texts]
     views = [_views(each, quote) for one in masked for each in (one, one.partition(quote)[2])]
     joined = {unmasked_escapes(view, quote) for each in views for view in each}

@@ -35,7 +35,7 @@ PROTOCOL = frozenset(
 """The words of the protocol in content blocks, which are not redacted."""
 
 FEW_STRINGS = 32
-"""A loop over so many takes no longer than to join them in each order."""
+"""The number of elements up to which a loop takes no longer than joining them in each order."""
 
 _encode = msgspec.json.encode
 _text = msgspec.json.Decoder(str).decode
@@ -91,10 +91,10 @@ class JsonDocument:
         self, encoded: bytes, *, blocks: bool = False, names: frozenset[bytes] = frozenset()
     ) -> None:
         if b"\\" in encoded:
-            # So that each quotation mark is the beginning or the end of a string.
+            # Removed, so that each quotation mark is the beginning or the end of a string.
             encoded = bare(encoded)
         if encoded.count(b'"') % 2 == 1:
-            encoded += b'"'  # no JSON: its last string has no end
+            encoded += b'"'  # no JSON, because its last string has no end
         self._encoded, self._escaped = encoded, b"\\" in encoded
         pieces = encoded.split(b'"')
         self._between, self._strings = pieces[::2], pieces[1::2]
@@ -152,7 +152,7 @@ class JsonDocument:
     def _quoting(self) -> Iterator[int]:
         """Yield the strings that may hold another document."""
         if is_unquoted(self.text):
-            return  # at the speed of memory, which a search for each mark is not
+            return  # faster than a search for each mark
         for index, string in enumerate(self._strings):
             if not is_unquoted(string) and any(mark in string for mark in _QUOTES):
                 yield index
@@ -161,7 +161,7 @@ class JsonDocument:
         """Record the spans of one secret."""
         strings = len(self._strings)
         if all(index >= strings for index, _ in pieces):
-            return  # numbers beside each other mean nothing together
+            return  # adjacent numbers are not one value
         for index, piece in pieces:
             if index < strings:
                 split.strings.setdefault(index, []).append(piece)
@@ -291,7 +291,7 @@ def plain_string(string: bytes) -> bytes:
     try:
         return _text(b'"%s"' % string).encode()
     except _UNREADABLE:
-        return string  # read as it is, escapes are undone later
+        return string  # read unchanged; escapes are decoded later
 
 
 def _binary(string: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The searched encodings of a secret, except plain escapes; see docs/redaction.md."""
+"""List the searched encodings of a secret, except plain escapes (see docs/redaction.md)."""
 
 import base64
 import itertools
@@ -42,7 +42,7 @@ def marks_of(name: str, value: str) -> Iterator[KnownMatch]:
     for form in dict.fromkeys([plain, *_inside(plain, value), wide, _swapped(wide)]):
         yield from _base64(name, form)
     for lead in range(3):
-        # Base64 within base64: what `kubectl get secret` prints of a registry's password.
+        # Base64 within base64: `kubectl get secret` prints a registry's password like this.
         yield from _base64(name, base64_core(plain, lead)[0])
 
 

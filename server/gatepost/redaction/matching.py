@@ -1,4 +1,4 @@
-"""What is searched for: known values in their encodings, and the forms of tokens."""
+"""Match known values in their encodings, and the forms of tokens."""
 
 import base64
 import binascii
@@ -61,7 +61,7 @@ class Literal:
         self.name = name
         self._whole, self.length = whole, len(whole)
         self.effort = _effort(whole)
-        # Beside the hit is a base64 digit that holds bits of the secret and of its neighbour.
+        # Beside the hit is a base64 digit that contains bits of the secret and of its neighbour.
         self._left, self._right = left, right
         self._offset, self.window = _window(whole)
 
@@ -144,7 +144,8 @@ def ends_of(leaf: bytes | None, edge: int, separator: bytes) -> bytes | None:
 @cache
 def compiled(form: bytes) -> re.Pattern[bytes]:
     """Return the pattern of a token's form."""
-    # At the first hit of its prefix: all of them take 15 ms, and most processes need none.
+    # Compiled at the first hit of the prefix: all patterns take 15 ms, and most processes need
+    # none.
     return re.compile(form)
 
 
@@ -242,7 +243,8 @@ def _window(whole: bytes) -> tuple[int, bytes]:
     """Return the part to search for: the more distinctive of the middle and the end."""
     if len(whole) <= WINDOW_BYTES:
         return 0, whole
-    # Not the beginning: keys of one service begin alike, and each would be compared at each hit.
+    # The window is not at the beginning, because keys of one service begin alike, and each hit
+    # would be compared with all of them.
     ends, middle = len(whole) - WINDOW_BYTES, (len(whole) - WINDOW_BYTES) // 2
     last, amid = whole[ends:], whole[middle : middle + WINDOW_BYTES]
     return (ends, last) if len(set(last)) >= len(set(amid)) else (middle, amid)
@@ -280,7 +282,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     (
         "OPENAI_KEY",
         (b"sk-",),
-        # Words with hyphens are no keys: of those below, each has digits and capitals, or is hex.
+        # Words with hyphens are no keys. Each key below has digits and capitals, or is hexadecimal.
         rb"sk-(?:(?:or-v1-)?[0-9a-f]{32,64}(?![\w-])"
         rb"|(?!ant-)(?=[\w-]{0,60}[0-9])(?=[\w-]{0,60}[A-Z])(?:[a-z]{3,8}-)?[A-Za-z0-9][\w-]{19,})",
     ),
@@ -307,7 +309,8 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     (
         "PRIVATE_KEY",
         (b"-----BEGIN ",),
-        # To its end, or where that was cut off, as far as it reads like a key.
+        # The key ends at its end mark or, if the text was cut before that, where it no longer looks
+        # like a key.
         rb"-----BEGIN (?:[A-Z0-9 ]{1,20} )?PRIVATE KEY(?: BLOCK)?-----"
         rb"(?:(?:[A-Za-z0-9+/=:,.\\\s\0]|-(?!----)){24,20000}?"
         rb"-----END [A-Z0-9 ]{0,20}PRIVATE KEY(?: BLOCK)?-----"

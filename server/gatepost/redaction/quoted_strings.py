@@ -1,8 +1,8 @@
 """
-Joins the quoted strings of a text in each order in which a reader may join them.
+Join the quoted strings of a text in each order in which a reader may join them.
 
-With operations of `bytes` on all strings at once: a text may hold thousands of them, and a loop in
-Python takes a microsecond for each.
+The module uses operations of `bytes` on all strings at once, because a text may contain thousands
+of them, and a loop in Python takes a microsecond for each.
 """
 
 import re
@@ -15,18 +15,18 @@ from gatepost.redaction.screen import holds
 from gatepost.redaction.search import portions
 
 STRINGS_AT_ONCE = 20_000
-"""The strings that are split off at once, while no other thread runs."""
+"""The number of strings that are split at once, while no other thread runs."""
 
 HEAD_BYTES = 512
-"""The beginning of a text, which shows whether letters stand between its strings."""
+"""The size of the beginning of a text that shows whether letters are between its strings."""
 
 SEPARATOR = b"\0"
 """A byte that occurs in no token and no secret."""
 _UNSIGNED = re.compile(rb"([0-9][0-9.eE+-]*)")
-"""A number without its sign: with it, a search for the next one takes three times as long."""
+"""A number without its sign; a pattern with the sign would take three times as long."""
 MINUS, COLON = b"-:"
 SIGN = b"\1"
-"""Stands for the minus of a number, apart from other ones."""
+"""Replaces the minus of a number, so that it differs from other ones."""
 _BLANKS = b" \t\n\r\f\v"
 _DIGITS, _SIGNS = b"0123456789", b".eE+"
 _KINDS = bytes(
@@ -37,10 +37,13 @@ _NO_DIGITS, _NO_NUMBERS, _NO_MARKS = (
     {quote: bytes(set(range(256)) - set(kept + quote)) for quote in (b'"', b"'")}
     for kept in (_DIGITS, _DIGITS + _SIGNS + b"-", SEPARATOR + SIGN)
 )
-"""What is deleted to leave quotation marks, and digits, characters of numbers, or separators."""
+"""
+The characters to delete so that quotation marks remain, and digits, characters of numbers, or
+separators.
+"""
 _spaced_colons = BytesAhoCorasick([bytes((blank,)) + b":" for blank in _BLANKS])
 _no_numbers = BytesAhoCorasick([b"xe", b"x-e", b"x--", b"x-x"])
-"""What `_KINDS` makes of the characters of numbers where these begin no number."""
+"""The result of `_KINDS` for characters of numbers that begin no number."""
 
 
 def joined_strings(text: bytes, quote: bytes, edge: int = 0) -> list[bytes]:
@@ -98,12 +101,12 @@ def _portions(text: bytes, quote: bytes) -> Iterator[tuple[list[bytes], list[byt
         if len(pieces) <= 2 * STRINGS_AT_ONCE:
             break
         text = pieces.pop()
-        # Of what stands behind the last string, only whether it makes that a name.
+        # The text after the last string only decides whether that string is a name.
         is_name = text.lstrip()[:1] == b":"
         yield pieces[1::2], [*pieces[::2], b":" if is_name else b""]
     strings, gaps = pieces[1::2], pieces[::2]
     if len(gaps) == len(strings):
-        # The last quotation mark begins no string; the byte instead of it is no blank.
+        # The last quotation mark begins no string; the byte that replaces it is no blank.
         gaps[-1] += SEPARATOR + strings.pop()
     yield strings, gaps
 
@@ -112,8 +115,8 @@ def _numbers(gaps: list[bytes], quote: bytes) -> list[bytes] | None:
     """Return the numbers in each of these parts of a text, joined; None if there are none."""
     whole = quote.join([b"", *gaps, b""])
     if len(whole.translate(None, _NO_DIGITS[quote])) <= len(gaps) + 1:
-        return None  # nothing but the quotation marks
-    # In what is not JSON the head alone usually shows it.
+        return None  # only the quotation marks
+    # If the text is not JSON, the head alone usually shows it.
     if not holds(_no_numbers, _without_literals(whole[:HEAD_BYTES]).translate(_KINDS)):
         plain = _without_literals(whole)
         if not holds(_no_numbers, plain.translate(_KINDS)):
@@ -121,7 +124,7 @@ def _numbers(gaps: list[bytes], quote: bytes) -> list[bytes] | None:
     found: list[bytes] = []
     plain = whole.replace(SEPARATOR, b"x").replace(SIGN, b"x")
     for pieces in portions(_UNSIGNED, plain):
-        # Between the numbers only the quotation marks stay, and a minus right before a number.
+        # Only the quotation marks between the numbers stay, and a minus right before a number.
         between = SEPARATOR.join([*pieces[::2], b""]).replace(b"-" + SEPARATOR, SIGN + SEPARATOR)
         kept = between.translate(None, _NO_MARKS[quote]).replace(SIGN, b"-")
         pieces[::2] = kept.split(SEPARATOR)[:-1]

@@ -1,5 +1,5 @@
 """
-Redacts the secrets of a tenant in texts, also those that are split over quoted strings.
+Redact the secrets of a tenant in texts, also those that are split over quoted strings.
 
 Texts for the log are redacted for the current call.
 """
@@ -40,13 +40,14 @@ LEAST_SPLIT = 8
 
 QUOTE, APOSTROPHE = b"\"'"
 _MARKS = b"\"'\\%&\r\n"
-"""A text without any of these has no quotation mark, nor an escape that may stand for one."""
+"""A text without any of these has neither a quotation mark nor an escape that may stand for one."""
 SHORT_BYTES = 1024
-"""Up to here it costs less to look for all of them at once than to read the text's layers."""
+"""Up to this size, searching for all of them at once costs less than reading the text's layers."""
 PROMPT_BYTES, PROMPT_MARKS = 16_384, 2_000
 """
-What takes at most some ten milliseconds to redact: bytes, and how many of them may be quotation
-marks, escapes or line breaks. Each of those may cost fifty times as much as another byte.
+The limits of a text whose redaction takes at most some ten milliseconds: its bytes, and how many of
+them may be quotation marks, escapes or line breaks. Each of those may cost fifty times as much as
+another byte.
 """
 
 _NUMBER = rb"(-?[0-9][0-9.eE+-]*)"
@@ -88,14 +89,14 @@ class Redactor:
     def clear(self, text: bytes) -> bool:
         """Return whether the text contains nothing to redact; every call uses this."""
         if len(text) <= SCREENED_BYTES and not (has_layers(text) or self._search(text, True)):
-            return True  # nearly always
+            return True  # true for nearly all texts
         return not self.spans(text)
 
     def surely_clear(self, text: bytes) -> bool:
         """Return whether a search alone shows that there is nothing to redact."""
         if len(text) <= SCREENED_BYTES and not has_layers(text):
             return not self._search(text, True)
-        # With several automata some of the secrets are those of a caller.
+        # If there are several automata, some of the secrets are a caller's.
         return len(self._automata) == 1 and self._automata[0].surely_clear(text)
 
     def has_no_beginning(self, text: bytes) -> bool:
@@ -119,7 +120,7 @@ class Redactor:
         if self.plain:
             return []
         if len(text) <= SCREENED_BYTES and not (has_layers(text) or self._search(text, True)):
-            return []  # nearly always
+            return []  # true for nearly all texts
         return self._spans(text, Automaton.values)
 
     def _spans(
@@ -246,7 +247,7 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     found: list[SecretSpan] = []
     if redactor.plain or not redactor.shortest:
         return found
-    # Undoing an escape may make a text longer, but not by half.
+    # Decoding an escape may make a text longer, but by less than half.
     if len(text) < redactor.shortest and (
         2 * len(text) < redactor.shortest or not has_layers(text)
     ):
@@ -260,8 +261,8 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
                 continue
             spans = _split(layer, quote, form, redactor, 0)
             if depth or quote == b"'":
-                # Behind a quotation mark that begins an outer string, and behind an apostrophe,
-                # what seems to be between strings is the strings.
+                # After a quotation mark that begins an outer string, and after an apostrophe, the
+                # parts that seem to be between strings are the strings.
                 spans += _split(layer, quote, form, redactor, layer.index(quote) + 1)
             for span in spans:
                 ways = ways or readings(text)
@@ -277,7 +278,7 @@ def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
     It decides the usual case, short documents without escapes, at a fraction of the cost.
     """
     whole = SEPARATOR.join(documents)
-    # A secret that seems to be split over two documents is looked for again, one by one.
+    # A secret that seems to be split over two documents is searched again in each document.
     return BACKSLASH not in whole and redactor.clear(whole) and not quoted(whole, redactor)
 
 
@@ -315,8 +316,9 @@ def _split(
 ) -> list[SecretSpan]:
     """Return the same for one decoding of the text, from *begin* on."""
     if not _may_be_split(layer[begin:], quote, redactor):
-        return []  # nearly always, at a fraction of what the rest takes
-    # As long as before, so that each quotation mark left is one and stands where it stood.
+        return []  # true for nearly all, at a fraction of the cost
+    # The replacement has the same length, so that each remaining quotation mark keeps its place and
+    # meaning.
     masked = layer.replace(b"\\\\", b"\0\0").replace(b"\\" + quote, b"\0\0")
     leaves = [
         QuotedLeaf(each.start(3), each.end(3), False, True)
@@ -332,7 +334,7 @@ def _split(
         spans = [span for span in spans if span.end - span.start >= LEAST_SPLIT]
         for pieces in placed(spans, [leaf.end - leaf.start for leaf in view]):
             if all(view[nth].is_number for nth, _ in pieces):
-                continue  # numbers beside each other mean nothing together
+                continue  # adjacent numbers are not one value
             for nth, piece in pieces:
                 start = view[nth].start
                 found.append(SecretSpan(start + piece.start, start + piece.end, piece.name))
@@ -342,7 +344,7 @@ def _split(
 def _may_be_split(text: bytes, quote: bytes, redactor: Redactor) -> bool:
     """Return whether a known value stands in the strings of a text, however they are joined."""
     if b"\\" not in text:
-        # A secret that is split reaches over the end of a string, unless that has other decodings.
+        # A split secret extends over the end of a string, unless the string has other decodings.
         edge = 0 if has_layers(text) else redactor.longest
         views = joined_strings(text, quote, edge)
     elif SEPARATOR in text:
@@ -354,7 +356,7 @@ def _may_be_split(text: bytes, quote: bytes, redactor: Redactor) -> bool:
 
 
 class LogContext(Protocol):
-    """The current call; tasks that it leaves behind keep it."""
+    """The current call; tasks that outlive it keep it."""
 
     over: bool
 

@@ -1,4 +1,4 @@
-"""Finds where in a long text a search is worth while, at several times the speed of the search."""
+"""Find the places of a long text that need a search, several times faster than the search."""
 
 from collections.abc import Collection, Iterator
 from operator import itemgetter
@@ -8,24 +8,24 @@ from ahocorasick_rs import BytesAhoCorasick, MatchKind
 PIECE_BYTES = 4
 PIECES_AT_ONCE = 64
 """
-The most patterns that the library compares with vector instructions; with more of them it looks at
-one byte after another.
+The most patterns that the library compares with vector instructions; with more patterns it reads
+byte by byte.
 """
 MOST_PASSES = 8
-"""So many passes take half as long as a search; above, every byte is searched."""
+"""Up to this many passes take half as long as a search; above, every byte is searched."""
 MOST_WINDOWS = MOST_PASSES * PIECES_AT_ONCE
 STEP_BYTES = 65_536
-"""The bytes that are screened at once."""
+"""The number of bytes that are screened at once."""
 FIRST_LOOK_BYTES, LOOK_BYTES = 512, 16_384
 """
-The bytes that are looked at for patterns of which they may hold thousands: few at first, because a
-text that holds any usually holds one near its beginning, and each in the part that is looked at
-takes as long as a kilobyte without them.
+The number of bytes that are searched for patterns that may occur thousands of times. It is small at
+first, because a text that contains any usually has one near its beginning, and each hit takes as
+long as a kilobyte without hits.
 """
 MOST_PLACES = 64
 """
-With more places in one step, the rest of the text is a single place: an attacker can write a text
-of nothing but pieces, and to find each of them takes twenty times as long as a search.
+The most places of one step; above, the rest of the text is a single place. An attacker can write a
+text that consists of such pieces, and finding each of them takes twenty times as long as a search.
 """
 
 _COMMON = frozenset(b"etaoinsrhldcumfpgwy ")
@@ -34,10 +34,10 @@ _start = itemgetter(1)
 
 class Screen:
     """
-    Knows the places outside of which none of some windows can be.
+    Finds the places that may contain one of some windows.
 
-    Each window holds one of a few short pieces, which are searched for instead: the library
-    compares few and short patterns with many bytes at once.
+    Each window contains one of a few short pieces, which are searched instead: the library compares
+    few and short patterns with many bytes at once.
     """
 
     def __init__(self, windows: Collection[bytes]) -> None:

@@ -27,7 +27,7 @@ ESCAPE = re.compile(
 LONGEST = 34
 """The length of the longest escape in bytes."""
 WINDOW_BYTES = 65_536
-"""The bytes that are searched for escapes at once."""
+"""The number of bytes that are searched for escapes at once."""
 WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the following indentation; base64 is often wrapped."""
 BACKSLASH, PERCENT, AND, NEWLINE, RETURN = b"\\%&\n\r"
@@ -52,7 +52,7 @@ STEP_BYTES = 16_384
 The bytes that are searched at once; each byte may be a hit of several patterns, which takes memory.
 """
 SCREENED_BYTES = 1_024
-"""Shorter texts are searched at once, which takes less than a microsecond for each."""
+"""Texts below this size are searched at once, which takes less than a microsecond for each."""
 
 _INDENTED = BytesAhoCorasick([b"\n" + bytes((blank,)) for blank in BLANK], MatchKind.LeftmostFirst)
 _NAMED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
@@ -73,8 +73,9 @@ _escapes = _Escapes()
 
 def is_escaped(text: bytes) -> bool:
     """Return whether a text has an escape."""
-    # One after another: each runs at the speed of memory, and a pattern of all of them does not.
-    # As numbers, since Python takes bytes for a number first, which costs ten times as much.
+    # One after another: each search runs at the speed of memory, but a pattern of all of them does
+    # not. The bytes are given as numbers, because Python tries a number first, and a failure costs
+    # ten times as much.
     if not (BACKSLASH in text or PERCENT in text or AND in text):
         return False
     return any(
@@ -122,7 +123,7 @@ def _windows(text: bytes) -> Iterator[list[bytes]]:
     while len(text) - start > WINDOW_BYTES:
         pieces = ESCAPE.split(text[start : start + WINDOW_BYTES])
         behind = 0
-        # What begins so near to the end may be another escape with what comes.
+        # An escape that begins this close to the end may become another one with the next part.
         while behind + len(pieces[-1]) < LONGEST:
             behind += len(pieces.pop())
         if len(pieces) % 2:
@@ -145,7 +146,7 @@ def unescaped(text: bytes) -> bytes:
 def unwrapped(text: bytes) -> bytes:
     """Return the text without line breaks and the indentation behind them."""
     if RETURN not in text and not holds(_INDENTED, text):
-        return text.replace(b"\n", b"")  # most documents, at a quarter of what the rest takes
+        return text.replace(b"\n", b"")  # true for most documents, at a quarter of the cost
     if len(text) > 2 * AT_ONCE and text.count(b"\n") + text.count(b"\r") > AT_ONCE:
         return b"".join([b"".join(pieces[::2]) for pieces in portions(WRAP, text)])
     first, *others = text.splitlines() or [b""]
@@ -164,7 +165,8 @@ class Trace:
     def __init__(
         self, form: re.Pattern[bytes], text: bytes, rewritten: Callable[[bytes], bytes]
     ) -> None:
-        # Every other piece is an escape. Plain numbers: a text may be nothing but escapes.
+        # Every other piece is an escape. The offsets are plain numbers, because a text may consist
+        # of escapes.
         self._from, self._at, self._same = array("q", [0]), array("q", [0]), bytearray()
         found: list[bytes] = []
         for pieces in portions(form, text):
@@ -238,7 +240,7 @@ def _undone(escape: bytes) -> bytes:
 
 
 class TooMuch(Exception):
-    """Raised when a text consists of hits; *mark* is one of them."""
+    """A text consists of hits; *mark* is one of them."""
 
     def __init__(self, mark: SecretMatch) -> None:
         super().__init__(mark.name)
@@ -249,8 +251,8 @@ class Automaton:
     """
     Finds marks in bytes in one pass, regardless of their number (Aho and Corasick, 1975).
 
-    Building takes time for each secret, searching does not. *of_call* says that it is made for the
-    secrets of one call, which has too few long texts to be worth a screen.
+    Building takes time for each secret, but searching does not. *of_call* says that it is built for
+    the secrets of one call, which has too few long texts to need a screen.
     """
 
     def __init__(
@@ -260,7 +262,7 @@ class Automaton:
         for mark in marks:
             by_window.setdefault(mark.window, []).append(mark)
         self._marks = list(by_window.values())
-        # Four times as fast, and some megabytes more: for the one that most tenants share.
+        # Four times as fast, with some megabytes more: for the automaton that most tenants share.
         form = Implementation.DFA if fast else Implementation.ContiguousNFA
         self._reach = max(map(len, by_window), default=1) - 1
         self._outlasts_breaks = all(
@@ -312,7 +314,7 @@ class Automaton:
         return found
 
     def _hits(self, text: bytes) -> Iterator[tuple[int, int, int]]:
-        # Overlapping: one that ends first, or begins first, must not hide another.
+        # Overlapping, because a hit that begins or ends first must not hide another one.
         if len(text) <= SCREENED_BYTES:
             yield from self.search(text, overlapping=True)
             return
@@ -332,7 +334,7 @@ class Automaton:
                 effort -= mark.effort
                 if effort < 0:
                     raise TooMuch(mark)
-                # What begins within a token of its own form is a part of it.
+                # A hit within a token of its own form is a part of that token.
                 if start < until.get(mark, 0):
                     continue
                 if doubt_left < mark.doubt:

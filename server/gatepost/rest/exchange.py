@@ -1,4 +1,4 @@
-"""What all REST routes share: reading a request, its limits, and sending the answer."""
+"""Read the requests of REST routes, apply their limits, and send the answers."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ NO_CONTENT = 204
 
 
 class RestLimits(msgspec.Struct, frozen=True):
-    """What one request may cost before it means anything."""
+    """The limits of one request before it is understood."""
 
     max_body_bytes: int = 4_000_000
     body_timeout_s: float = 30.0
@@ -45,8 +45,8 @@ class RestExchange:
     """
     Reads requests and sends answers.
 
-    *place* says which resource a path belongs to, for challenges that only a call makes necessary;
-    *differs* puts on record that a request was for another tenant than its token; *requests* counts
+    *place* returns the resource of a path, for challenges that only a call makes necessary.
+    *differs* records that a request was for another tenant than its token. *requests* counts
     requests that are no calls.
     """
 
@@ -87,13 +87,13 @@ class RestExchange:
             )
             reply = responses.refused(responses.store_unavailable())
         except (Gone, RequestCancelled):
-            return  # nobody is there to hear it
+            return  # the client is gone
         headers = [(b"x-content-type-options", b"nosniff"), *reply.headers]
         if reply.status != NO_CONTENT:
             headers.append((b"content-type", b"application/json"))
             headers.append((b"content-length", b"%d" % len(reply.body)))
         if not any(name == b"cache-control" for name, _ in reply.headers):
-            # Also the lists: what is in them depends on the token.
+            # Lists as well, because their content depends on the token.
             headers.append((b"cache-control", b"no-store"))
         body = b"" if scope["method"] == "HEAD" else reply.body
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -131,7 +131,8 @@ class RestExchange:
         if body is not None and len(body) <= limits.max_body_bytes:
             return body
         try:
-            # One deadline for all of it: a byte now and then must not keep a request alive.
+            # One deadline for the whole body, so that a byte now and then does not keep a request
+            # alive.
             async with asyncio.timeout(limits.body_timeout_s):
                 body = await read_body_of(caller_of(scope), receive, limits.max_body_bytes)
         except TooManyWaiting as busy:
@@ -142,7 +143,8 @@ class RestExchange:
         except TimeoutError:
             raise RestRefusal(408, "body_too_slow", "The body did not arrive in time.") from None
         if self.running_requests.is_revoked(caller_of(scope)):
-            # Since the gate let it pass: a body may take its time.
+            # Measured from the moment when the gate let the request pass, because a body may take
+            # its time.
             raise RevokedToken
         self._check(caller_of(scope))
         return body

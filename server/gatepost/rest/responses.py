@@ -82,7 +82,7 @@ def refused(refusal: RestRefusal) -> RestResponse:
 def failed(failure: Failure) -> RestResponse:
     """Return the answer to a failed call; its ``message`` reaches the agent."""
     if failure.kind == "tool_error":
-        # Another server's tool has run, and this is what it says.
+        # Another server's tool has run, and this is its own error.
         return RestResponse(200, _encode({RESULT: {"error": failure.message}}))
     status, word = TABLE[failure.kind]
     shown: dict[str, Any] = {"error": word, "message": failure.message}

@@ -39,7 +39,7 @@ log = logging.getLogger("gatepost.rest")
 
 SHOWN_CHARACTERS = 64
 TOO_LONG = "The call was carried out. Its answer is longer than what can be shown."
-# What `succeeded` writes around the blocks, at most.
+# The bytes that `succeeded` writes around the blocks, at most.
 AROUND_BYTES = 64
 OWN = frozenset({b"content-type", b"content-length"})
 
@@ -51,9 +51,9 @@ class RestRoutes:
     """
     Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps for a gate to guard.
 
-    The route of `call_tool` leaves the tool's `name` in the path parameters. *place* says which
-    resource a path belongs to, for challenges that only a call makes necessary; *differs* puts on
-    record that a request was for another tenant than its token; *around* stands around each call.
+    The route of `call_tool` leaves the tool's `name` in the path parameters. *place* returns the
+    resource of a path, for challenges that only a call makes necessary. *differs* records that a
+    request was for another tenant than its token. *around* wraps each call.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -99,7 +99,7 @@ class RestRoutes:
         return RestResponse(200, self._descriptors.of(caller))
 
     async def _unknown(self, caller: TenantContext, name: str) -> RestRefusal:
-        # The same words for a tool that is not there and one that this caller cannot reach.
+        # The answer is the same for an unknown tool and for one that this caller cannot reach.
         message = f"Unknown tool: {name[:SHOWN_CHARACTERS]}"
         meant = await self._registry.called_name(caller, name)
         if meant != name:
@@ -113,7 +113,7 @@ class RestRoutes:
             check_type(scope)
             arguments = await self._arguments(caller, await self._exchange.body(scope, receive))
         except RestRefusal:
-            # What becomes a call is counted by its limits.
+            # The limits of calls count every request that becomes a call.
             await self._exchange.count(caller_of(scope))
             raise
         call = Call(
@@ -149,7 +149,7 @@ class RestRoutes:
         most = self._exchange.limits.max_body_values
         if len(body) <= LONG_BYTES:
             return read_arguments(body, most)
-        try:  # in a thread, so that others are served meanwhile
+        try:  # in a thread, so that other calls are served meanwhile
             return await in_cpu_thread(caller, read_arguments, body, most)
         except TooManyWaiting as busy:
             raise responses.rate_limited(busy.failure) from None
@@ -160,7 +160,7 @@ class RestRoutes:
             limit = self._runner.max_result_bytes
             if len(reply.body) <= limit:
                 return reply
-            # The blocks fit, and what stands around them here no longer did.
+            # The blocks fit into the limit, but with the members around them they did not.
             room = limit - AROUND_BYTES - len(outcome.content)
             try:
                 tool = self._registry.find(call.caller, call.name)
@@ -178,7 +178,7 @@ OUR_FAULT = 500
 
 
 class CallTracing:
-    """Makes a span of each call."""
+    """Creates a span for each call."""
 
     def __init__(self, tracer: Tracer, registry: Registry, *, names_tenant: bool = False) -> None:
         self._tracer, self._registry, self._names_tenant = tracer, registry, names_tenant

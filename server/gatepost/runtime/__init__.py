@@ -1,1 +1,1 @@
-"""The life of a server process: services, reload, background work, metrics."""
+"""Run a server process: services, reload, background work, metrics."""

@@ -117,7 +117,7 @@ class CountingRecorder:
 
 
 LACKING = frozenset({"insufficient_scope", "insufficient_authentication"})
-"""What is answered as the gate answers it."""
+"""The exceptions that are answered like refusals of the gate."""
 
 
 class DecisionMetrics:

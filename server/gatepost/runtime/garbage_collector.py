@@ -1,4 +1,4 @@
-"""Settings of Python's garbage collector for a server process."""
+"""Configure Python's garbage collector for a server process."""
 
 import gc
 
@@ -13,7 +13,7 @@ def settle() -> None:
     Objects from the start live until the end, so the collector need not traverse them. Requests
     leave no reference cycles behind.
     """
-    # No collection before: it takes 40 to 100 ms, a tenth of a start, and finds only about a
+    # Do not collect before: a collection takes 40 to 100 ms, a tenth of a start, finds only about a
     # thousand objects, and writes into each object that a worker shares with its parent.
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 10, 10)

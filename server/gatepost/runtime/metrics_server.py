@@ -18,7 +18,7 @@ from gatepost.runtime.server import accepting, listen_config
 DEADLINES = Deadlines(head_s=5.0, keep_alive_s=75, drain_s=4, max_head_bytes=8_192)
 """Collectors scrape every 15 to 60 seconds on a kept connection."""
 READ_WITHIN_S = 0.5
-"""How long a stop waits for a running answer."""
+"""How long a stop waits for a running response."""
 STOP_S = 5.0
 MOST_CONNECTIONS = 100
 """`/metrics` has no authentication, so it must not use up the file descriptors."""
@@ -26,7 +26,10 @@ ORDER = count()
 
 
 class Connection(HttptoolsProtocol):
-    """A connection; beyond the maximum the oldest is ended, so that nobody can block the rest."""
+    """
+    A connection. Beyond the maximum the oldest one is ended, so that no client can block the
+    others.
+    """
 
     number = 0
 
@@ -35,7 +38,7 @@ class Connection(HttptoolsProtocol):
         self.number = next(ORDER)
         if len(self.connections) > MOST_CONNECTIONS:
             oldest = min(self.connections, key=attrgetter("number"))
-            # At once: more connections may arrive before its loss is reported.
+            # At once, because more connections may arrive before its loss is reported.
             self.connections.discard(oldest)
             oldest.transport.abort()
 

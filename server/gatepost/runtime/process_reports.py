@@ -1,5 +1,5 @@
 """
-What each serving process says about itself, for the operators' page: one stored report each.
+Store a report of each serving process for the operators' page.
 
 A process writes its report every 15 seconds and removes it when it stops. Other processes of any
 replica read it. Nothing is written unless an issuer gives the role `operator`.
@@ -35,16 +35,16 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import IssuerKeySets
 
 DEPLOYMENT = "-"
-"""What all tenants share is stored under this name, which is no tenant's id."""
+"""The tenant of data that all tenants share; no real tenant has this id."""
 SUBJECT = "processes"
 EVERY_S, SOON_S = 15.0, 3.0
 """Seconds between two reports: of a process that can serve, and of one that cannot yet."""
 LATE_S = 3 * EVERY_S
 KEPT_S = 600.0
-"""How long the report of a process is kept that ended without a word."""
+"""How long the report of a process is kept that ended without removing it."""
 CLOSING_S = 2.0
 MOST_ISSUERS, MOST_TOOLS = 100, 50
-"""What one report holds; of the tools, those that took the most time."""
+"""The most entries of one report; of the tools, those that took the most time."""
 MOST_REPORTS = 200
 BOUNDS_S = TOOL_SECONDS.buckets
 """The bounds of the buckets in `ToolTimes.counts`, in seconds; the last bucket has none."""
@@ -66,9 +66,9 @@ class ToolTimes(msgspec.Struct, frozen=True):
 
     tool: str
     counts: tuple[int, ...]
-    """Calls in each bucket, of which all but the last one have a bound in `BOUNDS_S`."""
+    """The calls in each bucket; all buckets but the last have a bound in `BOUNDS_S`."""
     seconds: float
-    """All of them together."""
+    """The time of all calls together."""
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +82,11 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     written_at: float
     missing: tuple[str, ...] = ()
-    """What keeps it from serving, as in `/readyz`."""
+    """The reasons why it cannot serve, as in `/readyz`."""
     leaving: bool = False
     stores: dict[str, State] = {}
     streams: int = 0
-    """Open streams."""
+    """The number of open streams."""
     issuers: tuple[ReportedKeys, ...] = ()
     refusals: dict[str, int] = {}
     """Refused requests by reason, since the process started."""
@@ -185,7 +185,7 @@ class ProcessReporter:
         """Write the report again and again."""
         while True:
             is_ready = False
-            with contextlib.suppress(StoreUnavailable):  # the stores' own events say so
+            with contextlib.suppress(StoreUnavailable):  # the stores log that themselves
                 is_ready = await self.write()
             # Random, so that replicas do not write at the same moment.
             await asyncio.sleep((EVERY_S if is_ready else SOON_S) * DICE.uniform(0.8, 1.0))
@@ -215,8 +215,8 @@ async def reporting(parts: ReportedParts) -> AsyncIterator[None]:
 
 async def reports(records: Records, now: float) -> list[ProcessReport]:
     """Return the reports of all processes by host and start; raises StoreUnavailable."""
-    # Expired ones stay stored for a while. Bounded after them, and to the newest, so that processes
-    # that end without a word again and again hide none that serves.
+    # Expired reports stay stored for a while. The limit applies after removing them, and keeps the
+    # newest reports, so that killed processes do not hide a serving one.
     kept = [one for one in await _stored(records).all() if (one.expires_at or 0.0) > now]
     newest = sorted(kept, key=lambda one: -(one.expires_at or 0.0))[:MOST_REPORTS]
     found = [report for one in newest if (report := _read(one.value)) is not None]

@@ -17,7 +17,7 @@ MEANINGS = {
     "revocations": "The revocations have not been read from the database yet.",
     "issuer_keys": "The keys of no configured issuer could be fetched; `issuers` says why.",
 }
-"""What each word of `missing` means."""
+"""The meaning of each word of `missing`."""
 STOPPING = msgspec.json.encode(
     {
         "status": "stopping",

@@ -1,9 +1,9 @@
 """
-The recent callers of each tenant, shared by all replicas and kept over restarts.
+Remember the recent callers of each tenant, shared by all replicas and kept over restarts.
 
-Noted where a verdict on a token is made, which is at most once a minute for each token: a call that
-shows it again costs nothing. One task writes what is new, once in a while for each caller, into one
-entry of the tenant, as long as it may be: so many callers, for so many days.
+A caller is noted when a verdict on its token is made, which is at most once a minute for each
+token. A call that presents the token again costs nothing. One task writes new callers from time to
+time into one entry of the tenant. The entry is limited by size, by number of callers and by days.
 """
 
 import asyncio

@@ -28,11 +28,11 @@ log = logging.getLogger("gatepost.gate")
 
 class RefusedTokens:
     """
-    Hears of every token that is refused, by the gate or when a person signs in.
+    Reports every token that is refused, by the gate or at a sign-in to the dashboard.
 
-    What is logged of a proved token is also put on its tenant's record, for the dashboard. Says
-    nothing that a caller has chosen: an issuer is named as it is configured or once a key has
-    proved it, a tenant only of a proved token.
+    The logged reasons of a proved token are also stored in its tenant's record, for the dashboard.
+    A report contains nothing that a caller has chosen: an issuer is named as it is configured, or
+    once a key has proved it, and a tenant only if its token is proved.
     """
 
     def __init__(

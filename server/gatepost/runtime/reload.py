@@ -1,4 +1,4 @@
-"""The effects of a reload on connected callers: lost access and changed lists."""
+"""Apply a reload to connected callers: lost access and changed lists."""
 
 from collections.abc import Callable, Mapping
 

@@ -54,16 +54,16 @@ class GatepostServer(uvicorn.Server):
 
     SIGTERM and SIGINT drain and end normally, so that an orchestrator sees exit code 0. Before a
     drain that SIGTERM begins, *on_leave* is called and the server goes on for *leave_s*: balancers
-    see that it is not ready and send elsewhere. Each further signal does not wait for what the one
-    before waits for. *on_drain* ends what would not end by itself. SIGHUP calls *reload*.
+    see that it is not ready and send elsewhere. Each further signal skips the wait of the one
+    before. *on_drain* ends requests that would not end by themselves. SIGHUP calls *reload*.
 
-    A stop always ends. A tool's thread, a disk or a driver may hang, and Python would wait for
-    them for ever; after `drain_s` and `HARD_END_S` the process says where it hangs and exits 1.
+    A stop always ends. A tool's thread, a disk or a driver may hang, and Python would wait for them
+    forever. After `drain_s` and `HARD_END_S` the process logs where it hangs and exits 1.
     """
 
     config: ListenConfig
 
-    def __init__(  # each moment of its life by name
+    def __init__(  # each hook by name
         self,
         config: ListenConfig,
         *,
@@ -82,8 +82,8 @@ class GatepostServer(uvicorn.Server):
         self._signalled_at: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Without uvicorn's own sockets: it allows a TLS handshake a minute, which the header
-        # deadline does not cover.
+        # Without uvicorn's own sockets: it allows a TLS handshake a minute, and the header deadline
+        # does not cover handshakes.
         await super().startup([])
         self.servers = accepting(self, sockets or [])  # type: ignore[assignment]
         garbage_collector.settle()
@@ -113,9 +113,10 @@ class GatepostServer(uvicorn.Server):
         for connection in tuple(connections):
             cast("HttptoolsProtocol", connection).finish()
         if connections:
-            # Requests may be on their way, on those that were accepted last and on idle ones.
+            # Requests may be on their way, on idle connections and on those that were accepted
+            # last.
             await asyncio.sleep(LOOK_AGAIN_S)
-        while (  # noqa: ASYNC110  # a signal ends it, too, and none is missed
+        while (  # noqa: ASYNC110  # a signal ends it as well, and none is missed
             any(cast("HttptoolsProtocol", one).is_busy() for one in connections)
             and not self.force_exit
             and loop.time() < ends_at

@@ -70,9 +70,9 @@ class Services:
     """
     The objects that requests share.
 
-    Issuer keys, cached token checks, failure counts and the log survive a reload. `apply`
-    takes up a configuration, at the start and at each reload: what it makes replaces its
-    predecessor whole, while calls that run keep what they began with.
+    Issuer keys, cached token checks, failure counts and the log survive a reload. `apply` takes up
+    a configuration, at the start and at each reload. Its objects replace their predecessors
+    completely, but running calls keep the objects that they began with.
     """
 
     issuers: IssuerRegistry
@@ -115,7 +115,7 @@ class Services:
         self.register = SessionRegistry(records, shared_store, clock=clock)
         self.workspaces = workspaces_of(config)
         self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.pubsub.of(tenant)))
-        """What the calls of a tenant share, for as many tenants as there are workspaces."""
+        """The shared objects of a tenant's calls, for as many tenants as there are workspaces."""
         self.secrets = SecretCache(SecretStore(records, keyring))
         self.redaction = Redaction(self.secrets)
         self.limits = LimitStage(shared_store if config.storage.shared else None)
@@ -275,7 +275,8 @@ class Services:
         self.streams.apply(limits.listen_streams, limits.listen_streams_per_caller)
         self.streams.end(affected_callers(before, after))
         if changed := lists_changed(self.registry, registry):
-            # Delayed until the other processes have reloaded too: a client may list at any of them.
+            # Delayed until the other processes have reloaded as well, because a client may list at
+            # any of them.
             asyncio.get_running_loop().call_later(SETTLE_S, self.pubsub.relisted, changed)
             if "resources" in changed:
                 # They were checked against the old resources; their clients subscribe again.

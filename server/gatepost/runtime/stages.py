@@ -1,4 +1,4 @@
-"""The stages of a call, in order."""
+"""Build the stages of a call, in order."""
 
 from gatepost.config.settings import Config
 from gatepost.policy.debug_log import DebugStage
@@ -39,7 +39,7 @@ def stages_of(  # noqa: PLR0913  # the composition root hands over each part by 
     quotas = config.limits.audit_bytes_per_day or config.limits.tenant.audit_bytes_per_day
     if config.audit.enabled and quotas:
         stages.append(AuditedRetries(limits))
-    # Outside the others: a retried call uses up no limit and needs no second approval.
+    # Outside the others, so that a retried call uses up no limit and needs no second approval.
     stages.append(
         IdempotencyStage(
             runs,

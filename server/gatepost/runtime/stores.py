@@ -85,8 +85,8 @@ class Watch:
     Check which stores answer; results are cached for a short time.
 
     A read-only database (a full disk, a lock) still answers a ping. A write for each probe would be
-    a burden, so *takes_nothing* returns whether the audit writer's writes fail. The audit store
-    tells whether it fails to link what it has written.
+    too much load, so *takes_nothing* returns whether the audit writer's writes fail. The audit
+    store reports whether it fails to link its written records.
     """
 
     def __init__(

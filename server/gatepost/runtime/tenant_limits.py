@@ -1,4 +1,4 @@
-"""The open streams and the workspaces of tenants, within the limits of a configuration."""
+"""Limit the open streams and the workspaces of tenants, as a configuration says."""
 
 from collections.abc import Callable
 from pathlib import Path

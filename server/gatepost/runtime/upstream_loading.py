@@ -1,4 +1,4 @@
-"""Load what serves upstreams when a configuration has some, and nothing of it before."""
+"""Load the modules for upstreams when a configuration has upstreams, and not before."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Set
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 class UpstreamLoader:
     """
-    The upstreams of a process, if its configuration has any; a reload can be the first to.
+    The upstreams of a process, if its configuration has any; a reload may add the first ones.
 
-    Without, neither the modules nor the background tasks exist.
+    Without upstreams, neither their modules nor their background tasks exist.
     """
 
     def __init__(

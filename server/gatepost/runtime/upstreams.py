@@ -53,7 +53,7 @@ log = logging.getLogger("gatepost.secrets")
 
 
 class UpstreamParts(Protocol):
-    """What the management of upstreams uses of the process's services."""
+    """The services of the process that the management of upstreams uses."""
 
     records: Records
     shared_store: SharedStore
@@ -66,7 +66,9 @@ class UpstreamParts(Protocol):
 
 
 class ClientNotifications:
-    """Tells the clients of a tenant, at all replicas, what changed; a command (None) has none."""
+    """
+    Notifies the clients of a tenant, at all replicas, of changes; a command (None) has no clients.
+    """
 
     def __init__(self, pubsub: ChangePubSub | None = None) -> None:
         self._pubsub = pubsub
@@ -85,7 +87,7 @@ class ClientNotifications:
 
 class UpstreamServices:
     """
-    The registry of upstreams, their credentials and offers, and what administrators do with them.
+    The registry of upstreams, their credentials and offers, and their administration.
 
     Nothing is fetched in the background unless the services are `running`.
     """
@@ -218,7 +220,7 @@ class UpstreamServices:
         try:
             found = await self.store.server(server.tenant, server.id)
         except StoreUnavailable:
-            return True  # as far as this process knows; a task asks again with its next poll
+            return True  # the last known state; a task asks again with its next poll
         return found is not None and (found.status, found.url) == ("active", server.url)
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
@@ -235,7 +237,7 @@ class UpstreamServices:
         try:
             servers = await self.store.servers(tenant)
         except StoreUnavailable:
-            return  # a next change, or the clock of the question, ends them
+            return  # another change, or the question's timeout, ends them
         self.calls.parked.end_removed(tenant, {one.id for one in servers if one.status == "active"})
 
     async def aclose(self) -> None:
@@ -268,7 +270,7 @@ class UpstreamServices:
 
 
 class InForce:
-    """The registrations of the configuration in force, which a reload replaces."""
+    """The registrations of the current configuration, which a reload replaces."""
 
     def __init__(self, configured: Callable[[], ConfiguredUpstreams]) -> None:
         self._configured = configured

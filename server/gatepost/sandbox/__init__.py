@@ -1,4 +1,4 @@
-"""Run programs of the system so that they reach nothing but what they are given."""
+"""Run programs of the system so that they reach only what they are given."""
 
 from gatepost.sandbox.child import LAUNCHER, SYSTEM, Confined, ProcessResult, confines, run
 

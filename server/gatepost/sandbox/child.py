@@ -125,7 +125,8 @@ async def run(
         await _ask(process)
         raise
     finally:
-        # Also kill what outlived the program. Do not wait here, because the call may be cancelled.
+        # Also kill processes that outlived the program. Do not wait here, because the call may be
+        # cancelled.
         signalled(process, signal.SIGKILL)
     return ProcessResult(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
 
@@ -147,7 +148,7 @@ async def spawned(program: Confined, *, given: bool) -> asyncio.subprocess.Proce
 async def _write_input(stream: asyncio.StreamWriter | None, given: bytes) -> None:
     if stream is None:
         return
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may stop reading
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the program may stop reading
         stream.write(given)
         await stream.drain()
     stream.close()

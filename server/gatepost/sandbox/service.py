@@ -16,15 +16,15 @@ from gatepost.sandbox.child import GRACE_S, Confined, signalled, spawned
 MARK_BITS = 62
 """The size of the mark that all processes of one program inherit (`launch.MARK_LIMIT`)."""
 LOOK_S = 1.0
-"""How long output may be silent before it is asked whether the program still runs."""
+"""How long output may be silent before the service checks whether the program still runs."""
 CHUNK = 65_536
 ROUNDS = 5
-"""How many times processes are looked for that were started while others were killed."""
+"""How many times the service searches for processes that were started while others were killed."""
 MOST_BUFFERED = 16_000_000
 
 
 class ServiceEnded(Exception):
-    """The program has ended, or reads nothing."""
+    """The program has ended, or does not read its input."""
 
 
 class ConfinedService:

@@ -1,1 +1,1 @@
-"""Secrets of tenants: sealed, and given only to tools."""
+"""Store the secrets of tenants sealed, and give them only to tools."""

@@ -1,4 +1,4 @@
-"""Caches the secrets of tenants for tools and for redaction."""
+"""Cache the secrets of tenants for tools and for redaction."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ AHEAD_S = 10.0
 SEARCH_S = 5.0
 """The interval between searches for readings that end soon: each goes through all tenants."""
 AT_ONCE = 200
-"""Tenants whose secrets are read by one statement."""
+"""The number of tenants whose secrets are read by one statement."""
 RETRY_S = 1.0
 """How long cached secrets are used while the database is unavailable, in seconds."""
 GONE_S = 3600.0
@@ -47,10 +47,10 @@ class SecretCache:
     """
     A cache of the secrets of the tenants that this process serves.
 
-    A call that uses none costs no reading: what is known of a tenant counts until any process
-    changes any secret (`ChangePoller` looks for it). The secrets of the tenants that call are
-    then read again, many tenants by one statement. A secret that a tool asks for is always read, so
-    that a deleted one is never handed out, and is known here before the tool has it.
+    A call that uses no secret causes no reading. The cached secrets of a tenant are valid until any
+    process changes any secret (`ChangePoller` notices that). Then the secrets of all active tenants
+    are read again, many tenants by one statement. A secret that a tool asks for is always read, so
+    that a deleted one is never handed out. It is cached here before the tool gets it.
     """
 
     def __init__(self, vault: SecretStore, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -111,7 +111,8 @@ class SecretCache:
     async def value(self, tenant: str, name: str) -> BoundSecret | None:
         """Read a secret and cache it for redaction; raise Unreadable or StoreUnavailable."""
         cached = self._cache_of(tenant)
-        # In turn with `load`, which could otherwise put an older reading in the place of this one.
+        # This takes turns with `load`, which could otherwise replace this reading with an older
+        # one.
         async with cached.lock:
             cached.used_at = self._clock()
             try:
@@ -148,7 +149,7 @@ class SecretCache:
             raise SecretRefused(f"the value is empty, or has more than {MOST_BYTES} bytes")
         cached = self._cache_of(tenant)
         async with cached.lock:
-            # Known before it is kept: no other process can hand it out sooner.
+            # The value is known before it is stored, so no other process can hand it out sooner.
             self._put(cached, name, value if redacted else None)
             await self._vault.put(tenant, name, value, hosts, username=not redacted)
 
@@ -201,17 +202,17 @@ class SecretCache:
         sealed = await self._vault.sealed(tenants)
         for tenant, cached in found.items():
             if cached.lock.locked() or cached.readings != before[tenant]:
-                continue  # this reading may be the older one
+                continue  # this reading may be older
             entries, cached.used_at = sealed.get(tenant, ()), now
             self._keep(cached, self._vault.opened(tenant, entries), now, change)
             if entries:
-                await asyncio.sleep(0)  # to open them takes long enough for others to wait
+                await asyncio.sleep(0)  # opening them takes long, and others would wait
 
     def _keep(
         self, cached: "_TenantCache", values: Mapping[str, str], now: float, change: int
     ) -> None:
         """Take up a reading that began at this time, when this was the last change."""
-        # A change that was seen meanwhile may be in this reading or not.
+        # A change that was seen meanwhile may or may not be in this reading.
         cached.fresh_until = now + FRESH_S if change == self._change else PAST
         cached.read, cached.is_used = True, False
         if cached.replace(values, now):
@@ -238,9 +239,9 @@ class SecretCache:
         self.version = next(self._versions)
 
     def _tell(self, cached: "_TenantCache") -> None:
-        # Who has none shares one version with all others who have none.
+        # All tenants without secrets share one version.
         cached.known = self._told(values) if (values := cached.all()) else self._nobody
-        # Last: a thread that sees this version must find what it stands for.
+        # Last, because a thread that sees this version must find its values.
         self.version = next(self._versions)
 
     def _told(self, values: Mapping[str, str]) -> TenantSecrets:

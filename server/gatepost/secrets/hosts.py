@@ -1,4 +1,4 @@
-"""The hosts to which a secret is bound."""
+"""Bind secrets to hosts."""
 
 from collections.abc import Iterable
 
@@ -27,14 +27,15 @@ def checked_hosts(entries: Iterable[str]) -> tuple[str, ...]:
     """
     Return `host` (https) and `host:port` in canonical form; raise SecretRefused.
 
-    Patterns are none of them: below most shared domains anybody gets a name.
+    Patterns are not allowed, because every customer can get a name below most shared domains.
     """
     found = []
     for entry in entries:
         try:
             found.append(place(*allowed_host(entry)))
         except ValueError as problem:
-            # Not repeated: who mistakes the order of things has written the value here.
+            # Not repeated: an operator who confuses the order of the arguments has written the
+            # value here.
             raise SecretRefused(
                 f"a host cannot be bound to: {problem}; write each by its own name, "
                 "gitlab.example.com or gitlab.example.com:8443"

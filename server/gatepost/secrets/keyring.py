@@ -1,4 +1,4 @@
-"""The key ring: the secrets that sign what this server hands out and takes back."""
+"""The key ring: the secrets that sign what this server issues and later accepts."""
 
 import base64
 import binascii
@@ -21,9 +21,9 @@ from gatepost.permissions import GROUP_READ, OTHERS, is_foreign
 
 SECRET_BYTES = 32
 MAC_BYTES = 32
-# A token longer than this was not made here; decoding it would be work for a stranger.
+# A longer token was not made here; decoding it would be work for an attacker.
 MOST_TOKEN_CHARACTERS = 8192
-# What is sealed travels in bodies and may hold the answers of several rounds.
+# Sealed values travel in bodies, and may contain the answers of several rounds.
 MOST_SEALED_CHARACTERS = 262_144
 NONCE_BYTES = 12
 REREAD_AFTER_S = 1.0
@@ -36,7 +36,7 @@ class KeyRingError(Exception):
 
 
 class RingKey(msgspec.Struct, frozen=True):
-    """One secret and the id by which what it signed finds it again."""
+    """One secret and the id by which its signatures name it."""
 
     id: str
     secret: bytes
@@ -62,10 +62,10 @@ class _StoredRing(msgspec.Struct, forbid_unknown_fields=True):
 
 class KeyRing:
     """
-    The first key signs, every key verifies: rotating puts a new one in front.
+    The first key signs, and every key verifies. Rotation adds a new first key.
 
-    What is signed names its key and is bound to a purpose, so that a value made for one use never
-    passes in another. Each purpose has its own subkeys, derived once (HKDF, RFC 5869).
+    A signature names its key and is bound to a purpose, so that a value made for one use is never
+    accepted in another. Each purpose has its own subkeys, derived once (HKDF, RFC 5869).
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class KeyRing:
         self._path = path
         self._group_read = group_read
         self.lasting = lasting or path is not None
-        """Whether it outlives the process."""
+        """Whether the ring outlives the process."""
         self._read_at = time.monotonic()
         self._reading = threading.RLock()
         self._hold(keys)
@@ -97,12 +97,12 @@ class KeyRing:
         """
         Return the key with an id, or None.
 
-        An id never heard of may belong to a key that a replica took up already, so the file is
-        looked at again, once a second at most: strangers choose ids.
+        An unknown id may belong to a key that another replica already uses, so the file is looked
+        at again, once a second at most: strangers choose ids.
         """
         known = self._by_id.get(key_id)
         if known is None and self._path:
-            with self._reading:  # another thread may be reading the key that is missing
+            with self._reading:  # another thread may be reading the missing key
                 if time.monotonic() - self._read_at >= REREAD_AFTER_S:
                     self.reread()
                 known = self._by_id.get(key_id)
@@ -121,7 +121,7 @@ class KeyRing:
 
     def sign(self, purpose: str, payload: bytes) -> str:
         """Return the payload with its MAC, in characters that fit a header (base64url, `.`)."""
-        key = self.current  # another thread may take up a new one meanwhile
+        key = self.current  # another thread may set a new one meanwhile
         return f"{key.id}.{_encode(payload + self._mac(key, purpose, payload))}"
 
     def verify(self, purpose: str, token: str) -> bytes | None:
@@ -245,7 +245,7 @@ def create(path: Path) -> str:
 def rotate(path: Path, *, keep: int) -> str:
     """Put a new key in front and keep at most *keep* older ones; answers the new key's id."""
     ring = _read(path)
-    # A damaged key would make the rotated ring one that no server can load.
+    # If a key were damaged, no server could load the rotated ring.
     _to_keys(ring)
     key = _new_key()
     ring.keys = [_stored(key), *ring.keys][: keep + 1]
@@ -279,7 +279,7 @@ def _of_environment(name: str) -> _StoredRing:
 
 def _read(path: Path, *, group_read: bool = False) -> _StoredRing:
     try:
-        # Any other reader of the file can sign sessions for anybody.
+        # Any other reader of the file can sign sessions for every caller.
         status = path.stat()
         data = path.read_bytes()
     except FileNotFoundError:
@@ -340,6 +340,5 @@ def _decode(text: str) -> bytes | None:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (binascii.Error, ValueError):
         return None
-    # The decoder skips what is no letter of its alphabet; two spellings of one proof are one too
-    # many.
+    # The decoder skips characters outside its alphabet, but a proof must have only one spelling.
     return data if _encode(data) == text else None

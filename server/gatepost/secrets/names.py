@@ -1,4 +1,4 @@
-"""The rules for names and values of secrets."""
+"""Check names and values of secrets."""
 
 import re
 
@@ -28,7 +28,8 @@ def is_reference(text: str) -> bool:
 def checked_name(name: str) -> str:
     """Return *name* if it is valid for an operator's secret; raise SecretRefused."""
     if not NAME.fullmatch(name):
-        # Not repeated: who mistakes the order of things has written the value here.
+        # Not repeated: an operator who confuses the order of the arguments has written the value
+        # here.
         raise SecretRefused(
             "the name of a secret begins with a capital letter, and has at most 64 of A-Z, 0-9, _"
         )

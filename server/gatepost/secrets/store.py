@@ -1,4 +1,4 @@
-"""Stores secrets sealed by the key ring, one entry each, per tenant."""
+"""Store secrets sealed by the key ring, one entry each, per tenant."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ class SecretDescription(msgspec.Struct, frozen=True):
     """The id of the key that sealed it."""
     hosts: tuple[str, ...] = ()
     unreadable: str | None = None
-    """Why it cannot be decrypted, or None."""
+    """The reason why it cannot be decrypted, or None."""
     username: bool = False
     """Whether it is a user name, which responses may contain."""
 
@@ -204,8 +204,8 @@ class SecretStore:
     def _opened(self, tenant: str, entry: Entry) -> BoundSecret:
         key_id = _key_id(entry)
         if self.keyring.find(key_id) is None:
-            # Not within the second that strangers' ids have to wait: these are our own, and a
-            # command may have rotated the ring just now.
+            # Without the second that unknown ids have to wait: these ids are our own, and a command
+            # may have just rotated the ring.
             self.keyring.reread()
         sealed = entry.value.decode("ascii", errors="replace")
         payload = self.keyring.open(PURPOSE, sealed, context=_context(tenant, entry.key))
@@ -234,7 +234,7 @@ class SecretReader:
         """Return a reading that begins after this call; raises StoreUnavailable."""
         if self._next is None or self._next[1].done():
             tenants = set[str]()
-            # Without the context of this call: others wait for the task, too.
+            # Without the context of this call, because other calls wait for the task as well.
             task = asyncio.get_running_loop().create_task(self._read(tenants), context=Context())
             task.add_done_callback(_retrieved)
             self._next = tenants, task

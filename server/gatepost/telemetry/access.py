@@ -32,8 +32,8 @@ NO_RPC = UNSET, UNSET, UNSET
 
 Row = tuple[float, str, str, int, float, str, Caller | None, str, bytes | None, Rpc | None]
 """
-Wall-clock seconds, method, path, status (0: no answer), seconds, request id, caller, peer, the id
-that the client gave to what the request is part of, and its JSON-RPC request.
+Wall-clock seconds, method, path, status (0: no answer), seconds, request id, caller, peer, the
+client's own id for the work that the request is part of, and its JSON-RPC request.
 """
 
 Clean = Callable[[str | None, str], str]
@@ -42,9 +42,11 @@ Clean = Callable[[str | None, str], str]
 CORRELATION_BYTES = 128
 TOO_LONG = "(too long)"
 RPC_CHARACTERS, MOST_CHARACTERS = 128, 1000
-"""How much of a method or name a line shows, and how long one may be to be shown at all."""
+"""
+The length at which a line cuts a method or name, and the length above which it is not shown at all.
+"""
 BY_URI = "resources/"
-"""The methods that name what they are about by its URI; all others have a `name`."""
+"""The methods whose target is a URI; all others have a `name`."""
 
 BAD_REQUEST = 400
 GATHERED_S = 0.02
@@ -53,7 +55,7 @@ The maximum time in seconds until collected rows are processed on the loop.
 
 Longer intervals would block a request for milliseconds under load (p99 6.1 ms against 3.4).
 """
-# What waits for a slow pipe stays below this many lines; beyond it lines are dropped and counted.
+# Fewer lines than this wait for a slow pipe; further lines are dropped and counted.
 MOST_WAITING = 50_000
 
 _ENCODER = msgspec.json.Encoder()
@@ -84,7 +86,8 @@ def as_json(rows: Iterable[Row]) -> bytes:
     clock = ""
     for at, method, path, status, duration, request_id, caller, peer, correlation, rpc in rows:
         if not since <= at < until:
-            # Writing the time costs more than the rest of a line, and many share a millisecond.
+            # Formatting the time costs more than the rest of a line, and many lines share a
+            # millisecond.
             since = int(at * 1000) / 1000
             until, clock = since + 0.001, timestamp(at)
         rpc_method, name, uri = NO_RPC if rpc is None else rpc
@@ -163,7 +166,7 @@ def without(row: Row, clean: Clean, names: Set[str] = frozenset()) -> Row:
     at, method, path, status, duration, request_id, caller, peer, correlation, rpc = row
     tenant = None if caller is None else caller.tenant_id
     if correlation is not None:
-        # Before it is cut: half a secret would not be found.
+        # Redacted before it is cut, because half a secret would not be found.
         said = clean(tenant, correlation.decode("ascii", "backslashreplace"))
         correlation = said.encode("ascii", "backslashreplace")
     method, path = clean(tenant, method), clean(tenant, path)
@@ -188,7 +191,7 @@ def _without(rpc: Rpc, clean: Callable[[str], str], names: Set[str]) -> Rpc:
 
 
 def _short(text: str, clean: Callable[[str], str]) -> str:
-    # Redacted before it is cut: half a secret would not be found.
+    # Redacted before it is cut, because half a secret would not be found.
     return clean(text)[:RPC_CHARACTERS] if len(text) <= MOST_CHARACTERS else TOO_LONG
 
 
@@ -205,10 +208,9 @@ class AccessLog:
     """
     Collects rows and processes them outside the request path.
 
-    ``append`` is all that a request pays for. A timer has what has gathered counted and encoded; a
-    thread writes the lines, because a pipe whose reader is slow would otherwise stop every request.
-    *counts* is called once with each batch of rows, even if no lines are written; it must not
-    raise.
+    A request only pays for ``append``. A timer counts and encodes the collected rows. A thread
+    writes the lines, because a pipe with a slow reader would otherwise stop every request. *counts*
+    is called once with each batch of rows, even if no lines are written; it must not raise.
     """
 
     def __init__(
@@ -250,7 +252,7 @@ class AccessLog:
         self._timer = None
         self._take_up()
         if self._closed:
-            # A request that a stop has abandoned ends after it, and the thread is gone by then.
+            # A request that a stop has abandoned ends after it, when the thread has ended already.
             if batch := self._batch():
                 self._write(batch)
             return
@@ -303,7 +305,7 @@ class RequestMetrics:
     """
     Counts the rows of the access log as requests.
 
-    *route_of* knows the route of a path; a path is never a label.
+    *route_of* returns the route of a path; a path is never a label.
     """
 
     def __init__(self, meter: Meter, route_of: Callable[[str], str] = lambda path: OTHER) -> None:

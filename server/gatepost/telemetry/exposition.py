@@ -45,8 +45,8 @@ class Exposition:
     """
     Answers `GET /metrics` in the requested format, and `GET /health`.
 
-    A page of another site that makes a browser ask is refused: the address may be one that only
-    the browser's machine reaches.
+    Requests that a page of another site causes in a browser are refused, because the address may be
+    reachable only from the browser's machine.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class Exposition:
         return 200, *await self._metrics(headers.get(b"accept", b"").decode("latin-1"))
 
     async def _metrics(self, accept: str) -> tuple[bytes, Headers]:
-        # Not the library's own choice, which repeats what the client wrote and may fail at it.
+        # The library's own choice is not used, because it repeats what the client wrote, and may
+        # fail at it.
         kind = OPEN if OPEN in accept else PLAIN
         async with self._making:
             made = self._made.get(kind)

@@ -15,11 +15,11 @@ from gatepost.config.telemetry import LogFormat, LogLevel
 from gatepost.redaction.redactor import cleaned_for_log
 from gatepost.telemetry.trace import CURRENT
 
-# A JWT, or whatever follows "Bearer": exception messages and headers can quote what a client sent.
+# A JWT, or the text after "Bearer": exception messages and headers can quote what a client sent.
 _SECRETS = re.compile(
     r"eyJ[\w-]{4,}\.[\w-]+(?:\.[\w-]*)?"
     r"|(?i:(?<=bearer )[\w.~+/-]{8,}=*)"
-    # A value that has its name already keeps it.
+    # A value that is already the name of its secret stays.
     r"|(?i:(?<=secret=)|(?<=token=)|(?<=password=))(?!\[REDACTED:)[^&\s\"']+"
 )
 _ENCODER = msgspec.json.Encoder()
@@ -38,7 +38,7 @@ characters. Terminals read logs, and so do programs that have their own line sep
 
 
 class OwnText(str):
-    """A text of the server's own, such as a signature; no secret is looked for in it."""
+    """The server's own text, such as a signature; it is not searched for secrets."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ def _plain(value: object, tenant: str) -> str:
     if isinstance(value, OwnText):
         return str(value)
     if isinstance(value, dict | list | tuple):
-        # As JSON, in which a secret is also found where it is split over members.
+        # As JSON, so that a secret is also found if it is split over members.
         with suppress(TypeError, ValueError, RecursionError):
             return scrub(_ENCODER.encode(value).decode(), tenant)
     return scrub(value if isinstance(value, str) else repr(value), tenant)
@@ -102,7 +102,7 @@ def _encoded(event: dict[str, object]) -> str:
     try:
         return _ENCODER.encode(event).decode()
     except UnicodeEncodeError:
-        # Half a character, as in the name of a file: no reason to lose the event.
+        # Half a character, for example in a file name, must not lose the event.
         whole = {
             name: value.encode("utf-8", "backslashreplace").decode()
             if isinstance(value, str)
@@ -157,13 +157,13 @@ def configure(*, level: LogLevel, form: LogFormat) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
-    # At debug, database drivers log every statement with its parameters, and HTTP clients every
-    # header: both carry what belongs to tenants.
+    # At debug, database drivers log every statement with its parameters, and HTTP clients log every
+    # header. Both contain data of tenants.
     root.setLevel("INFO" if level == "debug" else level.upper())
     for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
-    # The HTTP client logs every request line, which may carry what belongs to others; Alembic tells
-    # a new file's owner of its plugins.
+    # The HTTP client logs every request line, which may contain data of others. Alembic logs its
+    # plugins when it creates a file.
     for name in ("httpx2", "httpcore2", "httpx", "httpcore", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

@@ -34,7 +34,7 @@ class ConfiguredLabel(msgspec.Struct, frozen=True):
     """
     A label whose values come from the configuration, at most *most* of them.
 
-    The values `unknown` and `other` come first; `other` stands for names beyond *most*.
+    The values `unknown` and `other` come first; `other` counts names beyond *most*.
     """
 
     name: str

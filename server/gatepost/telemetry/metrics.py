@@ -1,4 +1,4 @@
-"""Counts what happens in one process."""
+"""Count events in one process."""
 
 import os
 from bisect import bisect_left
@@ -41,15 +41,15 @@ from gatepost_authz.reasons import LABEL_OF
 
 NANOSECONDS = 1_000_000_000
 MOST_REMEMBERED = 4096
-"""Combinations of label values whose place is remembered; looking one up again costs more."""
+"""The number of label combinations whose place is remembered; looking one up again costs more."""
 
 
 class Meter:
     """
     Counts metrics of one process, on its event loop.
 
-    Labels come from fixed lists or from the configuration, never from what a client sends: what
-    is not in them counts as `unknown` or `other`.
+    Labels come from fixed lists or from the configuration, never from a client. Other values count
+    as `unknown` or `other`.
     """
 
     def __init__(self, process: ProcessMetrics) -> None:
@@ -58,7 +58,7 @@ class Meter:
         self._layout = {family.name: self._layout_of(family) for family in FAMILIES}
         self._in_seconds = frozenset(family.name for family in FAMILIES if family.in_seconds)
         self._index = lru_cache(MOST_REMEMBERED)(self._index_of)
-        # Strangers decide how often something is refused, so these are found only once.
+        # Callers decide how often a refusal happens, so these are looked up only once.
         self._refusals = {reason: self._index(REFUSALS.name, reason) for reason in REASONS}
         self._token_refusals = {
             reason: self._index(TOKENS_REFUSED.name, label)

@@ -208,7 +208,8 @@ class OtlpExporter:
     """
     The OpenTelemetry exporter of one process.
 
-    *headers* are those of the settings, resolved. What does not fit into the queues is dropped.
+    *headers* are the resolved headers of the settings. Events that do not fit into the queues are
+    dropped.
     """
 
     def __init__(
@@ -274,7 +275,7 @@ class OtlpExporter:
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        # In threads of their own: the SDK alone would wait for half a minute.
+        # In separate threads, because the SDK alone would wait for half a minute.
         until = time.monotonic() + CLOSING_S
         providers = self._tracing, self._logging
         closing = [Thread(target=provider.shutdown, daemon=True) for provider in providers]
@@ -282,7 +283,7 @@ class OtlpExporter:
             thread.start()
         for thread in closing:
             thread.join(max(until - time.monotonic(), 0))
-        # Ends a wait for the next attempt, and drops what is left.
+        # This ends a wait for the next attempt, and drops the rest.
         for exporter in (self._spans, self._records):
             exporter.shutdown()  # type: ignore[no-untyped-call]
         self._client.close()

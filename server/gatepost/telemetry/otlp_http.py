@@ -55,10 +55,11 @@ class NetworkAdapter(requests.adapters.BaseAdapter):
         except httpx2.HTTPError as error:
             raise requests.ConnectionError(type(error).__name__) from None
         if answer.is_redirect:
-            # The exporters take it for success.
+            # The exporters treat it as success.
             raise requests.TooManyRedirects("the collector redirects")
         response = requests.Response()
-        # Without the reason: a collector could repeat a credential in it, and it is logged.
+        # The reason is omitted, because a collector could repeat a credential in it, and it is
+        # logged.
         response.status_code = answer.status_code
         response.headers.update(answer.headers)
         return response

@@ -59,8 +59,8 @@ class SharedMetrics:
     """
     Memory for the metrics of several processes, created before they are forked.
 
-    The counts of a process remain when it dies, and the process that takes its place
-    counts on from there: a counter never goes back.
+    The counts of a process remain when it dies, and its replacement continues from them, so that a
+    counter never decreases.
     """
 
     def __init__(self, processes: int = 1) -> None:
@@ -116,7 +116,7 @@ class LabelNames:
             if name in self.numbers or at >= self._most or len(encoded) > NAME_BYTES:
                 continue
             self._bytes[at * NAME_BYTES : (at + 1) * NAME_BYTES] = encoded.ljust(NAME_BYTES, b"\0")
-            self._count[0] = at + 1  # last, so that a concurrent reader never finds half a name
+            self._count[0] = at + 1  # last, so that a concurrent reader never reads half a name
             self.numbers[name] = at + 2
 
 
@@ -136,7 +136,7 @@ def totals_of(family: MetricFamily, metrics: UsedMetrics) -> dict[tuple[str, ...
         for values in product(*(values_of(process, label) for label in family.labels)):
             counted = process[start : start + family.width].tolist()
             start += family.width
-            # Of a gauge 0 is a value; a counter with labels appears once it has counted.
+            # For a gauge, 0 is a value. A counter with labels appears once it has counted.
             if any(counted) or not family.labels or family.kind == "gauge":
                 before = totals.get(values)
                 totals[values] = counted if before is None else [*map(combine, before, counted)]

@@ -54,7 +54,9 @@ class CallResult(msgspec.Struct, frozen=True, kw_only=True):
     is_error: bool = False
     meta: Mapping[str, Any] = {}
     progress: tuple[Mapping[str, Any], ...] = ()
-    """The reports in their order: `progress`, and `total` and `message` if the tool sent them."""
+    """
+    The progress reports in order: `progress`, and `total` and `message` if the tool sent them.
+    """
     logs: tuple[Any, ...] = ()
     """The data of the log messages."""
 
@@ -158,7 +160,7 @@ class LocalClient:
     The client of one caller.
 
     With an *answer* function it supports elicitation, pages, sampling and roots, and answers what
-    tools ask. Without one, tools learn that nobody can be asked.
+    tools ask. Without one, tools learn that the client cannot be asked.
     """
 
     def __init__(self, connection: LocalConnection, answer: AnswerElicitation | None) -> None:

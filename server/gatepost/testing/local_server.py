@@ -1,4 +1,6 @@
-"""A server in memory, as `gatepost serve` composes it, with an issuer and a clock of its own."""
+"""
+Run a server in memory, composed as by `gatepost serve`, with an issuer and a clock of its own.
+"""
 
 import asyncio
 import tempfile
@@ -66,7 +68,7 @@ class LocalIssuerKeys(Fetcher):
 
 
 class WaitingApproval(msgspec.Struct, frozen=True):
-    """A call that waits for a person; ``request`` is what approvers see of it."""
+    """A call that waits for a person; ``request`` is the approvers' view of it."""
 
     request: ApprovalRequest
     _server: "LocalServer"
@@ -198,7 +200,7 @@ class LocalServer:
             raise ValueError("the clock only moves ahead")
         self._clock.ahead_s += seconds
         for tenant in self._tenants:
-            # Reading them ends those that are due, and wakes the calls that wait.
+            # Reading them ends requests that are due, and wakes the calls that wait.
             await self.services.approvals.waiting(tenant, most=MOST_WAITING)
 
     @property

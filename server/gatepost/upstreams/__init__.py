@@ -1,1 +1,1 @@
-"""Upstreams: MCP servers whose tools, resources and prompts stand behind this gate."""
+"""Serve upstreams: MCP servers whose tools, resources and prompts are offered behind this gate."""

@@ -52,14 +52,14 @@ class Catalogues(Protocol):
 
 
 Forget = Callable[[UpstreamServer], Awaitable[None]]
-"""Closes all connections to a server, and forgets how well it was."""
+"""Closes all connections to a server, and forgets its health."""
 
 
 class UpstreamAdministration:
     """
-    The servers of all tenants, and what administrators do to them.
+    The servers of all tenants, as administrators manage them.
 
-    Each change is on record in the tenant's audit trail.
+    Each change is recorded in the tenant's audit trail.
     """
 
     def __init__(  # the composition root hands over each part by name

@@ -107,7 +107,7 @@ class AgentAdministration:
         references = changes.references()
         known = {f"pack:{name}" for name in self._packs()}
         known |= {capability(one.id) for one in await self._store.servers(agent.tenant)}
-        # A capability that the agent has may name a server that is gone by now.
+        # The agent may have a capability of a server that no longer exists.
         for one in references:
             if one not in known and one not in agent.capabilities:
                 raise InvalidField(

@@ -1,4 +1,4 @@
-"""Make the catalogue of an upstream out of its lists: reviewed, cleaned and bounded."""
+"""Assemble the catalogue of an upstream from its lists: reviewed, cleaned and bounded."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -38,15 +38,15 @@ _encode = msgspec.json.encode
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one fetch brought."""
+    """The result of one fetch."""
 
     description: ServerDescription
     found: tuple[Found, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     whole: frozenset[Section] = frozenset()
-    """The sections that were listed to their end."""
+    """The sections that were listed completely."""
     failed: frozenset[Section] = frozenset()
-    """The sections that could not be listed; what they had before stays."""
+    """The sections that could not be listed; they keep their previous definitions."""
     failure: str = ""
     ttl_ms: int = 86_400_000
 

@@ -1,4 +1,4 @@
-"""The catalogue of an upstream: what it offers, cleaned and bounded, as it is stored and served."""
+"""Describe the catalogue of an upstream: its offers, cleaned and bounded, as stored and served."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -25,7 +25,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A definition that is not offered, and why."""
+    """A definition that is not offered, and the reason."""
 
     section: Section
     key: str
@@ -41,11 +41,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
     digest: str
-    """The digest to accept: that of the new definition, or of the fact that one is gone."""
+    """
+    The digest to accept: that of the new definition, or of the fact that a definition is gone.
+    """
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one upstream offers, as of one fetch."""
+    """All offers of one upstream, as of one fetch."""
 
     server_id: str
     fetched_at: float
@@ -59,13 +61,13 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int = 86_400_000
     """How long it is fresh: the smallest of the pages, at most 24 hours."""
     failing_since: float | None = None
-    """When fetching began to fail; the definitions are those of the last success."""
+    """The time when fetching began to fail; the definitions are those of the last success."""
     failure: str = ""
-    """Why it fails, as one sentence."""
+    """The reason of the failure, as one sentence."""
 
 
 class CatalogueSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What lists of servers show of a catalogue; its definitions are not decoded."""
+    """The part of a catalogue that lists of servers show; its definitions are not decoded."""
 
     fetched_at: float
     changes: tuple[msgspec.Raw, ...] = ()

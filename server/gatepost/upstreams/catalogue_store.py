@@ -18,7 +18,10 @@ from gatepost.upstreams.server import UpstreamServer
 CATALOGUES = "mcp_catalogues"
 PINS = "mcp_pins"
 MOST_CATALOGUE = 16_000_000
-"""The most bytes of a stored catalogue, with the definitions that wait and those before them."""
+"""
+The most bytes of a stored catalogue, including the definitions that wait and the ones that they
+would replace.
+"""
 PERSON_S = 7 * 86_400.0
 """How long the catalogue of one person is kept after it was fetched."""
 

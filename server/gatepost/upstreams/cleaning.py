@@ -1,4 +1,4 @@
-"""Clean what upstreams write: no invisible characters, bounded lengths, and a report of both."""
+"""Clean the texts of upstreams: remove invisible characters, bound lengths, and report both."""
 
 import re
 import unicodedata
@@ -12,17 +12,17 @@ MOST_TITLE = 256
 MOST_DESCRIPTION = 8_192
 MOST_SCHEMA_TEXT = 2_048
 MOST_VALUE = 8_192
-"""The most characters of a text that must not change, such as a value of an `enum`."""
+"""The most characters of a text that must not be changed, such as a value of an `enum`."""
 MOST_DEPTH = 64
 MOST_SHOWN = 200
-"""The most characters of a stranger's key in a reason."""
+"""The most characters of an upstream's key that a reason quotes."""
 
 TEXTS = {"title": MOST_TITLE, "description": MOST_SCHEMA_TEXT, "$comment": MOST_SCHEMA_TEXT}
-"""The keywords of a schema that only say something, with their most characters."""
+"""The keywords of a schema that only describe, with their most characters."""
 NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose value is an object of schemas by names that the tool's author chose."""
 
-# Default-ignorable characters that are no format characters, and blanks that look like nothing.
+# Default-ignorable characters that are not format characters, and blanks that are invisible.
 _BLANK = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f"
     "\U000e0000-\U000e0fff]"
@@ -33,7 +33,7 @@ _LINES = re.compile("\r\n|[\r\u2028\u2029\x85]")
 
 
 class Unusable(ValueError):
-    """A definition cannot be offered; the message is the reason, and quotes nothing hidden."""
+    """A definition cannot be offered; the message is the reason, and quotes no hidden text."""
 
 
 def cleaned(text: str, most: int) -> tuple[str, tuple[str, ...]]:

@@ -1,8 +1,8 @@
 """
-A connection to an upstream: requests, the messages that come for each, and why one fails.
+The interface of a connection to an upstream: requests, the messages for each, and its failures.
 
-`gatepost.upstreams.transport` implements it over HTTP and stdio, for both eras of the protocol;
-everything else uses this interface.
+`gatepost.upstreams.transport` implements it over HTTP and stdio, for both eras of the protocol. All
+other code uses this interface.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,11 +17,11 @@ Era = Literal["modern", "session"]
 
 
 class ServerDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What an upstream said of itself: the answer of `server/discover` or `initialize`."""
+    """An upstream's description of itself: the answer of `server/discover` or `initialize`."""
 
     era: Era
     revision: str
-    """The protocol revision that is spoken with it."""
+    """The protocol revision that is used with it."""
     capabilities: Mapping[str, Any]
     name: str = ""
     version: str = ""
@@ -65,7 +65,7 @@ FailureReason = Literal[
     "unauthorized",  # it answered 401 or 403
     "overloaded",  # 429 or 503, or too many requests of ours wait
     "timeout",  # no message in time
-    "invalid",  # what it said is no MCP, too large, or of the wrong type
+    "invalid",  # its answer is no MCP, too large, or of the wrong type
     "session_lost",  # its session ended, and nothing was run
     "outcome_unknown",  # the connection broke after the request was sent
 ]
@@ -98,11 +98,11 @@ class UpstreamExchange(Protocol):
         """Answer a request of the upstream: *answer* is `{"result": …}` or `{"error": …}`."""
 
     async def cancel(self, reason: str) -> None:
-        """Tell the upstream that nobody waits any more; never raises."""
+        """Tell the upstream that no caller waits any more; never raises."""
 
 
 class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request carries beside its method and parameters."""
+    """The parts of a request other than its method and parameters."""
 
     capabilities: Mapping[str, Any] = {}
     """The client capabilities to declare: at most those of the caller's client."""
@@ -120,7 +120,7 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_state: str | None = None
     """The upstream's own state of the round before (modern era)."""
     header_arguments: Mapping[str, str] = {}
-    """`Mcp-Param-*` headers, made anew from the arguments by the definition's `x-mcp-header`."""
+    """`Mcp-Param-*` headers, built from the arguments as the definition's `x-mcp-header` says."""
 
 
 NO_OPTIONS = RequestOptions()
@@ -128,10 +128,10 @@ NO_OPTIONS = RequestOptions()
 
 class UpstreamConnection(Protocol):
     """
-    The way to one upstream for one tenant, or for one caller where it keeps a session for each.
+    The connection to one upstream for one tenant, or for one caller if it keeps a session for each.
 
-    The era is found out once and remembered; a session is opened at first use and again after the
-    server lost it, but a request that was sent is never sent again.
+    The era is detected once and remembered. A session is opened at first use, and again after the
+    server has lost it. A request that was sent is never sent again.
     """
 
     async def describe(self) -> ServerDescription:

@@ -1,4 +1,4 @@
-"""Examine an upstream as an operator needs it: sign in, list its tools, and say what is wrong."""
+"""Examine an upstream for an operator: sign in, list its tools, and report problems."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,12 +31,12 @@ ADVICE: Mapping[FailureReason, str] = {
 
 
 class ExaminedServer(msgspec.Struct, frozen=True):
-    """What an examination found."""
+    """The result of an examination."""
 
     healthy: bool
     steps: tuple[str, ...]
     sentence: str
-    """What is wrong and what to do, or that nothing is."""
+    """The problem and what to do about it, or that there is none."""
 
 
 async def examined(server: UpstreamServer, connection: UpstreamConnection) -> ExaminedServer:

@@ -1,4 +1,4 @@
-"""Fetch what an upstream lists: only what it declares, all lists at once, within bounds."""
+"""Fetch the lists of an upstream: only those that it declares, all at once, within bounds."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The rules for what a person writes of an upstream: names, URLs, headers and patterns."""
+"""Check the fields that a person enters about an upstream: names, URLs, headers and patterns."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,9 @@ from gatepost_authz.address_policy import ToolAddressPolicy
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
 HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?", re.ASCII)
 API_KEY = re.compile(r"[\x21-\x7e]{8,8192}", re.ASCII)
-"""A token of RFC 6750 and more: what fits a header; shorter keys cannot be kept out of answers."""
+"""
+A superset of the tokens of RFC 6750 that fits a header; shorter keys cannot be kept out of answers.
+"""
 MOST_HEADER_BYTES = 32_768
 PATTERN = re.compile(r"!?[A-Za-z0-9_.*/-]{1,200}", re.ASCII)
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", re.ASCII)
@@ -28,7 +30,7 @@ OURS = frozenset(
     }
     | {"upgrade", "user-agent"}
 )
-"""Headers that frame a message, or that only the client of this server sets."""
+"""Headers that frame a message, or that only this server's own client sets."""
 OUR_PREFIXES = ("content-", "proxy-", "mcp-", "x-forwarded-")
 
 

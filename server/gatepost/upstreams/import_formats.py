@@ -14,7 +14,7 @@ from gatepost.upstreams.fields import InvalidField, checked_header, checked_name
 
 MOST_BYTES = 4_000_000
 SECTIONS = ("mcpServers", "servers", "context_servers")
-"""The member that holds the servers: of Claude Desktop and Cursor, of VS Code, and of Zed."""
+"""The member that contains the servers: of Claude Desktop and Cursor, of VS Code, and of Zed."""
 PLACEHOLDER = re.compile(r"\$\{(?:(?P<kind>env|input):)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)\}")
 REFERENCE = re.compile(r"(?:secret|env|file):\S+")
 BEARER = re.compile(r"bearer\s+(?P<value>\S.*)", re.IGNORECASE)
@@ -24,7 +24,7 @@ RUNNERS = {"npm": ("npx", "-y"), "pypi": ("uvx",), "oci": ("docker", "run", "-i"
 
 
 class ImportProblem(ValueError):
-    """A file or an entry cannot be imported; the message is a sentence and holds no secret."""
+    """A file or an entry cannot be imported; the message is a sentence and contains no secret."""
 
 
 class ImportedServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +32,7 @@ class ImportedServer(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: UpstreamSettings
     notes: tuple[str, ...] = ()
-    """What has to be done before it works, such as setting a secret."""
+    """The steps that are needed before it works, such as setting a secret."""
     values: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Literal secrets of the file by the name of the secret that replaces each of them."""
 
@@ -129,7 +129,7 @@ def _strings(name: str, entry: Mapping[str, Any], member: str) -> dict[str, str]
 
 
 class _ImportedServer:
-    """Collects the table of one server, and what its secrets are called from now on."""
+    """Collects the table of one server, and the new names of its secrets."""
 
     def __init__(self, name: str) -> None:
         self.name = name

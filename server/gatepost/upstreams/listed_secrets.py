@@ -1,4 +1,4 @@
-"""Keep the tenant's secrets out of catalogues: a server may repeat what it was sent."""
+"""Remove the tenant's secrets from catalogues, because a server may repeat what it was sent."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

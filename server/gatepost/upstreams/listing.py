@@ -15,7 +15,7 @@ KEYS: Mapping[Section, str] = {
     "templates": "uriTemplate",
     "prompts": "name",
 }
-"""The member that tells the definitions of a list apart."""
+"""The member that identifies the definitions of a list."""
 MOST_KEY = 2_048
 
 _COMMON = frozenset({"name", "title", "description", "icons", "_meta"})

@@ -1,4 +1,4 @@
-"""Who changes upstreams, for the audit trail."""
+"""Record in the audit trail who changes upstreams."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -12,7 +12,7 @@ ManagementEvent = Literal["upstream", "agent"]
 
 
 class ManagementActor(msgspec.Struct, frozen=True, kw_only=True):
-    """A caller of the API or a visitor of the dashboard, or the operator at the command line."""
+    """A caller of the API, a user of the dashboard, or the operator at the command line."""
 
     caller: TenantContext | None = None
     peer: str = ""
@@ -22,7 +22,7 @@ class ManagementActor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManagementAudit:
-    """Records what was done to servers and agents, durably; raises StoreUnavailable."""
+    """Records changes of servers and agents durably; raises StoreUnavailable."""
 
     def __init__(self, writer: AuditWriter | None) -> None:
         self._writer = writer

@@ -1,4 +1,4 @@
-"""Name the tools and prompts of upstreams: `mcp_{server}__{tool}`, for all clients and for ever."""
+"""Name the tools and prompts of upstreams: `mcp_{server}__{tool}`, for all clients and forever."""
 
 import hashlib
 import re

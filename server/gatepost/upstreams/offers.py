@@ -36,14 +36,19 @@ from gatepost_authz.challenge import words
 Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 WORST = Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
-"""What a tool of an untrusted upstream may do, whatever it says of itself."""
+"""The possible effects of a tool of an untrusted upstream, whatever its annotations say."""
 GRACE_S = 1.0
-"""How much later a call ends here than at its upstream, whose failure says more and is counted."""
+"""
+How much later a call ends here than at its upstream, because the upstream's failure says more and
+is counted.
+"""
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 
 
 class OfferCalls(Protocol):
-    """Makes what runs when an offer is used; `gatepost.upstreams.calls` implements it."""
+    """
+    Creates the functions that run when an offer is used; `gatepost.upstreams.calls` implements it.
+    """
 
     def tool(self, server: UpstreamServer, definition: Definition) -> Invoke:
         """Return what calls a tool; it gets the checked arguments, a JSON object."""
@@ -62,7 +67,7 @@ class OfferCalls(Protocol):
 
 
 class ServerOffers(msgspec.Struct, frozen=True):
-    """The offers of one server, and what of its catalogue is left out of them."""
+    """The offers of one server, and the definitions that are left out of them."""
 
     server: UpstreamServer
     offers: tuple[Offer, ...]
@@ -100,7 +105,7 @@ def scopes_of(server: UpstreamServer, key: str) -> frozenset[str]:
     matching = [scopes for pattern, scopes in server.scopes.items() if fnmatchcase(key, pattern)]
     unmatched = frozenset({server_scope(server.name)})
     needed = frozenset[str]().union(*matching) if matching else unmatched
-    words(needed)  # refuses what cannot stand in a challenge
+    words(needed)  # refuses values that a challenge cannot contain
     return needed
 
 
@@ -186,7 +191,7 @@ class _ServerOfferBuilder:
             annotations=annotations,
             effects=effects_of(annotations) if server.trusted else WORST,
             routed=routed_arguments(schema),
-            # A stranger must not hide arguments from approvers and the record.
+            # An upstream must not hide arguments from approvers and the record.
             secret_arguments=secret_arguments(schema) if server.trusted else (),
             task_support=task_support(definition, self._capabilities),
             detaches=makes_tasks(self._capabilities),

@@ -1,4 +1,4 @@
-"""Pin definitions: a changed one is not offered until an administrator accepts it."""
+"""Pin definitions: a changed definition is not offered until an administrator accepts it."""
 
 import difflib
 import json
@@ -13,13 +13,15 @@ from gatepost.upstreams.listing import Found
 from gatepost.upstreams.server import Pin
 
 MOST_PINNED = 8_000
-"""The most definitions that are pinned of a server; more wait until those that are gone go."""
+"""
+The most definitions that are pinned of a server; further ones wait until removed ones are gone.
+"""
 MOST_DIFF_LINES = 4_000
 
 PinnedSection = Section | Literal["instructions"]
 _NAMES = frozenset({"name", "title", "uri", "uriTemplate"})
 _TOOL_WORDS = _NAMES | {"description"}
-"""What a tool may change and still count as the same one under another name."""
+"""The members that a tool may change and still count as the same one under another name."""
 
 
 class PinnedDefinition(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ class Pins(msgspec.Struct, frozen=True):
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a server's definitions may be offered, and what waits."""
+    """The definitions of a server that may be offered, and those that wait."""
 
     offered: tuple[Found, ...]
     changes: tuple[Change, ...]

@@ -10,14 +10,14 @@ from gatepost.upstreams.server import UpstreamServer
 Principal = tuple[str, ...]
 
 LEAST_S = 60.0
-"""The least time between two fetches, whatever the server says of its lists."""
+"""The least time between two fetches, whatever the server says about its lists."""
 MOST_S = 86_400.0
 TOLD_S = 5.0
-"""The least time between two fetches of a server that tells of changes."""
+"""The least time between two fetches of a server that announces changes."""
 POLLED_S = 300.0
-"""How often a server is asked that tells of changes, and whose stream cannot be followed."""
+"""How often a server is polled that announces changes, but whose stream cannot be followed."""
 BUSY_CALLS = 20
-"""As many calls since the last fetch make a server busy."""
+"""The number of calls since the last fetch from which a server counts as busy."""
 FIRST_RETRY_S = 15.0
 LAST_RETRY_S = 900.0
 DICE = random.SystemRandom()
@@ -61,7 +61,7 @@ class Planned:
             return  # each process tries again in its own time
         self.attempts = 0
         is_changed = self.server.updated_at > catalogue.fetched_at
-        # Catalogues that were fetched together are not all stale together.
+        # Catalogues that were fetched together must not all become stale together.
         stale_at = catalogue.fetched_at + self._ttl_s * DICE.uniform(0.9, 1.0)
         self.due_at = 0.0 if is_changed else stale_at
 
@@ -70,7 +70,7 @@ class Planned:
         age = now - self.fetched_at
         is_early = self.calls >= BUSY_CALLS and age >= max(LEAST_S, self._ttl_s / 2)
         is_polled = self.is_polled and age >= min(POLLED_S, self._ttl_s)
-        # A server that tells of changes all the time is not asked all the time.
+        # A server that announces changes all the time is not polled all the time.
         is_told = self.told and age >= TOLD_S
         return self.due_at <= now or (self.attempts == 0 and (is_early or is_polled or is_told))
 

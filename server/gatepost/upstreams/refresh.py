@@ -1,4 +1,4 @@
-"""Refresh catalogues in the background: when they are new, stale, busy or told to have changed."""
+"""Refresh catalogues in the background: new, stale, busy and changed ones."""
 
 import asyncio
 import logging
@@ -29,19 +29,19 @@ from gatepost.upstreams.watch import ChangeWatch
 
 TICK_S = 1.0
 MOST_FETCHES = 32
-"""The fetches that run at once in this process."""
+"""The number of fetches that run at once in this process."""
 MOST_TENANT_FETCHES = 8
-"""The fetches of one tenant among them."""
+"""The number of these fetches that one tenant may have."""
 MOST_PERSONS = 500
-"""The callers of a tenant whose own catalogues this process keeps fresh."""
+"""The number of callers of a tenant whose own catalogues this process keeps fresh."""
 MOST_FOLLOWED = 500
-"""The servers whose notifications this process follows at most."""
+"""The number of servers whose notifications this process follows at most."""
 USED_S = 86_400.0
 """How long after its last use a tenant's catalogues are kept fresh."""
 LEASE_S = FETCH_S + 30.0
 """How long a replica may take to fetch a catalogue before another one tries."""
 OTHERS_S = 15.0
-"""When to look again at a catalogue that another replica fetches."""
+"""How long to wait before checking again for a catalogue that another replica fetches."""
 DICE = random.SystemRandom()
 
 log = logging.getLogger("gatepost.upstreams")
@@ -49,9 +49,9 @@ log = logging.getLogger("gatepost.upstreams")
 
 class CatalogueRefresher(Wanted):
     """
-    Keeps the catalogues fresh of the tenants that this process serves.
+    Keeps the catalogues of the tenants that this process serves fresh.
 
-    One replica at a time fetches a catalogue, and one follows its server's notifications; the
+    One replica at a time fetches a catalogue, and one follows its server's notifications. The
     others read the result from the store. A slow server delays no other.
     """
 
@@ -125,7 +125,7 @@ class CatalogueRefresher(Wanted):
         running = self._tasks.get((tenant, catalogue_key(server_id, principal)))
         if running is not None:
             await asyncio.wait([running])
-        # A caller who stops waiting does not end the fetch of the others.
+        # A caller that stops waiting does not end the fetch of the others.
         return await asyncio.shield(self._fetch(Planned(server, principal)))
 
     @asynccontextmanager
@@ -245,7 +245,7 @@ class CatalogueRefresher(Wanted):
     def _refreshed_once(self, key: str, planned: Planned, task: "asyncio.Task[None]") -> None:
         self._refreshing.pop((planned.server.tenant, key), None)
         if not task.cancelled() and task.exception() is not None:
-            # Without a pause, an error that nothing foresaw would come again each second.
+            # Without a pause, an unexpected error would return at once.
             self._pause(planned)
             log.error(
                 "catalogue_refresh_failed", extra={"server": planned.server.name, **reason_of(task)}

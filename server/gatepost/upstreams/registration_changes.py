@@ -1,4 +1,4 @@
-"""What a person asks to be added or changed: the fields of a server or an agent, checked."""
+"""Check the fields of a server or an agent that a person asks to add or change."""
 
 import difflib
 import re
@@ -36,7 +36,7 @@ class ServerChanges(msgspec.Struct, frozen=True, kw_only=True):
     api_key: str | UnsetType | None = UNSET
     """None removes the key."""
     headers: Mapping[str, str] | UnsetType | None = UNSET
-    """All headers; what is not among them is removed."""
+    """All headers; a stored header that is not among them is removed."""
     status: Status | UnsetType = UNSET
 
     def __repr__(self) -> str:

@@ -13,7 +13,9 @@ API_KEY = "api_key"
 
 
 class ServerSecrets(msgspec.Struct, frozen=True, kw_only=True):
-    """The secret part of a registration: what a change sets, or what a connection sends."""
+    """
+    The secret part of a registration: the values that a change sets, or that a connection sends.
+    """
 
     api_key: str | msgspec.UnsetType | None = msgspec.UNSET
     """UNSET leaves the stored one as it is; None deletes it."""
@@ -31,8 +33,8 @@ class SealedHeaders:
     """
     The sealed values of servers, each as one inner secret of the tenant.
 
-    So they are encrypted by the key ring, resealed with it, and redacted from every answer and
-    log. All methods raise StoreUnavailable; those that read raise SecretUnreadable.
+    The key ring encrypts and reseals them, and they are redacted from every answer and log. All
+    methods raise StoreUnavailable; those that read raise SecretUnreadable.
     """
 
     def __init__(self, secrets: SecretCache) -> None:

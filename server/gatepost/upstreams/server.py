@@ -1,4 +1,4 @@
-"""A registered MCP server: what an operator or an administrator says of it."""
+"""Describe a registered MCP server, as an operator or an administrator has entered it."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -58,7 +58,7 @@ class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
     list_credential: str = ""
     """The credential with which the catalogue is fetched; empty: the same."""
     catalogue: Literal["shared", "person"] = "shared"
-    """Whether it shows each person something else."""
+    """Whether it shows each person different tools."""
     scopes: Mapping[str, tuple[str, ...]] = {}
     """Pattern of its own tool names = the scopes that these need; unmatched: `mcp:{name}`."""
     tools: tuple[str, ...] = ()
@@ -68,17 +68,20 @@ class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
     trusted: bool = False
     """Whether its annotations are believed."""
     pin: Pin = "first"
-    """What happens with definitions: `first` pins those seen first, `review` asks before any."""
+    """
+    The rule for new definitions: `first` pins those seen first, `review` asks before any is
+    offered.
+    """
     allow: tuple[Allowed, ...] = ("elicitation",)
-    """What it may ask of the caller's client."""
+    """The requests that it may send to the caller's client."""
     stateful: bool = False
     """Whether its sessions keep state, so that each caller has one of its own."""
     timeout_s: float = 60.0
-    """Seconds that a call may take in all."""
+    """The seconds that a call may take in total."""
     idle_s: float = 30.0
-    """Seconds without a message from it, progress included, after which a call ends."""
+    """The seconds without a message from it, progress included, after which a call ends."""
     concurrency: int = 32
-    """Requests that run at once at this server, in one process."""
+    """The number of requests that run at once at this server, in one process."""
     program: StdioProgram | None = None
     source: Literal["configuration", "api"] = "api"
     created_at: float = 0.0

@@ -1,4 +1,4 @@
-"""Which credential signs in at which server."""
+"""Find the credential that signs in to a server."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -67,6 +67,6 @@ async def opened(sealed: SealedHeaders, server: UpstreamServer) -> dict[str, str
     found = dict(secrets.headers) if isinstance(secrets.headers, Mapping) else {}
     missing = server.api_key_set and not isinstance(secrets.api_key, str)
     if missing or len(found) < len(server.header_names):
-        # A request without it would be another one than the administrator meant.
+        # A request without the credential would not be the one that the administrator meant.
         raise CredentialUnavailable(f"The API key or a header of {server.name!r} is gone.")
     return found | (bearer(secrets.api_key) if isinstance(secrets.api_key, str) else {})

@@ -25,13 +25,13 @@ from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 
 MOST_TENANTS = 500
-"""The tenants whose offers are kept in memory."""
+"""The number of tenants whose offers are kept in memory."""
 MOST_CALLERS = 2_000
-"""The callers with catalogues of their own that are kept in memory, of all tenants."""
+"""The number of callers, of all tenants, with catalogues of their own in memory."""
 RETRY_S = 1.0
-"""How long an outdated snapshot still counts while the store does not answer."""
+"""How long an outdated snapshot may be used while the store does not answer."""
 AGAIN_S = 0.1
-"""How long a snapshot counts that was outdated while it was read."""
+"""How long a snapshot may be used that became outdated while it was read."""
 NOTHING = TenantOffers()
 
 Principal = tuple[str, ...]
@@ -42,17 +42,17 @@ log = logging.getLogger("gatepost.upstreams")
 
 
 class Wanted:
-    """What the source tells of its callers; `CatalogueRefresher` does something about it."""
+    """Receives the source's reports on its callers; `CatalogueRefresher` acts on them."""
 
     def used(self, tenant: str) -> None:
-        """Hear that a tenant's offers are used."""
+        """Note that a tenant's offers are used."""
 
     def want(self, server: UpstreamServer, principal: Principal | None) -> None:
-        """Hear that a catalogue is missing, or that this caller uses its own."""
+        """Note that a catalogue is missing, or that this caller uses its own."""
 
 
 class _Snapshot:
-    """What is kept of a tenant, or of one caller of it."""
+    """The snapshot of a tenant, or of one of its callers."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -60,13 +60,13 @@ class _Snapshot:
         self.stale = True
         self.retry_at = 0.0
         self.personal: tuple[UpstreamServer, ...] = ()
-        """The servers that show each caller something else."""
+        """The servers that show each caller different offers."""
         self.left_out: dict[str, tuple[LeftOut, ...]] = {}
         self.built: dict[str, Built] = {}
 
 
 class UpstreamOffers:
-    """Implements `OfferSource` for upstreams and agents; asks only the store."""
+    """Implements `OfferSource` for upstreams and agents; reads only the store."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class UpstreamOffers:
                 await self._watch.track(tenant)
                 kept.stale = False  # a change from now on makes it stale again
                 await self._rebuild(tenant, kept, principal)
-                # Who waited for it must find it, even if it was outdated meanwhile.
+                # The waiting callers must find it, even if it became outdated meanwhile.
                 kept.retry_at = self._clock() + AGAIN_S if kept.stale else 0.0
             except StoreUnavailable:
                 kept.stale = True
@@ -177,7 +177,7 @@ class UpstreamOffers:
                 catalogues.append((server, catalogue))
             if catalogue is None or own is not None:
                 self._wanted.want(server, own)
-        # A caller's snapshot shares the offers of the servers that show everyone the same.
+        # A caller's snapshot shares the offers of the servers that show all callers the same.
         known = {**self._tenants[tenant].built} if tenant in self._tenants else {}
         kept.built = await asyncio.to_thread(self._built, {**known, **kept.built}, catalogues)
         built = [one for _, _, one in kept.built.values()]

@@ -35,7 +35,7 @@ _encode = msgspec.msgpack.encode
 
 
 class ConfiguredRegistrations(Protocol):
-    """The servers and agents of the configuration in force; a table may be for every tenant."""
+    """The servers and agents of the current configuration; a table may be for every tenant."""
 
     @property
     def tenants(self) -> frozenset[str]:
@@ -92,8 +92,8 @@ class UpstreamStore:
     """
     The registrations of all tenants; all methods raise StoreUnavailable.
 
-    What the configuration brings is merged in and cannot be changed here. It comes first, so where
-    names are equal it wins.
+    Registrations of the configuration are merged in and cannot be changed here. They come first, so
+    they win if names are equal.
     """
 
     def __init__(
@@ -159,7 +159,8 @@ class UpstreamStore:
             await self._entries(tenant, SERVER_NAMES).delete(made.name)
             raise
         if await entries.count() > MOST_SERVERS:
-            # Several were added at once. Each that finds too many goes, so that never more stay.
+            # Several were added at once. Each that finds too many is removed, so that never more
+            # stay.
             await self.delete(tenant, made.id)
             raise too_many("servers", MOST_SERVERS)
         await self.counter.changed(tenant)
@@ -209,7 +210,7 @@ class UpstreamStore:
         if entry is None:
             return False
         server = _server(entry)
-        # The secrets go first: if the rest fails, the server is still there to be deleted.
+        # The secrets are removed first. If the rest fails, the server can still be deleted.
         await self.sealed.delete(tenant, server_id, names_of(server))
         await self.catalogues.delete(tenant, server_id)
         await entries.delete(server_id)
@@ -326,7 +327,7 @@ class UpstreamStore:
 
 
 def _check_no_program(server: UpstreamServer) -> None:
-    # To run a program of an administrator's choice would be remote code execution.
+    # Running a program of an administrator's choice would be remote code execution.
     if server.transport != "http" or server.program is not None:
         raise ValueError("a server that is a program comes from the configuration alone")
 

@@ -1,4 +1,4 @@
-"""Follow the notifications of an upstream: one replica for all, held by a lease."""
+"""Follow the notifications of an upstream: a replica with the lease follows for all."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ from gatepost.upstreams.update import listing_view
 
 LEASE_S = 30.0
 OPEN_S = 15.0
-"""How long a server may take to open its stream; one that hangs is polled."""
+"""How long a server may take to open its stream. A server that takes longer is polled."""
 AGAIN_S = 5.0
 WITHOUT_STREAM_S = 600.0
-"""When to try again with a server that has no stream."""
+"""How long to wait before trying a server without a stream again."""
 TOGETHER_S = 0.5
-"""How long notifications are collected before they are acted on."""
+"""How long notifications are collected before they take effect."""
 MOST_UPDATES = 500
-"""The most updated resources that are told of at once."""
+"""The most updated resources that are announced at once."""
 DICE = random.SystemRandom()
 
 Updated = Callable[[str, str], Awaitable[None]]
@@ -36,7 +36,7 @@ log = logging.getLogger("gatepost.upstreams")
 
 
 class Unfollowed(Protocol):
-    """Hears whether a server's changes cannot be followed, so that it is polled."""
+    """Called with whether a server's changes cannot be followed, so that it is polled."""
 
     def __call__(self, server: UpstreamServer, /, *, is_polled: bool) -> None:
         """Take note of it."""
@@ -84,7 +84,7 @@ class UpstreamSubscription:
                 opening.reschedule(None)
                 is_open = True
                 unfollowed(server, is_polled=False)
-                # What changed before the stream was open is not told.
+                # Changes before the stream was open are not announced.
                 relisted(server)
                 await self._collect(server, stream, relisted)
         except (ConnectionFailure, TimeoutError) as failure:
@@ -131,7 +131,7 @@ class UpstreamSubscription:
                 if catalogue is None:
                     continue
                 for uri in told:
-                    # A server tells of its own resources, not of those of others.
+                    # A server announces its own resources, not those of others.
                     if is_of(catalogue, uri):
                         await self._updated(server.tenant, uri)
             except StoreUnavailable:

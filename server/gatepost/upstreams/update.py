@@ -25,7 +25,7 @@ Redacted = Callable[[str, str], str]
 """Returns a text without the secrets of a tenant."""
 
 FETCH_S = 60.0
-"""How long one fetch may take in all, in seconds."""
+"""The seconds that one fetch may take in total."""
 
 LISTS_OF: dict[Section, ListName] = {
     "tools": "tools",
@@ -33,7 +33,7 @@ LISTS_OF: dict[Section, ListName] = {
     "templates": "resources",
     "prompts": "prompts",
 }
-"""The list of ours in which the definitions of a section stand."""
+"""The list of ours that contains the definitions of a section."""
 
 log = logging.getLogger("gatepost.upstreams")
 
@@ -83,7 +83,7 @@ class CatalogueUpdate:
         catalogues, tenant = self._store.catalogues, server.tenant
         before = await catalogues.get(tenant, server.id, principal)
         if before is not None and before.fetched_at > began:
-            return before  # another replica asked later and was answered sooner
+            return before  # another replica asked later and got its answer sooner
         listed = await asyncio.to_thread(without_secrets, listed, partial(self._redacted, tenant))
         while True:
             pins, revision = await catalogues.pins(tenant, server.id)
@@ -98,7 +98,7 @@ class CatalogueUpdate:
             if (await catalogues.pins(tenant, server.id))[1] == revision:
                 break
         if await self._store.server(tenant, server.id) is None:
-            await catalogues.delete(tenant, server.id)  # it was deleted while this fetch ran
+            await catalogues.delete(tenant, server.id)  # deleted while this fetch ran
         else:
             await self._tell(server, before, made)
         return made

@@ -1,4 +1,4 @@
-"""Watch the change counter, and tell who keeps something of a tenant that it is outdated."""
+"""Watch the change counter, and report outdated tenants to their followers in this process."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from gatepost.upstreams.changes import ChangeCounter
 
 
 class ChangeWatch:
-    """Knows the counter of each tenant of which this process keeps something."""
+    """Remembers the counter of each tenant that this process keeps data of."""
 
     def __init__(self, counter: ChangeCounter) -> None:
         self._counter = counter
@@ -42,5 +42,5 @@ class ChangeWatch:
                 self._known[tenant] = now.get(tenant, 0)
                 for changed in self._told:
                     changed(tenant)
-        # Last: if the store fails in between, the next look compares all of them again.
+        # Last: if the store fails before, the next poll compares all of them again.
         self._total = total

@@ -1,4 +1,4 @@
-"""A tenant's own directory: files by relative path, and no way out of it."""
+"""A tenant's own directory: files by relative path, with no way out of it."""
 
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, is_repository, parts_of, problem_of
 from gatepost.workspace.removal import clear

@@ -1,4 +1,4 @@
-"""Recognises tenants' folders that Gatepost made."""
+"""Recognise tenants' folders that Gatepost created."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ USAGE_FILE = ".usage"
 """The file with a tenant's usage; it is created first, so it marks the folder."""
 
 NOWHERE = -1
-"""The root's handle where there is no folder for workspaces."""
+"""The root's handle if there is no folder for workspaces."""
 NO_WORKSPACES = "This server stores no files, because it has no folder for them (workspace.root)."
 REFUSED = "The workspace cannot be used: its folder was not made for it. The operator can see why."
 
@@ -26,8 +26,8 @@ class Owned:
     """
     Checks once whether one tenant's folder may be used.
 
-    The root may be a folder that held others before, such as `/home`: what is in there belongs to
-    someone else, and a tenant is whatever a token says.
+    The root may be a folder that contained other folders before, such as `/home`. Those belong to
+    other people, and a token can name any of them as its tenant.
     """
 
     def __init__(self, root: int, tenant: str, resolver: Resolver) -> None:
@@ -64,7 +64,8 @@ class Owned:
         except OSError:
             return False  # a link or a file in the way; opening it reports the error
         try:
-            # A network's file system may have one owner for all, and modes that cannot be changed.
+            # A network file system may have one owner for all files, and modes that cannot be
+            # changed.
             if os.fstat(handle).st_uid in (os.geteuid(), os.fstat(self._root).st_uid):
                 with suppress(PermissionError):
                     close_to_others(handle, "/".join(place))
@@ -80,7 +81,7 @@ def is_foreign_folder(root: int, tenant: str, resolver: Resolver) -> bool:
     try:
         handle = resolver.open(root, (tenant,), DIRECTORY)
     except OSError:
-        return False  # there is none, or no tool gets into it
+        return False  # there is none, or no tool can enter it
     try:
         if not os.listdir(handle):
             return False

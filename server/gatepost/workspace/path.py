@@ -1,4 +1,4 @@
-"""The rules for paths in a workspace; pure functions."""
+"""Check paths in a workspace; pure functions."""
 
 import re
 import secrets
@@ -19,7 +19,7 @@ BIDI = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 """Direction marks: they could make `txt.exe` look like another name to an approver."""
 
 REPOSITORY = re.compile(r"\.git|git~[0-9]+")
-# A file system may take both cases for the same name.
+# A file system may treat both cases as the same name.
 PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial", re.IGNORECASE)
 """The prefix of temporary files, which no path may name and no list shows."""
 
@@ -76,7 +76,7 @@ def folder_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     inner = relative_of(path, root)
     if inner.startswith("/") or not inner:
         return parts_of(path, root)
-    # With a name that is none at its end, a path is a folder's.
+    # If the path ends with an empty or dot name, it is a folder's.
     while inner.endswith(("/", "/.")):
         inner = inner.removesuffix(".").rstrip("/")
     return parts_of(inner, root) if inner not in ("", ".") else ()
@@ -86,7 +86,7 @@ def relative_of(path: str, root: str) -> str:
     """Return the path relative to its *root*; `.` for the root itself."""
     if not root or (path != root[:-1] and not path.startswith(root)):
         return path
-    # `/workspace//a` is `/workspace/a`: slashes that come twice lead nowhere.
+    # `/workspace//a` is `/workspace/a`, because repeated slashes mean nothing.
     return path[len(root) :].lstrip("/") or "."
 
 
@@ -131,7 +131,7 @@ def _way_out(path: str, names: list[str], root: str) -> str | None:
 
 def _odd_character(path: str) -> str | None:
     if path.isascii() and path.isprintable():
-        return None  # decided at once: lists ask this for every name in them
+        return None  # the fast case, because lists check every name
     if any(
         unicodedata.category(character) in CONTROLS or unicodedata.bidirectional(character) in BIDI
         for character in path

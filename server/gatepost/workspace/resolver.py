@@ -14,14 +14,14 @@ from typing import Literal, Protocol
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# The same number on every architecture that got its calls since 2019; see openat2(2).
+# The number is the same on every architecture for all calls added since 2019 (openat2(2)).
 OPENAT2 = 437
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-# PATH_MAX bounds what one system call takes: 15 names of 255 bytes stay below it.
+# PATH_MAX limits the path of one system call: 15 names of 255 bytes stay below it.
 NAMES_AT_ONCE = 15
-# The kernel gives up when a folder is renamed while it looks, and finds itself outside (EXDEV) when
-# the folder that it stands in is moved there; neither happens often in a row.
+# The kernel gives up if a folder is renamed during the lookup (EAGAIN), or if the current folder is
+# moved outside (EXDEV). Neither happens often in a row.
 ATTEMPTS = 8
 DISTURBED = frozenset({errno.EAGAIN, errno.EINTR, errno.EXDEV})
 
@@ -84,7 +84,7 @@ class Kernel:
     def _open(self, handle: int, parts: Sequence[str], flags: int) -> int:
         path = os.fsencode("/".join(parts) or ".")
         if b"\0" in path:
-            raise ValueError("embedded null byte")  # C would read the path up to it only
+            raise ValueError("embedded null byte")  # C would read the path only up to the NUL
         how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, RESOLVE)
         for _ in range(ATTEMPTS):
             opened: int = self._call(

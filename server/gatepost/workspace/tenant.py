@@ -41,9 +41,9 @@ class Workspaces:
     """
     The directories of all tenants below one open root.
 
-    Every path is resolved from that handle without following links: neither a link that a tool
-    wrote nor a directory swapped meanwhile can lead elsewhere. OSError when the root cannot be
-    made or opened; unless it is *required*, tools that store files then fail instead.
+    Every path is resolved from that handle without following links, so neither a link that a tool
+    wrote nor a directory that was swapped meanwhile can lead elsewhere. Raises OSError if the root
+    cannot be created or opened. Unless it is *required*, tools that store files fail instead.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Workspaces:
 
 
 class Home:
-    """The state shared by a tenant's directories: the usage, and the turns at the threads."""
+    """The state that a tenant's directories share: the usage, and the turns at the threads."""
 
     def __init__(
         self,
@@ -119,8 +119,8 @@ class Home:
             )
             future.add_done_callback(lambda _: self.running.discard(stop))
             try:
-                # Waiting for it, and not for its result: that would cancel it at once, while its
-                # thread goes on and its result is lost.
+                # Wait for the task and not for its result: a cancelled wait would cancel the task
+                # at once, while its thread continues and its result is lost.
                 await asyncio.wait((future,))
             except asyncio.CancelledError:
                 stop.set()
@@ -195,7 +195,7 @@ class TenantWorkspace:
     """
     One tenant's directory, created at the first write; see the Workspace protocol.
 
-    An area of it has paths without the `/workspace/` before them.
+    The paths of an area do not begin with `/workspace/`.
     """
 
     __slots__ = ("_home", "_shown", "_tree")

@@ -1,4 +1,4 @@
-"""Blocking work on one directory of a tenant, always relative to an open handle."""
+"""Work on one directory of a tenant, always relative to an open handle; blocks."""
 
 import errno
 import os
@@ -42,8 +42,8 @@ class Tree:
     """
     One directory below the root, created at the first write.
 
-    *base* leads to it from *root*, and *folder* on from there to the part of it that is meant;
-    *shown* is what tools put before its paths.
+    *base* is its path from *root*, and *folder* the path from there to the part that is used.
+    *shown* is the prefix of its paths in tools.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Tree:
             except ToolFailure:
                 if folder == parts and parts:
                     raise
-                continue  # nothing written yet, or gone while we walk
+                continue  # nothing is written yet, or it was removed meanwhile
             items += [one for one in below if one.type == "file" or not files_only]
             if recursive:
                 todo += [tuple(one.path.split("/")) for one in below if one.type == "folder"]
@@ -246,8 +246,8 @@ class Tree:
             if not stat.S_ISREG(status.st_mode):
                 raise ToolFailure("validation", f"{self._show(parts)} is not a file.", field="path")
             if status.st_nlink > 1:
-                # Its other name may be another tenant's file: no tool makes hard links between
-                # files that are shown, so there is no legitimate use of one here.
+                # The other name of a hard link may be another tenant's file. No tool creates hard
+                # links between shown files, so there is no legitimate use here.
                 message = f"{self._show(parts)} has several names (hard links) and is not read."
                 raise ToolFailure("validation", message, field="path")
             yield handle

@@ -56,7 +56,7 @@ class UsageChange:
         """
         if self._fits(bytes, files):
             return
-        # Files may have been removed by other means: count again before a refusal.
+        # Other programs may have removed files, so count again before a refusal.
         counted = self._recount()
         if counted is not None:
             self.bytes, self.files = counted.bytes, counted.files
@@ -83,9 +83,9 @@ class UsageFile:
     """
     The usage of one tenant in a file, which is also the lock of all processes.
 
-    While a change goes on the file is empty. A process that finds it empty after a crash, or
-    opens it for the first time, counts the files. *count* walks the tenant's files
-    and removes what a crash left half done: under the lock, none of it is anybody's.
+    While a change goes on the file is empty. A process that finds it empty after a crash, or opens
+    it for the first time, counts the files. *count* walks the tenant's files and removes incomplete
+    files of a crash. Under the lock, no running change owns any of these.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class UsageFile:
             finally:
                 os.pwrite(handle, b"%d %d\n" % (delta.bytes, delta.files), 0)
         finally:
-            os.close(handle)  # which also ends the lock
+            os.close(handle)  # closing also ends the lock
 
     def counted(self, stop: threading.Event) -> WorkspaceUsage:
         """Count the usage by walking the files."""

@@ -1,4 +1,4 @@
-"""Servers, agents and capabilities as the API shows them; never a secret."""
+"""Convert servers, agents and capabilities to the API's form, without secrets."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from gatepost.upstreams.catalogue import Catalogue, CatalogueSummary
 from gatepost.upstreams.server import UpstreamServer, capability
 
 ICON, CATEGORY = "plug", "MCP Servers"
-"""Of every upstream, as agent platforms show them."""
+"""The icon of every upstream, as agent platforms show it."""
 PACK_ICON, PACK_CATEGORY = "package", "Built-in"
 
 

@@ -1,4 +1,4 @@
-"""Reads requests of administrators, and turns what goes wrong into answers."""
+"""Read requests of administrators, and turn failures into answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""All routes of administrators, by path and method."""
+"""The routes of administrators, by path and method."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -14,7 +14,7 @@ VERSION = "/v1"
 
 
 class ManagedUpstreams(Protocol):
-    """What these routes manage."""
+    """The services that these routes manage."""
 
     administration: UpstreamAdministration
     agents: AgentAdministration

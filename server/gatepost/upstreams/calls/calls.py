@@ -1,4 +1,4 @@
-"""Call what upstreams offer: the functions behind the offers that catalogues become."""
+"""Call the offers of upstreams: the functions behind the offers that catalogues become."""
 
 import asyncio
 import time
@@ -83,14 +83,14 @@ UNSUPPORTED = {"error": {"code": METHOD_NOT_FOUND, "message": "The client has no
 
 
 class _Way(msgspec.Struct, frozen=True):
-    """How the calls of one definition are made and read."""
+    """How the calls of one definition are sent, and how their answers are read."""
 
     server: UpstreamServer
     definition: Definition
     prepare: Prepare
     read: Read
     reads: bool = True
-    """Whether a call has no effect, so that it can be made again."""
+    """Whether a call has no effect, so that it can be sent again."""
 
 
 async def _is_served(server: UpstreamServer) -> bool:
@@ -120,8 +120,9 @@ class UpstreamCalls:
         """
         Make the calls.
 
-        *called* hears of each with its tenant and the server's id; *owner_of* returns the server
-        whose resource a caller reads under a URI; *is_served* whether a server still may be asked.
+        *called* is called for each with its tenant and the server's id; *owner_of* returns the
+        server whose resource a caller reads under a URI; *is_served* whether a server still may be
+        asked.
         """
         self._connections, self._called, self._owner_of = connections, called, owner_of
         self._is_served = is_served
@@ -263,7 +264,7 @@ class _OneCall:
         except Stale as stale:
             raise ToolFailure("conflict", str(stale)) from None
         if isinstance(kept, ParkedState):
-            # It was sent before: whether the upstream is well makes no difference.
+            # It was sent before, so the health of the upstream makes no difference.
             return await self._calls._sessions.resume(ctx, server, kept)
         if isinstance(kept, TaskState):
             self._is_modern = True
@@ -285,7 +286,7 @@ class _OneCall:
         except ConnectionFailure as failure:
             last = ended_by(failure)
         except InputNeeded:
-            breaker.succeeded(health.clock())  # it has answered, with a question
+            breaker.succeeded(health.clock())  # the upstream has answered with a question
             raise
         finally:
             if last is None:

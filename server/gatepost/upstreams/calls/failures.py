@@ -1,4 +1,4 @@
-"""Turn the failures and errors of upstreams into what callers hear."""
+"""Turn the failures and errors of upstreams into the failures that callers get."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,7 +32,7 @@ NOT_FOUND = -32002
 URL_NEEDED = -32042
 """2025-11-25: the user must visit a page before the call can be made."""
 MISSING_CAPABILITY = -32021
-"""2026-07-28: the client did not declare what the call needs."""
+"""2026-07-28: the client did not declare a capability that the call needs."""
 NOTHING: Capabilities = {}
 MODES = ("form", "url", "tools", "context")
 """The parts of capabilities that a client can be told to lack."""
@@ -66,7 +66,7 @@ def ended(server: UpstreamServer, end: Ended, *, reads: bool = False) -> ToolFai
     """
     kind, message = KINDS[end.reason], end.message
     if end.reason == "unauthorized":
-        # The caller's own token is good, so the caller must not be told to sign in again.
+        # The caller's own token is valid, so the caller must not be told to sign in again.
         message = f"{server.name} does not accept the credential that this server has for it."
     elif end.reason == "expired":
         message = f"{server.name} asked a question that was not answered in time."
@@ -118,7 +118,7 @@ def errored(
         return ToolFailure("not_found", "There is no such resource.")
     code = error.code
     if code in RESERVED and code not in (INVALID_PARAMS, INTERNAL_ERROR):
-        # These codes would say something of this server: that it lacks the method, for instance.
+        # These codes would say something about this server, for instance that it lacks the method.
         code, message = INTERNAL_ERROR, f"{server.name}: {message} (code {error.code})"
     data = error.data
     try:
@@ -133,7 +133,7 @@ def _missing(server: UpstreamServer, data: Any, declared: Capabilities) -> Capab
     required = data.get("requiredCapabilities") if isinstance(data, Mapping) else None
     if not isinstance(required, Mapping):
         return NOTHING
-    # What the server's registration does not allow, no other client could give it either.
+    # If the server's registration does not allow it, another client could not give it either.
     asked: dict[str, Any] = {
         name: {part: {} for part in MODES if part in required[name]}
         for name in CAPABILITIES
@@ -152,7 +152,7 @@ def _pages(server: UpstreamServer, data: Any) -> str:
         try:
             urls.append(checked_page(one["url"]))
         except UNREADABLE:
-            continue  # a page that misleads, which no question may show either
+            continue  # a misleading page, which no question may show either
     if not urls:
         return f"{server.name} wants its user to visit a page first, but names none that is safe."
     shown = " and ".join(f"{url} (at {urlsplit(url).hostname})" for url in urls)

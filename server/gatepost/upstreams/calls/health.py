@@ -12,18 +12,20 @@ Circuit = Literal["closed", "open", "half-open"]
 FAILURES = 5
 """Failures in a row after which the circuit opens."""
 OPEN_S, LONGEST_OPEN_S = 10.0, 300.0
-"""How long it stays open: at first, and after many probes that failed too."""
+"""How long the circuit stays open: at first, and after many failed probes."""
 PROBE_S = 120.0
-"""A probe that has not ended by then counts as lost, and its caller may make another one."""
+"""A probe that has not ended in this time counts as lost, and its caller may send another one."""
 PROBES = 5
-"""The callers that probe at once, so that a slow probe of one does not keep the others waiting."""
+"""
+The number of callers that probe at once, so that a slow probe of one does not delay the others.
+"""
 
 SURE: frozenset[FailureReason] = frozenset({"unreachable", "session_lost"})
 """Failures that no argument of a caller can cause."""
 UNSURE: frozenset[FailureReason] = frozenset({"timeout", "invalid", "outcome_unknown"})
 """
-Failures that a caller can cause, with arguments or a tool that takes too long. In a row they count
-once for each caller, whatever it calls, so that no caller opens the circuit for all others.
+Failures that a caller can cause, with arguments or with a tool that takes too long. A series of
+them counts once for each caller, so that no caller opens the circuit for all others.
 """
 
 
@@ -38,7 +40,7 @@ class HealthNumbers(msgspec.Struct, frozen=True, kw_only=True):
     last_success: float | None
     failing_since: float | None
     failure: str
-    """Why the last call failed, as a sentence; empty if it did not."""
+    """The reason of the last failure, as a sentence; empty if the last call succeeded."""
 
 
 class CircuitBreaker:
@@ -130,7 +132,7 @@ class CircuitBreaker:
             self._open_s = min(self._open_s * 2, LONGEST_OPEN_S)
             self._open(now)
         else:
-            # Only this caller waits: its own probe may be what is slow.
+            # Only this caller waits, because its own probe may be slow.
             self._probes[caller] = now + OPEN_S
 
     def sentence(self, name: str, now: float) -> str:

@@ -1,4 +1,4 @@
-"""The requests of an upstream to the caller's client: which may pass, and in which words."""
+"""Check the requests of an upstream to the caller's client: which may pass, and in which words."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ MOST_MESSAGE = 2_000
 MOST_QUESTION_BYTES = 32_768
 MOST_URL = 2_048
 CAPABILITIES: tuple[Allowed, ...] = ("elicitation", "sampling", "roots")
-"""What a client can be asked for; each has its word in `UpstreamServer.allow`."""
+"""The requests that a client can get; each has its word in `UpstreamServer.allow`."""
 HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 """The categories of characters that a reader does not see, or that reorder what a reader sees."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""What reading a request of any shape may raise."""
+"""The exceptions that reading a request of any form may raise."""
 SAMPLING = {
     "systemPrompt": "system",
     "temperature": "temperature",

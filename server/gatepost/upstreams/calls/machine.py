@@ -1,9 +1,10 @@
 """
-The calls of upstreams as state machines: events go in, actions come out, and nothing is sent here.
+Model the calls of upstreams as state machines: events go in, actions come out, and nothing is sent
+here.
 
 `ModernCall` drives a call of a modern upstream in rounds. `SessionCall` drives a call of a
-session-era upstream that is sent once. Whether the caller answers at once or in its next round
-makes no difference to them: a machine that is made again from the kept state goes on alike.
+session-era upstream that is sent once. They work the same whether the caller answers at once or in
+its next round: a machine that is created from the kept state continues in the same way.
 """
 
 from collections.abc import Mapping
@@ -62,7 +63,7 @@ RoundAction = Send | AskCaller | Finish | Refuse
 
 
 class ModernCall:
-    """One call of a modern upstream: it may answer with questions, and is then sent again."""
+    """A call of a modern upstream, which may answer with questions and is then called again."""
 
     def __init__(
         self,
@@ -201,10 +202,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 class SessionCall:
     """
-    One call of a session-era upstream, which is sent once: a list of steps that only grows.
+    A call of a session-era upstream, which is sent once: a list of steps that only grows.
 
-    A step is a question to the caller or the end. Step *n* is answered by `answered(n, …)`; a
-    second answer to it changes nothing, so a round that is repeated meets the same next step.
+    A step is a question to the caller, or the end. `answered(n, …)` answers step *n*. A second
+    answer to a step changes nothing, so a repeated round gets the same next step.
     """
 
     def __init__(self, server: UpstreamServer, declared: Capabilities, now: float) -> None:

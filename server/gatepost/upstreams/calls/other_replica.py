@@ -25,11 +25,11 @@ from gatepost.upstreams.calls.state import ParkedState
 from gatepost.upstreams.connection import UpstreamNotification
 
 MOST_HEARD = 256
-"""Messages that wait here to be passed on."""
+"""The number of messages that wait here to be passed on."""
 
 
 class OtherReplicaExchange:
-    """A call that is parked on another replica, seen from this one."""
+    """A call that is parked on another replica."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class OtherReplicaExchange:
 
         def hear(message: bytes) -> None:
             if heard.full():
-                heard.get_nowait()  # of many notifications the newest count
+                heard.get_nowait()  # the newest notifications matter most
             heard.put_nowait(message)
 
         subscription = await self._shared_store.follow(reply_topic(reply), hear)

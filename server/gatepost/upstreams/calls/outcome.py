@@ -1,4 +1,4 @@
-"""Turn the results of upstreams into outcomes; nothing in them is believed."""
+"""Turn the results of upstreams into outcomes; no result is trusted."""
 
 import binascii
 from collections.abc import Callable, Mapping
@@ -34,7 +34,9 @@ _encode = msgspec.json.encode
 
 
 class Malformed(Exception):
-    """A result does not have the form that the protocol requires; the message says what."""
+    """
+    A result does not have the form that the protocol requires; the message says what is wrong.
+    """
 
 
 def untrusted(server: UpstreamServer) -> str:

@@ -1,4 +1,6 @@
-"""The calls that wait in this process for a caller's answers, and how other replicas reach them."""
+"""
+Park the calls that wait in this process for a caller's answers, and let other replicas reach them.
+"""
 
 import asyncio
 import logging
@@ -49,9 +51,9 @@ class ParkingLimits(msgspec.Struct, frozen=True):
     kept_s: float = PARKED_S
     """How long the last step of a call is kept for a caller that repeats its round."""
     silent_s: float = SILENT_S
-    """Without a sign of life of a replica for so long, its parked calls count as lost."""
+    """The time without a sign of life of a replica after which its parked calls count as lost."""
     kept_bytes: int = 64_000_000
-    """The size of all last steps that are kept; the oldest are dropped."""
+    """The size of all last steps that are kept; beyond it the oldest are dropped."""
 
 
 DEFAULT_PARKING = ParkingLimits()
@@ -67,7 +69,7 @@ class ParkedCall(msgspec.Struct, eq=False):
     """The digest of caller and arguments that a request for it must repeat."""
     running: RunningExchange
     valid_until: float = 0.0
-    """When the newest token expires with which the call was made or continued."""
+    """The expiry of the newest token with which the call was made or continued."""
     timer: asyncio.TimerHandle | None = None
     ended_at: float | None = None
     size: int = 0
@@ -198,7 +200,7 @@ class ParkedCalls:
         waiting = [one for one in self._calls.values() if one.ended_at is None]
         tenant = [one for one in waiting if one.caller.tenant_id == call.caller.tenant_id]
         caller = [one for one in tenant if one.caller.principal_key == call.caller.principal_key]
-        # Each holds a request at its server, and others must not find all of them taken.
+        # Each holds a request at its server, and these must stay available to others.
         server = [one for one in tenant if one.server.id == call.server.id]
         limits = self.limits
         return (
@@ -230,7 +232,7 @@ class ParkedCalls:
             return
         reply = message.decode(errors="replace")
         if reply in self._serving:
-            return  # the same request once more: its first message was late
+            return  # the request was repeated because its first message was late
         task = self._serving[reply] = asyncio.create_task(self._serve(tenant, reply))
         task.add_done_callback(lambda _: self._serving.pop(reply, None))
 
@@ -253,7 +255,7 @@ class ParkedCalls:
             await shared_store.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)
             await shared_store.publish(reply_topic(reply), READY)
         except StoreUnavailable:
-            # The other replica hears nothing more, and its caller repeats the round.
+            # The other replica gets no further message, and its caller repeats the round.
             log.warning("parked_call_not_answered")
 
     async def _give_up(self, reply: str, running: RunningExchange | None) -> None:

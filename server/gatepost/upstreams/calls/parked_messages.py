@@ -1,4 +1,4 @@
-"""What replicas say to each other about parked calls, sealed for one tenant and one request."""
+"""Encode the messages of replicas about parked calls, sealed for one tenant and one request."""
 
 from typing import TypeVar
 
@@ -11,13 +11,13 @@ from gatepost.upstreams.connection import UpstreamNotification
 
 PURPOSE = "parked-call"
 BEAT_S = 1.0
-"""How often the replica that holds a call says that it is alive."""
+"""How often the replica that holds a call sends a sign of life."""
 SILENT_S = 8.0
-"""Without a sign of life for so long, the replica counts as dead."""
+"""The time without a sign of life after which the replica counts as dead."""
 NOTE_S = 60.0
 """How long a message may wait to be taken."""
 CHUNK_BYTES = 150_000
-"""The key ring opens no more at once."""
+"""The key ring opens no larger message at once."""
 ALIVE, READY = b"alive", b"ready"
 
 Message = TypeVar("Message")
@@ -31,9 +31,9 @@ class ParkedRequest(msgspec.Struct, frozen=True):
     step: int = 0
     answer: Answer | None = None
     valid_until: float = 0.0
-    """When the token expires with which its caller continues it."""
+    """The expiry of the token with which its caller continues it."""
     cancels: str = ""
-    """The request that its caller gave up, if this message says so."""
+    """The request that its caller gave up, if this message announces that."""
 
 
 class Sealing:

@@ -1,4 +1,4 @@
-"""The request that a call of an upstream sends, made anew from the caller's arguments."""
+"""Build the request of a call of an upstream from the caller's arguments."""
 
 import base64
 import hashlib
@@ -17,12 +17,14 @@ from gatepost.upstreams.server import UpstreamServer
 
 PREFIX = "Mcp-Param-"
 LOG_LEVEL: LogLevel = "info"
-"""The level that an upstream is asked for; the caller's own level is applied to what comes."""
+"""
+The level that is requested from an upstream; the caller's own level is applied to its messages.
+"""
 PLAIN = frozenset(map(chr, range(0x20, 0x7F)))
 
 
 class UpstreamCall(msgspec.Struct, frozen=True):
-    """One request to an upstream: its method, its parameters, and what becomes headers."""
+    """One request to an upstream: its method, its parameters, and the values of its headers."""
 
     method: str
     params: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""A call of a session-era upstream while it runs in this process, in a task of its own."""
+"""Run a call of a session-era upstream in this process, in a task of its own."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ Open = Callable[[], AbstractAsyncContextManager[UpstreamExchange]]
 
 
 class NoSuchStep(Exception):
-    """A step of a call is asked for that it never had."""
+    """A caller asks for a step that the call never had."""
 
 
 class RunningExchange:
@@ -58,7 +58,7 @@ class RunningExchange:
         """Requests that wait for a step."""
         self.listener: Listener | None = None
         """The caller's request that waits now; notifications are dropped without one."""
-        # In an empty context: that of the first request would keep its call in memory.
+        # In an empty context, because that of the first request would keep its call in memory.
         self.task = self._loop.create_task(self._run(), context=Context())
         self.task.add_done_callback(_logged)
 
@@ -183,7 +183,7 @@ class RunningExchange:
             return
         last = self._machine.steps[-1]
         ended, self._ended = self._ended, _nothing
-        ended(last)  # type: ignore[arg-type]  # a machine that is over ends with a last step
+        ended(last)  # type: ignore[arg-type]  # a finished machine has a last step
 
     def _tick(self) -> None:
         self._apply(self._machine.tick(self._loop.time()))

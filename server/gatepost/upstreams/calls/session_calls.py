@@ -1,4 +1,6 @@
-"""Calls of session-era upstreams: sent once, and parked while a modern caller answers."""
+"""
+Make calls of session-era upstreams: send each once, and park it while a modern caller answers.
+"""
 
 import asyncio
 import secrets
@@ -37,7 +39,7 @@ NO_ROOM = "The client cannot be asked now."
 
 
 class Steps(Protocol):
-    """Where the steps of a call come from: this process, or the replica that holds it."""
+    """The source of the steps of a call: this process, or the replica that holds it."""
 
     listener: Listener | None
 
@@ -135,7 +137,7 @@ class SessionCalls:
             answer = None
             if requests:
                 if kept.step == 0:
-                    # Where the caller's client takes tasks, the call waits in one. In a later
+                    # If the caller's client accepts tasks, the call waits in a task. In a later
                     # round the answers are in the request, and a task would ask once more.
                     await ctx.detach()
                 state = msgspec.structs.replace(kept, step=number, requests=requests)

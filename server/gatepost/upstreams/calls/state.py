@@ -1,4 +1,7 @@
-"""What a call of an upstream keeps for the next round of its caller, or for another replica."""
+"""
+Encode the state that a call of an upstream keeps for its caller's next round, or for another
+replica.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -57,7 +60,7 @@ class ParkedState(msgspec.Struct, frozen=True, tag="parked"):
 
 
 class TaskState(msgspec.Struct, frozen=True, tag="task"):
-    """A call of which its upstream has made a task, which any replica can poll."""
+    """The state of a call that its upstream has turned into a task, which any replica can poll."""
 
     target: UpstreamTarget
     task: str

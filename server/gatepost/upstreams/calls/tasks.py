@@ -1,4 +1,4 @@
-"""A task of an upstream becomes the caller's: it is polled here until it ends."""
+"""Turn a task of an upstream into the caller's: poll it here until it ends."""
 
 import asyncio
 import hashlib
@@ -75,12 +75,13 @@ class UpstreamTask:
         state = encoded(TaskState(self._target, task["taskId"]))
         is_left = True
         try:
-            # Nothing happens where the caller's client takes no tasks: then this call waits.
+            # If the caller's client does not accept tasks, nothing happens here, and this call
+            # waits.
             await self._ctx.client.detach(state=state if self._is_durable and state else b"")
             ended = await self._poll(task)
             is_left = False
         except ConnectionFailure:
-            is_left = False  # the upstream hears nothing
+            is_left = False  # the upstream is not told
             raise
         finally:
             if is_left and not self._ctx.client.handed_over:

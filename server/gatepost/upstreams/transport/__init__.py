@@ -1,1 +1,1 @@
-"""Connections to upstreams over HTTP and stdio, for both eras of the protocol."""
+"""Connect to upstreams over HTTP and stdio, for both eras of the protocol."""

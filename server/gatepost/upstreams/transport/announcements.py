@@ -1,4 +1,4 @@
-"""Changes that an upstream announces, for those in this process that follow them."""
+"""Pass the changes that an upstream announces to their followers in this process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamNotification
 
 MOST_WAITING = 256
-"""Notifications that wait for one follower; it misses those beyond."""
+"""The number of notifications that wait for one follower; it misses further ones."""
 
 
 class AnnouncementQueue:
-    """The notifications for one follower, each kind once as long as it waits."""
+    """The waiting notifications for one follower, each kind once."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str], UpstreamNotification] = {}

@@ -19,7 +19,7 @@ ERROR_BYTES = 65_536
 SMALL_BYTES = 1_000_000
 """The most bytes of an answer to discovery or a handshake."""
 STREAMS = 4
-"""How many times the size of one message a stream of them may have."""
+"""The size of a stream of messages, as a multiple of the largest size of one message."""
 
 
 def media_type(reply: StreamedReply) -> str:

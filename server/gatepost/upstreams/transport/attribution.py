@@ -1,4 +1,4 @@
-"""Decide to which request a message belongs that a stdio server sends by itself; pure."""
+"""Find the request to which an unsolicited message of a stdio server belongs; pure."""
 
 from collections.abc import Collection, Mapping
 from typing import Any

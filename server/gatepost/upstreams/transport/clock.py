@@ -1,4 +1,4 @@
-"""The two clocks of a request: silence, and the whole time that it waits for the upstream."""
+"""Measure a request with two clocks: silence, and the total time that it waits for the upstream."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ class ExchangeClock:
     """
     Runs while a request waits for the upstream, and stands still while the upstream waits for us.
 
-    What counts is the time inside `waiting`; between two waits the receiver works on a message. A
+    Only the time inside `waiting` counts; between two waits the receiver works on a message. A
     request of the upstream stops both clocks until it is answered, because a person may have to
     think about it.
     """

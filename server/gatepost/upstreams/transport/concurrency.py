@@ -1,4 +1,4 @@
-"""The number of requests that run at one upstream at once, and the questions that pause them."""
+"""Limit the number of requests that run at one upstream at once, and pause them for questions."""
 
 import asyncio
 from collections import Counter
@@ -9,9 +9,9 @@ from gatepost.upstreams.transport.clock import ExchangeClock
 WAIT_S = 5.0
 """How long a request waits until another one ends."""
 WAITING = 4
-"""How many requests wait for each that may run."""
+"""The number of requests that may wait for each that may run."""
 RESERVED = 4
-"""One request in so many is kept for other callers than the one that uses all others."""
+"""One in this many requests is kept for callers other than the one that uses all others."""
 
 Caller = tuple[str, ...] | None
 
@@ -20,8 +20,9 @@ class UpstreamConcurrency:
     """
     Admits requests in the order of their arrival; a refused one was not sent.
 
-    One caller gets three quarters of the requests that may run at once, and of the places to wait,
-    so that its slow requests leave room for others. None is no caller: it fetches catalogues.
+    One caller gets at most three quarters of the running and of the waiting requests, so that its
+    slow requests leave room for others. None stands for requests without a caller, which fetch
+    catalogues.
     """
 
     def __init__(self, server: str, most: int, *, wait_s: float = WAIT_S) -> None:
@@ -30,7 +31,7 @@ class UpstreamConcurrency:
         self._running = 0
         self._of_caller: Counter[Caller] = Counter()
         self._waiters: dict[asyncio.Future[None], Caller] = {}
-        """In the order of their arrival; each that may run is admitted at once."""
+        """In the order of arrival; each request that may run is admitted at once."""
 
     async def acquire(self, caller: Caller = None) -> None:
         """Wait for admission; raises ConnectionFailure("overloaded")."""
@@ -48,7 +49,7 @@ class UpstreamConcurrency:
                 await waiter
         except (TimeoutError, asyncio.CancelledError) as error:
             if waiter.done() and not waiter.cancelled():
-                self.release(caller)  # it was admitted in the same moment
+                self.release(caller)  # it was admitted at the same moment
             else:
                 self._waiters.pop(waiter, None)
             if isinstance(error, TimeoutError):

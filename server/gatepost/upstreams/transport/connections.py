@@ -16,7 +16,7 @@ from gatepost.upstreams.transport.stdio_connection import StdioConnection
 from gatepost.upstreams.transport.stdio_program import ProgramServices
 
 KEPT = 1_000
-"""The most idle connections that a process keeps: the least recently used ones end first."""
+"""The most idle connections that a process keeps; the least recently used ones end first."""
 
 ConnectionKey = tuple[str, int, str, tuple[str, ...] | None]
 """
@@ -27,13 +27,13 @@ The catalogue of a server may be listed with another credential than its tools a
 
 
 class KeptConnection(UpstreamConnection, Protocol):
-    """A connection that says whether it is used."""
+    """A connection that reports whether it is in use."""
 
     users: int
 
 
 class RegisteredServer:
-    """What the connections to one revision of a registration share."""
+    """The objects that the connections to one revision of a registration share."""
 
     def __init__(self, server: UpstreamServer) -> None:
         self.revision, self.tenant = server.revision, server.tenant
@@ -45,8 +45,8 @@ class UpstreamConnections:
     """
     Keeps the connections of this process (`Connections`).
 
-    *credential_of* returns the credential of a server for every one of its callers; *programs* is
-    what stdio servers need.
+    *credential_of* returns the credential of a server, for all of its callers. *programs* has the
+    services for stdio servers.
     """
 
     def __init__(

@@ -137,6 +137,6 @@ def _text(value: Any, most: int) -> str:
 
 
 class KnownEra(msgspec.Struct):
-    """What is remembered of a server's era, for all connections to one registration."""
+    """The remembered era of a server, for all connections to one registration."""
 
     era: Literal["modern", "session"] | None = None

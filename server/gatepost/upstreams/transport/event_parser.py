@@ -5,7 +5,9 @@ import re
 import msgspec
 
 MOST_LINES = 100_000
-"""Lines of one stream before its next event ends; comments and unknown fields count too."""
+"""
+The most lines of one stream before its next event ends; comments and unknown fields count too.
+"""
 MOST_RETRY_MS = 3_600_000
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -14,7 +16,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class StreamTooLarge(ValueError):
-    """An event is larger than is read; the message is the rest of a sentence about the server."""
+    """An event is too large to be read; the message is the rest of a sentence about the server."""
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True):
@@ -28,7 +30,7 @@ class ReceivedEvent(msgspec.Struct, frozen=True):
 
 class EventParser:
     """
-    Splits a stream into events, whatever pieces it arrives in.
+    Splits a stream into events, whatever parts it arrives in.
 
     An event of more than *most_bytes* is refused as soon as this is certain.
     """
@@ -84,7 +86,7 @@ class EventParser:
         if name == b"data":
             self._data.append(value)
             return None
-        # What is not data is not kept, so it does not count against the size of the event.
+        # Only data is kept, so other fields do not count against the size of the event.
         self._size -= len(line)
         if name == b"event":
             self._type = value[:100]

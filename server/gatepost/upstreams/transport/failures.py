@@ -1,4 +1,4 @@
-"""Turn what goes wrong on the way to an upstream into one ConnectionFailure."""
+"""Turn each failure on the way to an upstream into one ConnectionFailure."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The connection to one upstream over HTTP, for a tenant or for one caller."""
+"""Connect to one upstream over HTTP, for a tenant or for one caller."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -35,9 +35,12 @@ from gatepost.upstreams.transport.outgoing import PreparedRequest
 from gatepost.upstreams.transport.session_stream import SessionStream
 
 MOST_SESSIONS = 8
-"""Sessions of one connection, because each declares the capabilities of some callers' clients."""
+"""
+The sessions of one connection. There are several because each declares the capabilities of some
+clients.
+"""
 FRESH_S = 60.0
-"""How long a description is given again without asking the server."""
+"""How long a description is reused without asking the server."""
 ASIDES = 64
 """Messages that are sent in the background at once."""
 
@@ -46,7 +49,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 class HttpConnection:
     """
-    Sends requests to one upstream, without a session where the server has none.
+    Sends requests to one upstream, without a session if the server has none.
 
     In the session era the client's capabilities are declared once for a session. The connection of
     a tenant therefore opens a session for each set of capabilities, and that of one caller a single
@@ -207,7 +210,7 @@ class HttpConnection:
         self._discovery.era = "session"
         self._sessions[key] = peer
         if peer.session_id is not None and capabilities:
-            # A server that may ask does so on this stream, unless it knows better.
+            # A server that sends requests does so on this stream, unless it knows better.
             stream = self._streams[peer.session_id] = SessionStream()
             await stream.follow(self, peer)
         idle = [one for one in self._sessions.items() if not one[1].users and one[1] is not peer]

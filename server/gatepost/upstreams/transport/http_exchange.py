@@ -1,4 +1,4 @@
-"""One request to an upstream over HTTP, from its POST to its final message."""
+"""Send one request to an upstream over HTTP, and follow it to its final message."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -45,12 +45,12 @@ ASIDE_S = 10.0
 RESUMPTIONS = 3
 """How many times in a row a broken stream is continued without a new message."""
 MOST_ASIDE = 64
-"""Messages of a session's own stream that wait for one request; it misses those beyond."""
+"""The messages of a session's own stream that wait for one request; it misses further ones."""
 RETRY_MS, MOST_RETRY_MS = 500, 10_000
 
 
 class ExchangeHost(Protocol):
-    """What an exchange needs of its connection."""
+    """The part of its connection that an exchange uses."""
 
     requester: HttpRequester
     concurrency: UpstreamConcurrency
@@ -120,7 +120,7 @@ class HttpExchange:
             self._clock.answered()
 
     async def cancel(self, reason: str) -> None:
-        """Tell the upstream that nobody waits any more (`UpstreamExchange`)."""
+        """Tell the upstream that no caller waits any more (`UpstreamExchange`)."""
         if self._ended or self._cancelled:
             return
         self._cancelled = True

@@ -31,7 +31,7 @@ LISTS = {"tools": "toolsListChanged", "prompts": "promptsListChanged"} | {
 
 
 class NotificationHost(Protocol):
-    """What following needs of its connection."""
+    """The part of its connection that following uses."""
 
     requester: HttpRequester
     announcements: Announcements

@@ -16,7 +16,7 @@ FRAMING = frozenset({"accept", "cookie", "host", "idempotency-key", "last-event-
 
 
 class HttpRequester:
-    """Sends requests through the outbound rules; the same request twice only after a 401."""
+    """Sends HTTP requests within the rules for outbound requests; repeats one only after a 401."""
 
     def __init__(
         self,

@@ -14,9 +14,9 @@ from gatepost.upstreams.connection import (
 )
 
 MOST_VALUES = 200_000
-"""Values of one message: a page of a thousand tools with long schemas has half as many."""
+"""The most values of one message: a page of a thousand tools with long schemas has half as many."""
 DEFINITIONS_NESTING = 500
-"""How deep a list may nest its definitions; a definition that is too deep is left out alone."""
+"""How deep a list may nest its definitions; a single definition that is too deep is left out."""
 DEFINITIONS = frozenset({"tools", "resources", "resourceTemplates", "prompts"})
 """The members of results that list definitions."""
 MOST_BATCH = 50
@@ -28,7 +28,7 @@ MOST_ERROR = 10_000
 
 
 class InvalidMessage(ValueError):
-    """What arrived is no message; the text is the rest of a sentence about the server."""
+    """The received data is no message; the text is the rest of a sentence about the server."""
 
 
 class UpstreamResponse(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ async def merged(
 
 
 def _seen(futures: list[asyncio.Future[T]]) -> None:
-    """Mark errors as retrieved, which nobody waits for any longer."""
+    """Mark errors as retrieved that no task awaits any longer."""
     for one in futures:
         if not one.cancelled():
             one.exception()

@@ -1,4 +1,4 @@
-"""Find out over HTTP what an upstream is: `server/discover`, or a handshake and its session."""
+"""Identify an upstream over HTTP, with `server/discover` or with a handshake and its session."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ MOST_SESSION_ID = 1_024
 
 
 class UpstreamPeer(msgspec.Struct):
-    """What is known of the server that a connection talks to, and its session if it has one."""
+    """The known facts about the server of a connection, and its session if it has one."""
 
     description: ServerDescription
     session_id: str | None = None

@@ -14,7 +14,7 @@ from gatepost.upstreams.connection import Era, RequestOptions
 
 CLIENT_INFO = PREFIX + "clientInfo"
 OURS = {"name": "gatepost", "version": AGENT.partition("/")[2]}
-"""How Gatepost introduces itself; it says nothing of the caller."""
+"""The name that Gatepost gives itself; it says nothing about the caller."""
 WITH_PROGRESS = frozenset({"tools/call", "prompts/get", "resources/read"})
 """Requests that may take long, so progress shows that the server still works on them."""
 NAMED = {
@@ -72,7 +72,7 @@ class PreparedRequest(msgspec.Struct, frozen=True):
         return headers
 
     def _meta(self, given: Any) -> dict[str, Any]:
-        # What speaks of a connection is ours to say; a caller's own words stay.
+        # Only this server may set the members about a connection; the caller's own members stay.
         kept = {
             name: value
             for name, value in (given.items() if isinstance(given, dict) else ())

@@ -1,4 +1,4 @@
-"""Judge what arrives for one request: what to pass on, to answer, or to leave out; pure."""
+"""Judge the messages that arrive for one request: pass on, answer or leave out; pure."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.transport.incoming import InvalidMessage, Received, UpstreamResponse
 
 MOST_MESSAGES = 10_000
-"""Messages of one request."""
+"""The most messages of one request."""
 CHANGES = frozenset(
     {
         "notifications/tools/list_changed",
@@ -29,7 +29,7 @@ PASSED = frozenset(
     | {"notifications/tasks/status"}
 )
 ASKED = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
-"""The requests of an upstream that a caller may be asked."""
+"""The requests of an upstream that may be passed to a caller."""
 
 
 class Deliver(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Deliver(msgspec.Struct, frozen=True):
 
 
 class AnswerItself(msgspec.Struct, frozen=True):
-    """Answer a request of the server here: a ping, or one that nobody may be asked."""
+    """Answer a request of the server here: a ping, or one that may not be passed to any client."""
 
     id: int | str
     answer: dict[str, object]

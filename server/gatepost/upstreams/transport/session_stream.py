@@ -1,4 +1,6 @@
-"""The GET stream of a session, on which some servers ask what belongs to a running request."""
+"""
+Read the GET stream of a session, on which some servers send requests that belong to a running call.
+"""
 
 import asyncio
 from contextlib import aclosing
@@ -21,11 +23,11 @@ from gatepost.upstreams.transport.reader import CHANGES, AnswerItself, judged_re
 OPENED_WITHIN_S = 5.0
 PAUSE_S = 1.0
 ATTEMPTS = 3
-"""How many times in a row the stream is opened in vain."""
+"""How many times in a row the stream is opened without success."""
 
 
 class SideReceiver(Protocol):
-    """A running request that takes messages from another stream than its own."""
+    """A running request that accepts messages from streams other than its own."""
 
     def receive_aside(self, message: Received) -> None:
         """Take a message."""

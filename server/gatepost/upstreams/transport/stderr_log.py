@@ -1,4 +1,4 @@
-"""Log what the program of a stdio server writes to standard error, bounded and redacted."""
+"""Log the standard error of a stdio server's program, bounded and redacted."""
 
 import logging
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class StderrLog:
             self._dropped += 1
             return
         self._logged += 1
-        # Redacted whole, because a cut could leave half of a secret.
+        # The whole line is redacted first, because a cut could leave half of a secret.
         text = self._redacted(self._tenant, line.decode(errors="replace"))
         log.info(
             "upstream_stderr",

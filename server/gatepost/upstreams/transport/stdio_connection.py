@@ -1,4 +1,4 @@
-"""The connection to a stdio server: its program runs while it is used."""
+"""Connect to a stdio server; its program runs while it is used."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ from gatepost.upstreams.transport.stdio_program import ProgramServices, confined
 
 PROBE_S, HANDSHAKE_S = 15.0, 30.0
 STABLE_S = 60.0
-"""A program that ran this long begins with the shortest pause again."""
+"""A program that ran this long begins again with the shortest pause."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
 log = logging.getLogger("gatepost.upstreams")
@@ -45,10 +45,10 @@ log = logging.getLogger("gatepost.upstreams")
 
 class StdioConnection:
     """
-    Starts the program at first use, and ends it when it was idle.
+    Starts the program at first use, and ends it after an idle time.
 
-    A program that ends by itself fails its requests, and the next use starts it anew. After each
-    end soon after its start, the pause before the next start doubles.
+    A program that ends by itself fails its requests, and the next use starts it again. Each time it
+    ends soon after its start, the pause before the next start doubles.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class StdioConnection:
         try:
             description = await self._discovered(process)
             if description is None and process.ended.is_set():
-                # It does not survive a request before the handshake.
+                # The program does not survive a request before the handshake.
                 await process.end()
                 process = await self._launched()
             if description is None:

@@ -1,4 +1,4 @@
-"""One request to a stdio server, from its line to its final message."""
+"""Send one request to a stdio server, and follow it to its final message."""
 
 import asyncio
 from collections import deque
@@ -55,7 +55,7 @@ class StdioExchange:
             self._clock.answered()
 
     async def cancel(self, reason: str) -> None:
-        """Tell the upstream that nobody waits any more (`UpstreamExchange`)."""
+        """Tell the upstream that no caller waits any more (`UpstreamExchange`)."""
         if self._ended or self._cancelled:
             return
         self._cancelled = True

@@ -1,4 +1,4 @@
-"""One running stdio server: its pipes, and the requests that wait for its answers."""
+"""Run one stdio server: its pipes, and the requests that wait for its answers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from gatepost.upstreams.transport.reader import (
 from gatepost.upstreams.transport.stderr_log import StderrLog
 
 MOST_LINE = 16_000_000
-"""Bytes of one message: no request asks for more."""
+"""The most bytes of one message; no request asks for more."""
 
 
 class MessageReceiver(Protocol):
@@ -171,7 +171,7 @@ class StdioProcess:
 
 
 class SingleAnswer:
-    """Waits for the response to one request, and for nothing else."""
+    """Waits for the response to one request, and ignores everything else."""
 
     def __init__(self) -> None:
         self.outcome: asyncio.Future[UpstreamResult | UpstreamError] = (

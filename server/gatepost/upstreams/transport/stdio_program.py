@@ -1,4 +1,4 @@
-"""Say how the program of a stdio server is confined."""
+"""Describe how the program of a stdio server is confined."""
 
 import os
 import shutil
@@ -17,11 +17,11 @@ OPEN_FILES = 1_024
 THREADS = 16
 """Threads that each process may have, because the system counts them as processes."""
 INSTALLATIONS = ("pyvenv.cfg", "lib/node_modules", "include/node", "lib/python3", "lib/python3.11")
-"""What shows that a folder holds an installation of Python or Node, and nobody's files."""
+"""The files that show that a folder is an installation of Python or Node, not a person's files."""
 
 
 class ProgramServices(msgspec.Struct, frozen=True):
-    """What the connections to stdio servers need of the process that runs them."""
+    """The services of the process that connections to stdio servers use."""
 
     secret: Callable[[str, str], Awaitable[str | None]]
     """Returns a tenant's secret by its name; None if there is none."""
@@ -62,7 +62,7 @@ def confined(server: UpstreamServer, program: StdioProgram, env: Mapping[str, st
         )
     folders = tuple(dict.fromkeys((str(command.parent), str(command.resolve().parent))))
     limits = {
-        # Not the address space, of which Node reserves far more than it uses.
+        # There is no limit of the address space, because Node reserves far more than it uses.
         "DATA": program.memory_bytes,
         "NPROC": tasks_of_this_user() + program.processes * THREADS,
         "NOFILE": OPEN_FILES,
