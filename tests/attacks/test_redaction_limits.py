@@ -11,8 +11,9 @@ from pydantic import AfterValidator, BaseModel
 from gatepost import CallContext, Pack, Secret
 from gatepost.redaction import search
 from gatepost.redaction.document import cleaned
-from gatepost.redaction.redactor import PROMPT_BYTES, Redactor, replaced
+from gatepost.redaction.redactor import PROMPT_BYTES, Redactor
 from gatepost.redaction.search import AT_ONCE, unwrapped
+from gatepost.redaction.spans import replaced
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES
 from gatepost.tools.redaction import LONG_BYTES, MANY_VALUES

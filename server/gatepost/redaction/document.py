@@ -16,12 +16,9 @@ from gatepost.redaction.redactor import (
     LEAST_SPLIT,
     Redactor,
     is_unquoted,
-    marker,
-    merged,
-    placed,
     quoted,
-    replaced,
 )
+from gatepost.redaction.spans import marker, merged, placed, replaced
 
 BINARY = frozenset({b"blob", b"data"})
 """The members of MCP's content blocks whose value is base64."""

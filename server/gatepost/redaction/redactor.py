@@ -5,10 +5,8 @@ Texts for the log are redacted for the current call.
 """
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from itertools import accumulate
 from typing import Protocol
 from weakref import WeakSet
 
@@ -34,6 +32,7 @@ from gatepost.redaction.search import (
     readings,
     token_shapes,
 )
+from gatepost.redaction.spans import merged, placed, replaced
 
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
@@ -175,48 +174,6 @@ def _marks(values: Iterable[tuple[str, str]]) -> list[KnownMatch]:
     ]
 
 
-def merged(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
-    """
-    Merge overlapping spans; the best of them gives the name.
-
-    A known value is better than a shape, then the longer, then the one that begins first, then
-    the name that sorts first: the same text always reads the same.
-    """
-    found: list[SecretSpan] = []
-    best: list[SecretSpan] = []
-    for span in sorted(spans):
-        if not found or span.start >= found[-1].end:
-            found.append(span)
-            best.append(span)
-            continue
-        if _rank(span) < _rank(best[-1]):
-            best[-1] = span
-        last, name = found[-1], best[-1].name
-        found[-1] = SecretSpan(
-            last.start, max(last.end, span.end), name, last.secret or span.secret
-        )
-    return found
-
-
-def replaced(text: bytes, spans: Iterable[SecretSpan]) -> bytes:
-    """Return the text with a marker for each of these spans, as `merged` returns them."""
-    pieces: list[bytes] = []
-    position = 0
-    for span in spans:
-        pieces += text[position : span.start], marker(span.name)
-        position = span.end
-    return b"".join([*pieces, text[position:]])
-
-
-def marker(name: str) -> bytes:
-    """Return the marker that replaces a secret."""
-    return b"[REDACTED:%s]" % name.encode()
-
-
-def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
-    return not span.secret, span.start - span.end, span.start, span.name
-
-
 def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     """
     Return whether a text can be redacted on the event loop, whatever it consists of.
@@ -290,25 +247,6 @@ def cleaned_text(text: str, redactor: Redactor) -> str:
         return redactor.clean(text)
     spans = merged([*redactor.spans(plain), *over])
     return replaced(plain, spans).decode(errors="replace")
-
-
-def placed(
-    spans: Sequence[SecretSpan], lengths: Sequence[int], apart: int = 0
-) -> Iterator[list[tuple[int, SecretSpan]]]:
-    """
-    Return the parts of each span in the texts that were joined with *apart* bytes between them.
-    """
-    starts = [0, *accumulate(length + apart for length in lengths)]
-    for span in spans:
-        place = bisect_right(starts, span.start) - 1
-        pieces: list[tuple[int, SecretSpan]] = []
-        while place < len(lengths) and starts[place] < span.end:
-            start, length = starts[place], lengths[place]
-            first, last = max(span.start - start, 0), min(span.end - start, length)
-            if first < last:
-                pieces.append((place, SecretSpan(first, last, span.name, span.secret)))
-            place += 1
-        yield pieces
 
 
 def _split(

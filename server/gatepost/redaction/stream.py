@@ -8,10 +8,9 @@ from gatepost.redaction.redactor import (
     Redactor,
     cleaned_text,
     is_unquoted,
-    merged,
     quoted,
-    replaced,
 )
+from gatepost.redaction.spans import merged, replaced
 
 HELD_BYTES = 8192
 """The number of earlier bytes that are searched again with each message."""

@@ -178,7 +178,8 @@ def without_texts(body: bytes) -> bytes:
 def _place(body: bytes, value: memoryview, start: int = 0) -> int:
     """Return where a part of a body begins; -1 if that is not found at once."""
     at = body.find(value[:SOUGHT_BYTES], start)
-    return at if at >= 0 and body[at : at + len(value)] == value else -1
+    # Not with `==`, which compares a memoryview one item after another.
+    return at if at >= 0 and body.startswith(value, at) else -1
 
 
 def excess(body: bytes, most: int) -> str | None:

@@ -1,0 +1,68 @@
+"""Spans to redact: merged, placed in the texts they stand in, and replaced with markers."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+from gatepost.redaction.matching import SecretSpan
+
+
+def merged(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
+    """
+    Merge overlapping spans; the best of them gives the name.
+
+    A known value is better than a shape, then the longer, then the one that begins first, then
+    the name that sorts first: the same text always reads the same.
+    """
+    found: list[SecretSpan] = []
+    best: list[SecretSpan] = []
+    for span in sorted(spans):
+        if not found or span.start >= found[-1].end:
+            found.append(span)
+            best.append(span)
+            continue
+        if _rank(span) < _rank(best[-1]):
+            best[-1] = span
+        last, name = found[-1], best[-1].name
+        found[-1] = SecretSpan(
+            last.start, max(last.end, span.end), name, last.secret or span.secret
+        )
+    return found
+
+
+def replaced(text: bytes, spans: Iterable[SecretSpan]) -> bytes:
+    """Return the text with a marker for each of these spans, as `merged` returns them."""
+    pieces: list[bytes] = []
+    position = 0
+    for span in spans:
+        pieces += text[position : span.start], marker(span.name)
+        position = span.end
+    return b"".join([*pieces, text[position:]])
+
+
+def marker(name: str) -> bytes:
+    """Return the marker that replaces a secret."""
+    return b"[REDACTED:%s]" % name.encode()
+
+
+def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
+    return not span.secret, span.start - span.end, span.start, span.name
+
+
+def placed(
+    spans: Sequence[SecretSpan], lengths: Sequence[int], apart: int = 0
+) -> Iterator[list[tuple[int, SecretSpan]]]:
+    """
+    Return the parts of each span in the texts that were joined with *apart* bytes between them.
+    """
+    starts = [0, *accumulate(length + apart for length in lengths)]
+    for span in spans:
+        place = bisect_right(starts, span.start) - 1
+        pieces: list[tuple[int, SecretSpan]] = []
+        while place < len(lengths) and starts[place] < span.end:
+            start, length = starts[place], lengths[place]
+            first, last = max(span.start - start, 0), min(span.end - start, length)
+            if first < last:
+                pieces.append((place, SecretSpan(first, last, span.name, span.secret)))
+            place += 1
+        yield pieces
