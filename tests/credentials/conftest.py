@@ -13,6 +13,7 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.issuers import AsgiServer
@@ -59,11 +60,18 @@ def upstream() -> Iterator[MetadataServer]:
 class Replica:
     """What the credentials of one process use; several share the records and the keys."""
 
-    def __init__(self, records: MemoryRecords, keyring: KeyRing, *hosts: str) -> None:
+    def __init__(
+        self,
+        records: MemoryRecords,
+        shared_store: MemorySharedStore,
+        keyring: KeyRing,
+        *hosts: str,
+    ) -> None:
         network = Network(allow_hosts=tuple(urlsplit(one).netloc for one in hosts))
         self.fetcher = Fetcher(development=True, network=network)
         self.services = CredentialServices(
             records=records,
+            shared_store=shared_store,
             secrets=SecretCache(SecretStore(records, keyring)),
             keyring=keyring,
             outbound=OutboundClient(network, tls=self.fetcher.tls),
@@ -79,10 +87,11 @@ class Replicas:
 
     def __init__(self) -> None:
         self.records, self.keyring = MemoryRecords(), KeyRing.ephemeral()
+        self.shared_store = MemorySharedStore()
         self._made: list[Replica] = []
 
     def one(self, *hosts: str) -> Replica:
-        self._made.append(Replica(self.records, self.keyring, *hosts))
+        self._made.append(Replica(self.records, self.shared_store, self.keyring, *hosts))
         return self._made[-1]
 
     async def aclose(self) -> None:

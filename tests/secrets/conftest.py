@@ -4,8 +4,10 @@ import pytest
 
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
-from gatepost.secrets.store import SecretStore
+from gatepost.secrets.store import SUBJECT, SecretStore
+from gatepost.storage.changes import ChangePoller
 from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.shared_store import MemorySharedStore
 
 
 class Clock:
@@ -16,6 +18,18 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+async def poll(records: MemoryRecords, secrets: SecretCache) -> None:
+    """Poll for changes once, as a server does."""
+    poller = ChangePoller(records, MemorySharedStore())
+    async with poller.polling({SUBJECT: secrets.take_up}):
+        return
+
+
+async def changes(records: MemoryRecords) -> int:
+    """The counter of changes, which other processes look at."""
+    return (await records.changes([SUBJECT])).get(SUBJECT, 0)
 
 
 @pytest.fixture

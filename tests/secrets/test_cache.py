@@ -17,7 +17,7 @@ from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.secrets.conftest import Clock
+from tests.secrets.conftest import Clock, poll
 
 KEYS: set[str] = set()
 ONE, TWO = "the-first-value", "the-second-value"
@@ -96,17 +96,17 @@ async def test_calls_that_begin_together_read_once(
 
 
 async def test_a_change_elsewhere_is_taken_up(
-    secrets: SecretCache, elsewhere: SecretStore, clock: Clock
+    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: Clock
 ) -> None:
     """After the next look: whatever changed, of whomever; without one nothing is read anew."""
     await elsewhere.put("acme", "KEY", ONE)
     first = await secrets.load("acme")
-    await secrets.look()
+    await poll(records, secrets)
     assert await secrets.load("acme") is first  # read once more, and found the same
 
     await elsewhere.put("acme", "KEY", TWO)
     assert secrets.loaded("acme") is first
-    await secrets.look()
+    await poll(records, secrets)
 
     assert (await known(secrets))["KEY"] == TWO
     assert secrets.known("acme").version != first.version
@@ -142,16 +142,16 @@ async def test_a_secret_that_is_asked_for_is_always_read(
 
 
 async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
-    secrets: SecretCache, elsewhere: SecretStore, clock: Clock
+    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: Clock
 ) -> None:
     """Calls that run hold the value from before; under a name that no secret can have."""
     await elsewhere.put("acme", "KEY", ONE)
     await known(secrets)
     await elsewhere.put("acme", "KEY", TWO)
-    await secrets.look()
+    await poll(records, secrets)
     assert await known(secrets) == {"KEY": TWO, "KEY.1": ONE}
     await elsewhere.delete("acme", "KEY")
-    await secrets.look()
+    await poll(records, secrets)
     assert await known(secrets) == {"KEY.1": ONE, "KEY.2": TWO}
 
     clock.now += GONE_S + 1
@@ -208,7 +208,7 @@ async def test_an_outage_is_lived_through_by_whom_is_known(
     await vault.put("acme", "KEY", ONE)
     await known(secrets)
     with monkeypatch.context() as outage:
-        for name in ("sealed", "get", "changes"):
+        for name in ("sealed", "get"):
             outage.setattr(SecretStore, name, out)
         clock.now += FRESH_S
         assert await known(secrets) == {"KEY": ONE}
@@ -220,12 +220,12 @@ async def test_an_outage_is_lived_through_by_whom_is_known(
         with pytest.raises(StoreUnavailable):
             await secrets.value("acme", "KEY")
         with pytest.raises(StoreUnavailable):
-            await secrets.look()
+            await secrets.take_up(2)
     assert await known(secrets, "globex") == {}
 
 
 async def test_idle_tenants_are_forgotten(
-    secrets: SecretCache, vault: SecretStore, clock: Clock
+    records: MemoryRecords, secrets: SecretCache, vault: SecretStore, clock: Clock
 ) -> None:
     """A process holds the secrets of those it serves."""
     await vault.put("acme", "KEY", ONE)
@@ -233,11 +233,11 @@ async def test_idle_tenants_are_forgotten(
     clock.now += IDLE_S - 1
     await known(secrets)
     clock.now += 2
-    await secrets.look()
+    await poll(records, secrets)
     assert told(secrets, "acme") == {"KEY": ONE}
 
     clock.now += IDLE_S
-    await secrets.look()
+    await poll(records, secrets)
     assert told(secrets, "acme") == {}
     assert await known(secrets) == {"KEY": ONE}
 
@@ -272,7 +272,7 @@ async def test_the_keys_of_the_ring_are_kept_from_every_tenant(
     assert ring.current.text in path.read_text()
     second = rotate(path, keep=1)
     ring.reread()
-    await secrets.look()
+    await poll(records, secrets)
 
     assert set(secrets.known("acme").values) == {f"GATEPOST.{first}", f"GATEPOST.{second}"}
     assert secrets.known("acme").values[f"GATEPOST.{second}"] in path.read_text()

@@ -11,7 +11,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from tests.secrets.conftest import Clock
+from tests.secrets.conftest import Clock, poll
 
 ONE, TWO = "the-first-value", "the-second-value"
 
@@ -72,7 +72,11 @@ async def test_tenants_that_begin_together_share_a_reading(
 
 
 async def test_tenants_that_call_are_read_again_together(
-    secrets: SecretCache, elsewhere: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    records: MemoryRecords,
+    secrets: SecretCache,
+    elsewhere: SecretStore,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In time, and at once after a change; those that do not call wait for their next call."""
     for tenant in ("acme", "globex", "idle"):
@@ -82,20 +86,24 @@ async def test_tenants_that_call_are_read_again_together(
     assert secrets.loaded("globex")
     clock.now += FRESH_S - 1
     asked = readings(monkeypatch)
-    await secrets.look()
+    await poll(records, secrets)
     assert asked == [{"acme", "globex"}]
 
     clock.now += 2
     assert secrets.loaded("acme")
     assert secrets.loaded("idle") is None
     await elsewhere.put("globex", "KEY", TWO)
-    await secrets.look()
+    await poll(records, secrets)
     assert told(secrets, "globex") == {"KEY": ONE}
     assert secrets.loaded("acme")
 
 
 async def test_a_reading_of_many_never_hides_what_a_tool_has(
-    secrets: SecretCache, elsewhere: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    records: MemoryRecords,
+    secrets: SecretCache,
+    elsewhere: SecretStore,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a tool was given while many tenants were read is newer than that reading."""
     await known(secrets, "acme")
@@ -110,6 +118,6 @@ async def test_a_reading_of_many_never_hides_what_a_tool_has(
         return found
 
     monkeypatch.setattr(SecretStore, "sealed", slow)
-    await secrets.look()
+    await poll(records, secrets)
 
     assert told(secrets, "acme") == {"KEY": ONE}

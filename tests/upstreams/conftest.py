@@ -309,7 +309,7 @@ class Replica:
 
     async def settle(self) -> None:
         """Look once, and let what was started come to its end."""
-        await self.watch.look()
+        await poll(self.store, self.watch)
         await self.refresher.look()
         async with asyncio.timeout(10):
             await self.refresher.settled()
@@ -351,6 +351,12 @@ def polling(store: UpstreamStore, watch: ChangeWatch) -> AbstractAsyncContextMan
     """Look for changes during a block."""
     poller = ChangePoller(store._records, store.counter._shared_store)
     return poller.polling({SUBJECT: watch.take_up})
+
+
+async def poll(store: UpstreamStore, watch: ChangeWatch) -> None:
+    """Look for changes once."""
+    async with polling(store, watch):
+        return
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from gatepost.upstreams.source import AGAIN_S, NOTHING, RETRY_S, UpstreamOffers,
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
-from tests.upstreams.conftest import Clock, NamedCalls, polling, register, tool
+from tests.upstreams.conftest import Clock, NamedCalls, poll, polling, register, tool
 
 
 def caller(tenant: str = "acme", subject: str = "alice") -> TenantContext:
@@ -48,11 +48,15 @@ class Process:
     """What one replica has."""
 
     def __init__(self, store: UpstreamStore, clock: Clock) -> None:
-        self.watch = ChangeWatch(store.counter)
+        self.store, self.watch = store, ChangeWatch(store.counter)
         self.wanted = Remembered()
         self.source: OfferSource = UpstreamOffers(
             store, self.watch, NamedCalls(), wanted=self.wanted, clock=clock
         )
+
+    async def poll(self) -> None:
+        """Look for changes once."""
+        await poll(self.store, self.watch)
 
     async def offers(self, who: TenantContext) -> TenantOffers:
         """Return what the registry gets."""
@@ -60,7 +64,7 @@ class Process:
 
     async def names(self, who: TenantContext) -> list[str]:
         """Return the names of the offers, as the next call sees them."""
-        await self.watch.look()
+        await self.poll()
         return [one.name for one in (await self.offers(who)).offers]
 
 
@@ -131,7 +135,7 @@ async def test_the_same_content_is_the_same_snapshot(
     await put(in_memory, server, tool("a"))
     first = await process.offers(caller())
     await put(in_memory, server, tool("a"))
-    await process.watch.look()
+    await process.poll()
 
     assert process.source.at_hand(caller()) is None
     assert await process.source.load(caller()) is first
@@ -147,7 +151,7 @@ async def test_tenants_never_meet(in_memory: UpstreamStore, process: Process) ->
     assert await process.names(caller("beta")) == ["mcp_crm__of_beta"]
     at_hand = process.source.at_hand(caller())
     await register(in_memory, "new", tenant="beta")
-    await process.watch.look()
+    await process.poll()
     assert process.source.at_hand(caller()) is at_hand
     assert process.source.at_hand(caller("beta")) is None
 
@@ -185,7 +189,7 @@ async def test_agents_are_part_of_the_snapshot(in_memory: UpstreamStore, process
     )
     assert (await process.offers(caller())).agents == {}
     await in_memory.create_agent(agent)
-    await process.watch.look()
+    await process.poll()
 
     expected = Agent(frozenset({"pack:notes"}), "search")
     assert (await process.offers(caller())).agents == {"claude": expected, "cursor": expected}
@@ -199,7 +203,7 @@ async def test_an_outage_of_the_store_keeps_what_is_known(
     await put(in_memory, server, tool("a"))
     known = await process.offers(caller())
     await in_memory.delete("acme", server.id)
-    await process.watch.look()
+    await process.poll()
     asked = 0
 
     async def out(tenant: str) -> list[UpstreamServer]:
@@ -227,7 +231,7 @@ async def test_a_change_during_the_reading_is_not_missed(
 
     async def changing(tenant: str) -> list[AgentRegistration]:
         await put(in_memory, server, tool("b"))
-        await process.watch.look()
+        await process.poll()
         return await agents(tenant)
 
     with monkeypatch.context() as patch:

@@ -8,6 +8,7 @@ import pytest
 
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.names import SecretRefused
+from gatepost.storage.entries import NO_TENANT
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore
@@ -372,14 +373,14 @@ async def test_a_summary_is_that_of_the_last_catalogue(store: UpstreamStore) -> 
 
 async def test_each_change_is_counted(store: UpstreamStore) -> None:
     """For its tenant and for all, so that replicas look at that tenant only."""
-    total = await store.counter.total()
+    total = await store.counter.of(NO_TENANT)
     made = await store.create(draft())
     await store.replace(made)
     await store.create_agent(agent("claude"))
 
     assert await store.counter.of("acme") == 3
     assert await store.counter.of("beta") == 0
-    assert await store.counter.total() == total + 3
+    assert await store.counter.of(NO_TENANT) == total + 3
 
 
 async def test_a_refresh_that_brings_nothing_new_wakes_no_replica() -> None:
@@ -389,4 +390,4 @@ async def test_a_refresh_that_brings_nothing_new_wakes_no_replica() -> None:
     catalogues = UpstreamStore(records, None, counter).catalogues  # type: ignore[arg-type]
     await catalogues.put("acme", Catalogue(server_id="s", fetched_at=1), told=False)
 
-    assert await counter.total() == 0
+    assert await counter.of(NO_TENANT) == 0

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -30,6 +31,7 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply, SignedHeaders
 from gatepost_authz.client_authentication import Credentials, authentication
@@ -43,7 +45,7 @@ PAUSE_S = 5.0
 """How long a failure is answered without asking the authorization server again."""
 REFUSED_S = 30.0
 """The shortest time between two renewals because the upstream refused a token."""
-WAIT_S, POLL_S = 20.0, 0.1
+WAIT_S, POLL_S = 20.0, 0.5
 """How long, and how often, a process looks for the token that another one renews."""
 USUAL_LIFETIME_S = 300.0
 """The lifetime of a token if its issuer does not state it."""
@@ -56,6 +58,7 @@ class CredentialServices(msgspec.Struct, frozen=True, kw_only=True):
     """The services of the process that credentials use."""
 
     records: Records
+    shared_store: SharedStore
     secrets: SecretCache
     keyring: KeyRing
     outbound: OutboundClient
@@ -241,17 +244,17 @@ class ClientCredential:
     async def _renew(self) -> CachedToken:
         until = self._clock() + WAIT_S
         ask = partial(self._cache.token, self._client.issue, refused=self._refused_id)
-        while True:
-            try:
+        try:
+            with suppress(TokenBusy):
                 return await ask()
-            except TokenBusy:
-                if self._clock() >= until:
-                    raise CredentialUnavailable(
-                        "Another process has not renewed the access token in time."
-                    ) from None
-                await asyncio.sleep(POLL_S)
-            except StoreUnavailable:
-                raise CredentialUnavailable("The database does not answer.") from None
+            async with self._cache.wake_ups() as wake_ups:
+                while self._clock() < until:
+                    with suppress(TokenBusy):
+                        return await ask()
+                    await wake_ups.wait(POLL_S)
+        except StoreUnavailable:
+            raise CredentialUnavailable("The database does not answer.") from None
+        raise CredentialUnavailable("Another process has not renewed the access token in time.")
 
     def _renewed(self, task: "asyncio.Task[CachedToken]") -> None:
         self._renewing = None

@@ -152,7 +152,11 @@ class CredentialRegistry:
         # A changed table must not use the tokens of the previous one.
         use = hashlib.sha256(f"{name}\0{url}\0{table!r}".encode()).hexdigest()[:32]
         cache = TokenCache(
-            tenant, f"credential_{use}", records=self._services.records, secrets=self._secrets
+            tenant,
+            f"credential_{use}",
+            records=self._services.records,
+            shared_store=self._services.shared_store,
+            secrets=self._secrets,
         )
         return ClientCredential(client, cache)
 

@@ -6,6 +6,7 @@ import hashlib
 import secrets as random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -13,9 +14,12 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.names import LEAST_CHARACTERS, MOST_BYTES
 from gatepost.secrets.store import SecretUnreadable
 from gatepost.storage.entries import Entries
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
+from gatepost.storage.shared_store import SharedStore, WakeUps
 
 SUBJECT = "credential_tokens"
+"""The subject of the entries, and the topic of the messages that say which has changed."""
 LEASE_S = 15.0
 """How long one process may take to get a token before another one tries."""
 KEPT_S = 86_400.0
@@ -73,11 +77,13 @@ class TokenCache:
         key: str,
         *,
         records: Records,
+        shared_store: SharedStore,
         secrets: SecretCache,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._tenant, self._key = tenant, key
         self._entries: Entries = records.of(tenant).entries(SUBJECT)
+        self._shared_store = shared_store.of(tenant)
         self._secrets, self._clock = secrets, clock
         self._holder = random.token_hex(8)
 
@@ -105,6 +111,10 @@ class TokenCache:
             if await self._put(taken, 0 if entry is None else entry.revision):
                 return await self._renewed(known, issue)
         raise TokenBusy
+
+    def wake_ups(self) -> WakeUps:
+        """Return what wakes a task when a process has renewed the token, or could not."""
+        return WakeUps(self._shared_store, SUBJECT, message=self._key.encode())
 
     async def _stored(self, known: TokenEntry, refused: str) -> CachedToken | None:
         """Return the stored token if it is valid; it is in the redaction set from then on."""
@@ -135,6 +145,8 @@ class TokenCache:
             await self._secrets.put(self._tenant, self._key, issued.value)
         finally:
             await self._put(done, None)
+            with suppress(StoreUnavailable):
+                await self._shared_store.publish(SUBJECT, self._key.encode())
         return CachedToken(issued.value, done.id, done.expires_at, done.renew_at)
 
     async def _put(self, entry: TokenEntry, revision: int | None) -> bool:

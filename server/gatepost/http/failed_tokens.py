@@ -72,8 +72,7 @@ class FailedTokenLimit:
         if bucket is None:
             bucket = self._peers[key] = Bucket.of(self._rate, self._burst, now)
         bucket.take(now)
-        # An empty bucket goes no lower: more failures do not make the peer wait longer.
-        bucket.full_at = min(bucket.full_at, now + self._burst / self._rate)
+        bucket.forgive(now)  # more failures do not make the peer wait longer
         self._peers.move_to_end(key)
         if len(self._peers) > MOST_PEERS:
             self._peers.popitem(last=False)

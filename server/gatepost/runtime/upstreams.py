@@ -107,6 +107,7 @@ class UpstreamServices:
         self.registry = CredentialRegistry(
             CredentialServices(
                 records=parts.records,
+                shared_store=parts.shared_store,
                 secrets=parts.secrets,
                 keyring=parts.keyring,
                 outbound=parts.outbound,

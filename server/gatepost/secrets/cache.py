@@ -161,17 +161,13 @@ class SecretCache:
             self._put(cached, name, None)
             return there
 
-    async def look(self) -> None:
+    async def take_up(self, change: int) -> None:
         """
-        Check whether any secret has changed, and mark cached values as outdated.
+        Mark cached values as outdated if *change*, the counter of changes, is another one now.
 
         Then read what is outdated, or will soon be, of the tenants that have called since their
         last reading. Raises StoreUnavailable.
         """
-        await self.take_up(await self._vault.changes())
-
-    async def take_up(self, change: int) -> None:
-        """Do what `look` does, with the change counter that was read last."""
         now = self._clock()
         if self._vault.keyring.keys is not self._keys:
             self._tell_all()

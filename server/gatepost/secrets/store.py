@@ -142,10 +142,6 @@ class SecretStore:
         entries = await self._records.of(tenant).entries(SUBJECT).all()
         return [entry.key for entry in entries if NAME.fullmatch(entry.key)]
 
-    async def changes(self) -> int:
-        """Return a number that grows with every change of any secret by any process."""
-        return (await self._records.changes([SUBJECT])).get(SUBJECT, 0)
-
     async def reseal(self) -> Resealed:
         """Reseal all secrets with the newest key, so that older keys can be removed."""
         sealed = current = 0

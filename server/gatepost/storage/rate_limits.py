@@ -51,7 +51,12 @@ BucketRate = tuple[Hashable, float, float]
 
 
 class Bucket(msgspec.Struct, gc=False):
-    """One token bucket, stored as the time when it is full."""
+    """
+    One token bucket, stored as the time when it is full.
+
+    Two functions that every call runs have a copy of its arithmetic, and only these:
+    `CallLimits.take` and `LimitStage.recorded`.
+    """
 
     full_at: float
     """The time when it is full again, in seconds of a monotonic clock."""
@@ -69,11 +74,9 @@ class Bucket(msgspec.Struct, gc=False):
 
     def spend(self, now: float) -> bool:
         """Take a token if there is one; return whether there was."""
-        # The same as `wait_s` and `take`, without calling them.
-        full_at = self.full_at
-        if full_at - now > self.slack_s:
+        if self.wait_s(now):
             return False
-        self.full_at = (full_at if full_at > now else now) + self.each_s
+        self.take(now)
         return True
 
     def wait_s(self, now: float) -> float:
@@ -85,6 +88,18 @@ class Bucket(msgspec.Struct, gc=False):
         """Take a token without checking that there is one."""
         full_at = self.full_at
         self.full_at = (full_at if full_at > now else now) + self.each_s
+
+    def give_back(self) -> None:
+        """Return a token that was taken."""
+        self.full_at -= self.each_s
+
+    def forgive(self, now: float) -> None:
+        """Forgive what the bucket owes: it is empty at most."""
+        self.full_at = min(self.full_at, now + self.slack_s - WITHIN + self.each_s)
+
+    def empty(self, now: float, wait_s: float) -> None:
+        """Have no token for *wait_s* seconds, because all processes together have used them up."""
+        self.full_at = max(self.full_at, now + self.slack_s + wait_s)
 
 
 class Buckets:

@@ -25,10 +25,6 @@ class ChangeCounter:
             await self._records.of(one).entries(SUBJECT).put(CHANGES, b"", now=self._clock())
         await notify(self._shared_store)
 
-    async def total(self) -> int:
-        """Return a number that grows with each change of any tenant."""
-        return await self.of(NO_TENANT)
-
     async def of(self, tenant: str) -> int:
         """Return a number that grows with each change of one tenant."""
         return (await self.of_all([tenant])).get(tenant, 0)

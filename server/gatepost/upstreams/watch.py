@@ -27,10 +27,6 @@ class ChangeWatch:
         """Stop watching a tenant."""
         self._known.pop(tenant, None)
 
-    async def look(self) -> None:
-        """Look at the counters once; raises StoreUnavailable."""
-        await self.take_up(await self._counter.total())
-
     async def take_up(self, total: int) -> None:
         """Look at the counters of tenants if that of all has changed; raises StoreUnavailable."""
         if not self._known or total == self._total:

@@ -31,6 +31,7 @@ def lends(client: EndpointClient) -> None:
     """Give its tools what they call others with."""
     services = CredentialServices(
         records=client.records,
+        shared_store=client.shared_store,
         secrets=SecretCache(SecretStore(client.records, client.keyring)),
         keyring=client.keyring,
         outbound=OutboundClient(Network(), tls=ssl.create_default_context),

@@ -27,6 +27,7 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams.connection import UpstreamResult
 from tests.architecture.source import ROOT
 from tests.mcp.test_official_suite import PROGRAM, Check, read
@@ -133,6 +134,7 @@ async def main(url: str) -> None:
     registry = CredentialRegistry(
         CredentialServices(
             records=records,
+            shared_store=MemorySharedStore(),
             secrets=SecretCache(SecretStore(records, keyring)),
             keyring=keyring,
             outbound=process.client,

@@ -1,0 +1,88 @@
+"""A process that needs the token that another one is getting at this moment."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import pytest
+
+from gatepost.credentials import client as module
+from gatepost.credentials.client import ClientCredential, TokenClient
+from gatepost.credentials.credential import CredentialUnavailable
+from gatepost.credentials.token_cache import IssuedToken, TokenCache
+from tests.credentials.conftest import TENANT, Replica, Replicas
+
+LONG, WITHIN_S, TURNS = 60.0, 10.0, 100
+REFUSED = CredentialUnavailable("refused")
+
+
+class Issuer:
+    """An authorization server that answers these, each once it may."""
+
+    def __init__(self, *answers: IssuedToken | CredentialUnavailable) -> None:
+        self._answers = [*answers]
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def issue(self) -> IssuedToken:
+        """As `TokenClient.issue`."""
+        answer = self._answers.pop(0)
+        self.asked.set()
+        await self.may_answer.wait()
+        if isinstance(answer, CredentialUnavailable):
+            raise answer
+        return answer
+
+
+def credential(replica: Replica, issuer: Issuer) -> ClientCredential:
+    services = replica.services
+    cache = TokenCache(
+        TENANT,
+        "credential_crm",
+        records=services.records,
+        shared_store=services.shared_store,
+        secrets=services.secrets,
+    )
+    return ClientCredential(cast("TokenClient", issuer), cache)
+
+
+@pytest.fixture
+def two(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Issuer], Sequence[ClientCredential]]:
+    """The credential of two processes, which look again only when they are woken."""
+    monkeypatch.setattr(module, "POLL_S", LONG)
+    return lambda issuer: [credential(replicas.one(), issuer) for _ in range(2)]
+
+
+async def answers(issuer: Issuer, credentials: Sequence[ClientCredential]) -> list[object]:
+    """What the requests of both get, of which the second waits for the first."""
+    async with asyncio.timeout(WITHIN_S):
+        first = asyncio.create_task(credentials[0].headers())
+        await issuer.asked.wait()
+        second = asyncio.create_task(credentials[1].headers())
+        for _ in range(TURNS):  # until it waits
+            await asyncio.sleep(0)
+        issuer.may_answer.set()
+        return await asyncio.gather(first, second, return_exceptions=True)
+
+
+async def test_it_is_woken_when_the_token_is_there(
+    two: Callable[[Issuer], Sequence[ClientCredential]],
+) -> None:
+    """And does not ask for one of its own."""
+    issuer = Issuer(IssuedToken("token-of-the-first-process", 300.0))
+    found = await answers(issuer, two(issuer))
+
+    assert found[0] == found[1]
+    assert not isinstance(found[0], BaseException)
+
+
+async def test_it_is_woken_when_there_will_be_none(
+    two: Callable[[Issuer], Sequence[ClientCredential]],
+) -> None:
+    """It asks for a token itself."""
+    issuer = Issuer(REFUSED, IssuedToken("token-of-the-second-process", 300.0))
+    first, second = await answers(issuer, two(issuer))
+
+    assert first is REFUSED
+    assert "token-of-the-second-process" in str(getattr(second, "headers", second))
