@@ -132,7 +132,8 @@ class TemplateIssuers:
         """
         Evict entries to make room for one more issuer that *peer* names.
 
-        IssuerUnavailable: that peer, or strangers together, have filled all that there is for them.
+        Raises IssuerUnavailable if that peer, or all unverified callers together, have used up
+        their share.
         """
         if self._has_room(peer):
             return

@@ -17,11 +17,12 @@ SOURCE_ROOTS = {
 
 @dataclass(frozen=True)
 class Function:
-    """Where a function begins and ends."""
+    """Where a function begins and ends, and what its docstring says."""
 
     name: str
     first: int
     last: int
+    docstring: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Contents:
     imports: list[tuple[str, int]] = field(default_factory=list)
     """Every module it imports, with its line; `from a.b import c` gives `a.b.c`."""
     classes: list[str] = field(default_factory=list)
+    docstrings: list[str] = field(default_factory=list)
+    """Those of the module and its classes."""
     functions: list[Function] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     excepts: list[tuple[str, int]] = field(default_factory=list)
@@ -92,9 +95,13 @@ def contents(path: Path) -> Contents:
                 found.imports.extend((name, node.lineno) for name in names)
             case ast.ClassDef():
                 found.classes.append(node.name)
+                found.docstrings.append(docstring_of(node))
+            case ast.Module():
+                found.docstrings.append(docstring_of(node))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 last = node.end_lineno or node.lineno
-                found.functions.append(Function(node.name, node.lineno, last))
+                said = docstring_of(node)
+                found.functions.append(Function(node.name, node.lineno, last, said))
             case ast.Call():
                 extra = tuple(names_in(word.value) for word in node.keywords if word.arg == "extra")
                 found.calls.append(Call(dotted(node.func), node.lineno, *extra))
@@ -103,6 +110,11 @@ def contents(path: Path) -> Contents:
                 names = (dotted(one) if one else "BaseException" for one in caught)
                 found.excepts.extend((name, node.lineno) for name in names)
     return found
+
+
+def docstring_of(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The docstring on one line; empty where there is none."""
+    return " ".join((ast.get_docstring(node) or "").split())
 
 
 def calls_of(names: Collection[str], files: Iterable[Path] = ()) -> Iterator[ast.Call]:

@@ -92,7 +92,9 @@ def check(metadata: ClientMetadata, settings: IssuerSettings) -> None:
 
 
 def client_of(metadata: ClientMetadata) -> RegisteredClient:
-    """Return a new client; grants that are not for strangers are left out, as section 2 allows."""
+    """
+    Return a new client; grants that dynamic clients may not have are left out, as section 2 allows.
+    """
     return RegisteredClient(
         client_id="dev-client-" + secrets.token_urlsafe(16),
         secret="" if metadata.token_endpoint_auth_method in PUBLIC else secrets.token_urlsafe(32),

@@ -133,7 +133,7 @@ async def script_run(
     ] = None,
     args: Annotated[
         list[Any], Field(description="Optional arguments to pass to the function, in order")
-    ] = [],  # noqa: B006  # the model sees this default; nobody changes it
+    ] = [],  # noqa: B006  # the model sees this default; no code changes it
 ) -> Outcome:
     """Execute a Starlark script that an administrator approved, and answer its function's value."""
     settings = ctx.settings(ScriptsSettings)

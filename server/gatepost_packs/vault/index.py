@@ -224,7 +224,7 @@ class Index:
 
     def _clear(self) -> None:
         with self._alone():
-            # The journal first: the next database would take a left-over journal for its own.
+            # SQLite's journal first: the next database would use a left-over journal.
             for name in (f"{FILE}-journal", FILE):
                 self._file.with_name(name).unlink(missing_ok=True)
 
