@@ -1,4 +1,4 @@
-"""Parses a repository's own configuration, and accepts it only as git itself writes it."""
+"""Parse a repository's own configuration, and accept it only as git itself writes it."""
 
 import re
 from collections.abc import Iterator, Mapping

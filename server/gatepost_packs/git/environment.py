@@ -1,4 +1,4 @@
-"""The environment of git, and what the machine lacks for it."""
+"""Build the environment of git, and report what the machine lacks for it."""
 
 import os
 import re

@@ -63,7 +63,7 @@ class Issues(BaseModel):
 
 
 class Created(BaseModel):
-    """The issue that was made."""
+    """The created issue."""
 
     number: int
     url: str

@@ -1,4 +1,4 @@
-"""Lists operations, finds one by path and method, or suggests similar ones."""
+"""List operations, find one by path and method, or suggest similar ones."""
 
 import asyncio
 import difflib
