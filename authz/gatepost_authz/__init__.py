@@ -1,7 +1,7 @@
 """
 An OAuth 2.0 resource server for any ASGI application.
 
-Everything public is named here; modules may be moved any day.
+All public names are here; the modules may move at any time.
 """
 
 from gatepost_authz.addresses import is_public, origin_of

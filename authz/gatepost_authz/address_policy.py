@@ -1,4 +1,4 @@
-"""The rules for allowed destinations: one for issuers, one for tools."""
+"""Decide which destinations are allowed: one rule for issuers, one for tools."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -17,7 +17,7 @@ from gatepost_authz.addresses import (
 )
 
 KEPT = 1_000
-"""How many URLs without a problem are remembered."""
+"""The number of URLs without a problem that are remembered."""
 KEPT_CHARACTERS = 500
 
 
@@ -59,9 +59,9 @@ class ToolAddressPolicy:
     """
     The rule for tools: public addresses, and the hosts of *allow_hosts*.
 
-    A name that is allowed leads to an organisation's own addresses, never to link-local ones or to
-    a cloud's metadata service, unless that very address is allowed too: an attacker who can
-    change what the name means cannot reach the machine's credentials.
+    An allowed name may lead to an organisation's own addresses. It never leads to link-local
+    addresses or to a cloud's metadata service, unless that address is allowed as well. So an
+    attacker who can change the name's address cannot reach the machine's credentials.
     """
 
     proxy_resolves = False
@@ -70,8 +70,8 @@ class ToolAddressPolicy:
         entries = tuple(allow_hosts)
         self._allowed = frozenset(allowed_host(entry) for entry in entries)
         self._checked: set[str] = set()
-        """URLs that may be fetched: most calls go to the same few."""
-        # A host alone is one by https: nothing may be sent to it in the clear.
+        """The URLs that may be fetched, because most calls go to the same few."""
+        # A host without a port means https: nothing may be sent to it in the clear.
         self._with_port = frozenset(
             allowed_host(entry) for entry in entries if parted(f"//{entry}").port is not None
         )
@@ -91,7 +91,7 @@ class ToolAddressPolicy:
         if url in self._checked:
             return None
         problem = self._problem(url)
-        # A query may hold secrets, and it is different in every request.
+        # A query may contain secrets, and it differs in every request.
         if problem is None and len(url) <= KEPT_CHARACTERS and "?" not in url:
             if len(self._checked) >= KEPT:
                 self._checked.clear()

@@ -1,4 +1,4 @@
-"""Checks which addresses and URLs the server may connect to."""
+"""Check which addresses and URLs the server may connect to."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -59,8 +59,8 @@ LOOPBACK: Sequence[IPv4Network | IPv6Network] = (
     IPv6Network("::1/128"),
 )
 
-# Where hosts of an organisation live. Metadata services give credentials to every client, so
-# nothing but their own literal address ever leads there.
+# Addresses of an organisation's own hosts. Metadata services give credentials to every client, so
+# only their literal address in the settings leads to them.
 INSIDE: Sequence[IPv4Network | IPv6Network] = tuple(
     ip_network(network)
     for network in (
@@ -77,7 +77,7 @@ METADATA = frozenset(
     ip_address(address) for address in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254")
 )
 
-# Services that answer to lines of text could be made to obey an HTTP request; those ports from
+# Services that read lines of text could be made to obey an HTTP request. These are the ports from
 # 1024 up that the WHATWG Fetch standard blocks ("bad port") for that reason.
 BAD_PORTS = frozenset(
     {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566}
@@ -131,7 +131,7 @@ def networks_of(texts: Iterable[str]) -> Networks:
 def literal(host: str) -> Address | None:
     """Return the address that *host* contains literally, or None for a name."""
     try:
-        # What follows a percent sign is a zone: an interface of this machine, never a URL's.
+        # The text after a percent sign is a zone: an interface of this machine, which no URL needs.
         return None if "%" in host else ip_address(host.strip("[]"))
     except ValueError:
         return None
@@ -168,8 +168,8 @@ def url_problem(url: str, development: bool) -> str | None:
 def parted(url: str) -> SplitResult:
     """Split *url*; raise ValueError with a sentence if its port is invalid."""
     if not PRINTABLE.fullmatch(url) or "\\" in url:
-        # A host that only looks like another one is written with such characters; who means a
-        # name outside ASCII writes its xn-- form.
+        # Such characters make a host that only looks like another one. A name outside ASCII can be
+        # written in its xn-- form.
         raise ValueError("it holds a character outside printable ASCII, a space or a backslash")
     try:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Bounded caches of what is known about tokens, and of what issuers say about them."""
+"""Cache known tokens, and the answers of issuers about them, within bounds."""
 
 import hashlib
 import random
@@ -14,9 +14,9 @@ BAD_S = 5.0
 """The cache lifetime of a refusal, which limits requests of a client in a loop."""
 REMEMBERED = 10_000
 LOOKED_AT = 2
-"""How many entries of a cache are looked at for each new one."""
+"""The number of entries of a cache that are examined for each new one."""
 # Not the shared generator of the process, which a tool may have seeded. The system's takes ten
-# times as long, and nobody learns what is replaced.
+# times as long, and attackers do not learn what is replaced.
 DICE = random.Random()  # noqa: S311
 
 Key = tuple[bytes, str, str, int]
@@ -29,10 +29,10 @@ class RandomCache(Generic[K, T]):
     """
     At most *capacity* entries; a new one replaces any other by chance.
 
-    Without order, a hit writes nothing. If slightly more tokens come in turn than fit, most are
-    still found; a cache that evicts the least recently used one would find none of them. An entry
-    that is no longer valid becomes None when it is met, and keeps its place until `tidy` finds
-    it or another one replaces it.
+    Because there is no order, a hit writes nothing. If slightly more tokens are used in turn than
+    fit, most are still found; a cache that evicts the least recently used one would find none of
+    them. An expired entry becomes None when it is read. It keeps its place until `tidy` finds it or
+    another entry replaces it.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -11,7 +11,7 @@ TO_STANDARD = bytes(
     for byte in range(256)
 )
 PADDING = ("", "?", "==", "=")
-# Bits of the last character that no byte uses must be zero (RFC 4648 section 3.5).
+# Unused bits of the last character must be zero (RFC 4648 section 3.5).
 LAST = (
     None,
     None,
@@ -31,5 +31,5 @@ def decode(segment: bytes) -> bytes:
     last = LAST[rest]
     if last is not None and segment[-1] not in last:
         raise ValueError("stray bits")
-    # Three times as fast as `binascii`, which has to be asked to be strict.
+    # Three times as fast as `binascii` in its strict mode.
     return msgspec.convert(segment.translate(TO_STANDARD).decode("ascii") + PADDING[rest], bytes)

@@ -1,4 +1,4 @@
-"""The caller as the token identifies it."""
+"""The caller, as its token identifies it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 SubjectKind = Literal["user", "client"]
 
 
-# The issuer wrote the time of the sign-in by its own clock; as much difference as tokens get.
+# The issuer's clock wrote the time of the sign-in, so it may differ as much as a token's times.
 CLOCK_DIFFERENCE_S = 30
 
 
@@ -104,7 +104,7 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise InsufficientAuthentication(acr_values, max_age)
 
     def __hash__(self) -> int:
-        # The generated one would stumble over the mapping of display claims.
+        # The generated method cannot hash the mapping of display claims.
         return hash((self.principal_key, self.token_id, self.expires_at, self.scopes))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Builds the response for a refusal: status, ``WWW-Authenticate`` and body."""
+"""Build the response for a refusal: status, ``WWW-Authenticate`` and body."""
 
 import re
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ VARYING = (InsufficientScope, InsufficientAuthentication, IssuerUnavailable)
 
 Field = tuple[bytes, bytes]
 Answer = tuple[int, tuple[Field, ...], bytes]
-"""Status, fields but for the length, body; the same objects for the same refusal."""
+"""Status, fields without the length, and body; the same objects for the same refusal."""
 
 
 def words(values: Iterable[str]) -> str:
@@ -74,7 +74,7 @@ class Challenge:
         answer = self._answers.get(key)
         if answer is None:
             answer = self._build(error, target)
-            # Tenants in a path are the caller's to invent, so their answers are not kept.
+            # Callers can invent tenants in a path, so their answers are not cached.
             if len(self._answers) < REMEMBERED and (target is None or target.tenant is None):
                 self._answers[key] = answer
         return answer
@@ -117,7 +117,7 @@ class Challenge:
             return demands
         scopes = self.baseline if error.status == 401 else ()
         if isinstance(error, InsufficientScope):
-            # Some clients replace what they had by what the challenge names.
+            # Some clients replace their scopes by those that the challenge names.
             scopes = tuple(dict.fromkeys((*self.baseline, *error.scopes)))
         return [("scope", words(scopes))] if scopes else []
 

@@ -1,4 +1,4 @@
-"""Finds all problems in the settings of the gate, each with a stable id."""
+"""Find all problems in the settings of the gate, each with a stable id."""
 
 import ipaddress
 import re
@@ -146,7 +146,7 @@ def _url_problems(setting: str, url: str, development: bool) -> Iterator[Problem
     if "#" in url:
         yield _found("authz.E003", setting, "the URL has a fragment")
     if "@" in urlsplit(url).netloc:
-        # The message leaves the value out: it may hold a password.
+        # The message omits the value, because it may contain a password.
         yield _found("authz.E004", setting, "the URL has a user name or password")
     if unsafe := UNSAFE.search(url):
         yield _found("authz.E005", setting, f"the URL of {host} has the character {unsafe[0]!r}")
@@ -196,7 +196,8 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         yield from token_problems.problems(where, issuer, preset)
     for algorithm in issuer.algorithms:
         if algorithm not in ASYMMETRIC:
-            # Everyone who can verify an HS256 token can also create one; `none` verifies nothing.
+            # Every client that can verify an HS256 token can also create one; `none` verifies
+            # nothing.
             message = f"{algorithm!r} cannot be accepted as a signature"
             yield _found("authz.E013", f"{where}.algorithms", message)
     if not 0 <= issuer.leeway_s <= 300:

@@ -1,4 +1,4 @@
-"""Reads claims by their name or by a dotted path into objects."""
+"""Read claims by their name or by a dotted path into objects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Checks whether verified claims are valid for this resource now; pure functions."""
+"""Check whether verified claims are valid for this resource now; pure functions."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -18,10 +18,10 @@ MAX_CLIENT_ID = 2048
 MAX_TEXT = 512
 MAX_AUDIENCES = 100
 MAX_TIME = 2**53
-"""Beyond it, numbers of JSON lose whole seconds (RFC 8259 section 6)."""
+"""Above this number, JSON numbers lose whole seconds (RFC 8259 section 6)."""
 
-# Members that only other kinds of tokens carry, whatever a preset says: security events and
-# logout tokens (RFC 8417), introspection answers (RFC 9701), proofs (RFC 9449).
+# Members that only other kinds of tokens have, whatever a preset says: security events and logout
+# tokens (RFC 8417), introspection answers (RFC 9701), proofs (RFC 9449).
 OTHER_KINDS = frozenset({"events", "token_introspection", "htm", "htu"})
 TELLING = OTHER_KINDS | {"cnf"}
 """The members for which any preset refuses a token."""
@@ -155,7 +155,7 @@ def registered(claims: Mapping[str, object]) -> Registered:
 def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
     """Refuse ID tokens, refresh tokens and bound tokens, which have the same signature."""
     if TELLING.isdisjoint(claims) and preset.telling.isdisjoint(claims) and not preset.must_equal:
-        return  # nearly always
+        return  # true for nearly all tokens
     if others := OTHER_KINDS.intersection(claims):
         raise InvalidToken("wrong_kind").about(claim=min(others))
     for name, values in preset.forbidden.items():
@@ -171,8 +171,8 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
         if lookup(claims, name) != expected:
             raise InvalidToken("wrong_kind").about(claim=name)
     if "cnf" in claims:
-        # Bound to a key or a certificate (RFC 7800): as a Bearer token it has been stolen, or
-        # its proof was left out to downgrade it (RFC 9449 section 7.1).
+        # Bound to a key or a certificate (RFC 7800). If such a token arrives as a Bearer token, it
+        # has been stolen, or its proof was omitted to downgrade it (RFC 9449 section 7.1).
         raise InvalidToken("sender_constrained")
 
 
@@ -185,8 +185,8 @@ def check_times(named: Registered, expected: Expected, *, now: float) -> None:
         raise NotYetValidToken
     if named.iat is not UNSET and named.iat > latest:
         raise NotYetValidToken
-    # A token for a hundred years outlives every key and every employee. Where nothing says when
-    # it was issued, it is as if it were issued now.
+    # A token for a hundred years outlives every key and every employee. If it has no issue time,
+    # the current time counts.
     issued = now if named.iat is UNSET else named.iat
     if named.exp - issued > expected.max_lifetime:
         raise InvalidToken("lives_too_long")
@@ -201,7 +201,7 @@ def check_audience(claims: Mapping[str, object], expected: Expected, client_id: 
     """
     value = audience_in(claims, expected.preset.audience_claims)
     if value is MISSING:
-        # Cognito names no audience; then the client must be one that the operator listed.
+        # Cognito tokens name no audience; then the operator must have listed the client.
         if expected.preset.client_as_audience and client_id in expected.audiences:
             return False
         if expected.bound_by_answer:
@@ -240,8 +240,8 @@ def audiences_of(value: object) -> list[str]:
 def is_meant(audience: str, expected: Expected) -> bool:
     if audience == expected.resource or audience in expected.audiences:
         return True
-    # URL classes of browsers write `https://h` as `https://h/`, so clients ask for that: the one
-    # equivalence there is, and only where the resource is a bare origin.
+    # URL classes of browsers write `https://h` as `https://h/`, so clients request that. It is the
+    # only equivalence, and only for a resource that is a bare origin.
     origin = expected.resource.removesuffix("/")
     return audience in (origin, f"{origin}/") and origin.count("/") == 2 and "?" not in origin
 

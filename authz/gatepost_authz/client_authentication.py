@@ -1,4 +1,4 @@
-"""Authenticates this server at an issuer's endpoints (RFC 6749 section 2.3, RFC 7523)."""
+"""Authenticate this server at an issuer's endpoints (RFC 6749 section 2.3, RFC 7523)."""
 
 import secrets
 import time

@@ -44,10 +44,10 @@ class Resource:
     """
     The URL clients call, which is the OAuth resource identifier too (RFC 8707, RFC 9728).
 
-    Taken from configuration only. It may hold ``{tenant}`` as one whole path segment: then each
-    tenant has its own resource, metadata document and issuer list. ``path`` and ``metadata_paths``
-    (routes of the metadata document) keep the ``{tenant}``. ValueError for an address that could
-    end the quotes of a challenge.
+    It comes only from the configuration. It may contain ``{tenant}`` as one whole path segment;
+    then each tenant has its own resource, metadata document and issuer list. ``path`` and
+    ``metadata_paths`` (routes of the metadata document) keep the ``{tenant}``. ValueError for an
+    address that could end the quotes of a challenge.
     """
 
     def __init__(self, url: str) -> None:
@@ -61,8 +61,8 @@ class Resource:
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.path = parts.path
         self.templated = TENANT in url
-        # The variant under the resource comes first: it is the one that challenges name. For an
-        # origin both are the same. RFC 9728 section 3.1 drops only a slash right after the host.
+        # The variant under the resource comes first, because challenges name it. For an origin both
+        # are the same. RFC 9728 section 3.1 removes only a slash right after the host.
         inserted = WELL_KNOWN + ("" if parts.path == "/" else parts.path)
         under = parts.path.rstrip("/") + WELL_KNOWN
         self.metadata_paths = tuple(dict.fromkeys((under, inserted)))
@@ -97,10 +97,10 @@ class Beside:
     """
     The paths below ``base`` that the server serves for the same tokens, beside the endpoint.
 
-    That is the folder of the endpoint, as relative references resolve (RFC 3986 section 5.2.3):
-    beside ``/t/{tenant}/mcp`` lies ``/t/{tenant}/tools``. Where the tenant is the last segment it
-    is the endpoint itself, since the folder would be all tenants'. Tokens name the resource, never
-    such a path.
+    These paths are in the folder of the endpoint, as relative references resolve (RFC 3986 section
+    5.2.3): ``/t/{tenant}/tools`` is beside ``/t/{tenant}/mcp``. If the tenant is the last segment,
+    the base is the endpoint itself, because all tenants would share the folder. Tokens name the
+    resource, never such a path.
     """
 
     def __init__(self, resource: Resource) -> None:
@@ -141,7 +141,7 @@ class TenantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RoleRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who holds a role: those whose claim equals, or as a list contains, the value."""
+    """The holders of a role: callers whose claim equals the value, or contains it as a list."""
 
     claim: str
     """The claim (a dotted path reaches into objects)."""
@@ -195,7 +195,10 @@ class Introspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClientRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a machine gets whose tokens do not say it: never a person, and never instead of them."""
+    """
+    The tenant and scopes of a machine whose tokens do not state them. They never apply to a person,
+    and never replace the token's own.
+    """
 
     tenant: str = ""
     """Its tenant, if its tokens have no claim with a tenant."""
@@ -244,9 +247,9 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     issuer: str
     """Byte-equal to the issuer's own metadata; one `{...}` segment makes it a template."""
     enabled: bool = True
-    """Off: its tokens are refused, and what it names for its own stays nobody else's."""
+    """Off: its tokens are refused, and the tenants that its settings name stay reserved."""
     preset: str = "generic"
-    """What differs between providers, as data: see the provider pages."""
+    """The preset with the provider's differences: see the provider pages."""
     tokens: TokenRules = TokenRules()
     audiences: tuple[str, ...] = ()
     """Audiences accepted beside the preset's rule; default: the resource."""
@@ -275,7 +278,7 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How this server reaches others."""
+    """How this server reaches other servers."""
 
     ca_bundle: str = ""
     """A file with the company's CA certificates (PEM), used beside the system's."""

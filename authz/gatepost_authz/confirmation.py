@@ -1,4 +1,4 @@
-"""Asks issuers about signed tokens too, for revocation and for claims that the tokens lack."""
+"""Ask issuers about signed tokens as well, for revocation and for claims that the tokens lack."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ async def confirmed(
     if not confirms(trusted):
         return proved
     if confirmation is None:
-        # Without an answer nothing says that the token is not revoked.
+        # Without an answer, the token may have been revoked.
         raise IssuerUnavailable("introspection_failed")
     return await confirmation.claims_of(token, proved, trusted)
 
@@ -65,7 +65,7 @@ def agreed(
     """
     Return the claims of both; a claim that both have comes from the token.
 
-    Who, for whom and from whom must agree. Of times the earlier end counts, and of scopes those
+    Issuer, subject, client and audience must agree. The earlier end counts, and of the scopes those
     that both name.
     """
     for name in dict.fromkeys(("iss", "sub", "jti", "act", *preset.subject_claims)):
@@ -80,7 +80,7 @@ def agreed(
         ours, theirs = lookup(proved, name), lookup(answer, name)
         if MISSING not in (ours, theirs) and as_list(ours) != as_list(theirs):
             raise InvalidToken("answer_disagrees").about(claim=name)
-    # A member with a dotted name would be found before what the token says by that path.
+    # A member with a dotted name would be found before the token's claim at that path.
     added = {name: value for name, value in answer.items() if lookup(proved, name) is MISSING}
     merged = {**added, **proved}
     ends = [claims["exp"] for claims in (proved, answer) if "exp" in claims]
@@ -88,7 +88,8 @@ def agreed(
         merged["exp"] = earlier(*ends)
     granted, still = scopes_of(proved, preset), scopes_of(answer, preset)
     if granted is not None and still is not None:
-        # As one claim: the answer may name its scopes in a claim that counts before the token's.
+        # As one claim, because the answer may name its scopes in a claim that counts before the
+        # token's.
         merged = {name: value for name, value in merged.items() if name not in preset.scope_claims}
         merged[preset.scope_claims[0]] = " ".join(sorted(granted & still))
     return merged

@@ -1,4 +1,4 @@
-"""Finds an issuer's metadata document (RFC 8414, OpenID Connect Discovery 1.0)."""
+"""Find an issuer's metadata document (RFC 8414, OpenID Connect Discovery 1.0)."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ class IssuerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     names_itself: bool = False
     """Authorization responses carry `iss` (RFC 9207)."""
     elsewhere: frozenset[str] = frozenset()
-    """Members left empty: not on the issuer's host, or no https URL."""
+    """The members that were left empty: not on the issuer's host, or not an https URL."""
 
     def endpoint(self, name: str) -> str:
         """
@@ -66,7 +66,8 @@ class DiscoveryLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts beside the issuer's own that may serve its keys (a preset's)."""
     sign_in: bool = False
     """
-    Prefer the document of OpenID Connect: only there, many issuers tell where people sign out.
+    Whether to prefer the document of OpenID Connect: for many issuers only that document names the
+    sign-out endpoint.
     """
 
 
@@ -74,8 +75,8 @@ class Discovery:
     """
     Finds metadata and caches it for an hour, and longer while the issuer is unreachable.
 
-    Everybody who asks about an issuer at the same time waits for the same fetch. How often to
-    ask again after a failure is the caller's to pace.
+    All requests for one issuer at the same time wait for the same fetch. The caller decides when to
+    ask again after a failure.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Discovery:
             self._running[key] = task
             task.add_done_callback(lambda done: self._settle(key, done))
         try:
-            # One caller that gives up must not take the answer from the others.
+            # A request that gives up must not cancel the fetch for the others.
             return await asyncio.shield(task)
         except FetchError:
             if known is not None:
@@ -157,7 +158,7 @@ async def find_document(
             # A mismatch tells the operator more than the 404 of the next location.
             failure = failure if failure.reason == "issuer" else error
             if not (error.answered or error.reason in {"issuer", "metadata"}):
-                break  # down or out of reach: the next location is on the same host
+                break  # the server is down, and the next location is on the same host
     raise failure
 
 

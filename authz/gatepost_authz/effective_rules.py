@@ -1,4 +1,4 @@
-"""Describes which tokens an issuer's settings and preset accept, in words."""
+"""Describe in words which tokens an issuer's settings and preset accept."""
 
 from collections.abc import Iterable, Iterator
 
@@ -16,7 +16,7 @@ class EffectiveRule(msgspec.Struct, frozen=True):
     """One rule for the tokens of an issuer."""
 
     name: str
-    """The rule's name; that of its setting where there is one."""
+    """The rule's name; that of its setting if there is one."""
     text: str
     """What is accepted."""
     setting: str = ""

@@ -1,9 +1,9 @@
 """
 The errors of the gate.
 
-Each class fixes what the caller hears: a status, an OAuth error code (RFC 6750 section 3.1,
-RFC 9470 section 3) and one sentence. The private ``reason`` is a short stable word for the log and
-the metrics; it never leaves the server. `gatepost_authz.reasons` says what each of them means.
+Each class fixes what the caller is told: a status, an OAuth error code (RFC 6750 section 3.1, RFC
+9470 section 3) and one sentence. The private ``reason`` is a short stable word for the log and the
+metrics; it never leaves the server. `gatepost_authz.reasons` says what each of them means.
 
 * AuthError
   x MissingToken                401  no code (a setting adds invalid_token)

@@ -1,4 +1,4 @@
-"""Finds issuer settings that accept too much for production."""
+"""Find issuer settings that accept too much for production."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import (
@@ -79,7 +79,7 @@ OPEN_ISSUERS = frozenset(
         "www.facebook.com",
     }
 )
-"""Hosts of issuers that give anybody an account."""
+"""Hosts of issuers at which any person can get an account."""
 PERSONAL = "9188040d-6c67-4c5b-b112-36a304b66dad"
 """The Entra tenant of all personal Microsoft accounts."""
 
@@ -198,7 +198,7 @@ def _tenants(where: str, issuer: Issuer, create_on_first_use: bool) -> Iterator[
     rule = issuer.tenant
     if _is_open(issuer) and (rule.value or rule.issuer):
         message = (
-            f"anybody can have an account at {issuer.issuer}, and all accounts share one tenant"
+            f"any person can get an account at {issuer.issuer}, and all accounts share one tenant"
         )
         yield finding(HINTS, "authz.W010", f"{where}.tenant", message)
     elif create_on_first_use and issuer.enabled and not (issuer.tenants or rule.value):

@@ -1,4 +1,4 @@
-"""Fetches small JSON documents from issuers, within strict limits."""
+"""Fetch small JSON documents from issuers, within strict limits."""
 
 import asyncio
 import re
@@ -36,7 +36,7 @@ OAUTH_ERRORS = frozenset(
 )
 """The errors of a token endpoint (RFC 6749 section 5.2, RFC 8707 section 2)."""
 OAUTH_STATUSES = frozenset({400, 401, 403})
-"""The statuses of such errors; the RFC knows no 403, which Glewlwyd writes."""
+"""The statuses of such errors. The RFC does not have 403, which Glewlwyd sends."""
 JSON_TYPE = re.compile(r"application/(?:[a-z0-9.!#$&^_-]+\+)?json", re.ASCII)
 MAX_AGE = re.compile(r"(?:\A|[,\s])max-age\s*=\s*\"?([0-9]{1,9})", re.ASCII | re.IGNORECASE)
 FRESH = re.compile(r"(?:\A|[,\s])(?:no-store|no-cache)\b", re.ASCII | re.IGNORECASE)
@@ -112,8 +112,8 @@ class Fetcher:
     """
     Gets JSON objects from issuers: https only, no redirects, no addresses but allowed ones.
 
-    One per process. Nothing is opened before the first request, so it may be made before a fork.
-    *development* allows plain http to this machine. *resolver* stands in for the system's.
+    There is one per process. It opens nothing before the first request, so it may be created before
+    a fork. *development* allows plain http to this machine. *resolver* replaces the system's.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Fetcher:
         return GuardedTransport(
             address_policy=IssuerAddressPolicy(allow_private, development=self._development),
             tls=tls,
-            # The way out of a company seldom knows the way back in.
+            # A company's proxy for outgoing requests usually cannot reach the company's own hosts.
             proxy="" if allow_private else self._proxy,
             resolver=self._resolver,
             limits=limits,
@@ -182,8 +182,8 @@ class Fetcher:
 
         FetchError: anything else, and an answer other than 200 with a JSON content type.
         """
-        # A connection opened for one issuer's networks must never serve another's requests, and a
-        # fetch every few minutes gains nothing from one that is kept.
+        # A connection that was opened within one issuer's networks must never serve another
+        # issuer's requests. Keeping it would gain nothing, because fetches are minutes apart.
         key = (allow_private, not url.startswith("http://"))
         transport = self._transports.get(key)
         if transport is None:
@@ -239,7 +239,7 @@ class Fetcher:
     ) -> httpx2.Request:
         sent = {
             "accept": "application/json",
-            # A compressed answer can be a thousand times what its transfer was limited to.
+            # A compressed answer can become a thousand times larger than its transfer limit.
             "accept-encoding": "identity",
             "user-agent": "gatepost",
             **headers,
@@ -274,8 +274,8 @@ async def exchange(
         "pool": timeout_s,
     }
     try:
-        # Around all of it: a server that sends a byte a second keeps every single read within
-        # its own timeout.
+        # One limit for the whole exchange: a server that sends a byte a second keeps every single
+        # read within its own timeout.
         async with asyncio.timeout(timeout_s):
             answer = await transport.handle_async_request(asked)
             try:
@@ -323,7 +323,7 @@ def certificate_problem(error: BaseException) -> str:
 def check_head(answer: httpx2.Response, limit_bytes: int) -> None:
     """Raise FetchError unless status and headers announce a JSON document within the limit."""
     if 300 <= answer.status_code < 400:
-        # Never followed: it would lead past every check of the URL that was configured.
+        # A redirect is never followed: it would bypass every check of the configured URL.
         raise FetchError("redirect", status=answer.status_code)
     if answer.status_code != 200:
         raise FetchError("status", status=answer.status_code)

@@ -1,4 +1,4 @@
-"""Makes the problems of a configuration from their ids, hints and sentences."""
+"""Build the problems of a configuration from their ids, hints and sentences."""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Removes identity headers that callers send and adds those of the verified caller."""
+"""Remove identity headers that callers send, and add those of the verified caller."""
 
 import re
 from collections.abc import Awaitable, Iterable
@@ -10,7 +10,7 @@ from gatepost_authz.caller import TenantContext
 
 Field = tuple[bytes, bytes]
 
-# What ordinary clients and proxies send; a request with only these names costs one comparison.
+# The headers of ordinary clients and proxies; a request with only these names costs one comparison.
 HARMLESS = frozenset(
     b"""
     accept accept-encoding accept-language authorization cache-control connection content-encoding
@@ -23,7 +23,7 @@ HARMLESS = frozenset(
     x-octopus-correlation-id x-real-ip x-request-id
     """.split()
 )
-# Any header of a tenant or an organisation, whichever vendor's; `Mcp-Param-…` headers repeat
+# Any header that names a tenant or an organisation, of any vendor. `Mcp-Param-…` headers repeat
 # arguments, and are compared with them.
 IDENTITY = re.compile(
     rb"(?!mcp-)(?:"
@@ -37,13 +37,16 @@ IDENTITY = re.compile(
     rb")"
 )
 FOLDS = bytes(byte if chr(byte).isalnum() and byte < 0x80 else ord("-") for byte in range(256))
-"""Characters that are treated as `-` in names: servers read `_` so, and some read `.` so."""
+"""
+The characters that are treated as `-` in names: servers read `_` like that, and some read `.` like
+that.
+"""
 
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 VISIBLE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
 MOST_REMEMBERED = 4096
-# Longer names are not cached, so that strangers cannot fill the memory.
+# Longer names are not cached, so that clients cannot fill the memory.
 LONGEST_REMEMBERED = 64
 
 
@@ -56,8 +59,8 @@ class Impersonating:
     """
     Detects headers with which a caller could claim an identity.
 
-    *kept* arrive, though they look so: what the application itself compares with the token.
-    *reserved* never arrive, whatever they look like.
+    The headers in *kept* pass although their names look like that, because the application itself
+    compares them with the token. The headers in *reserved* never pass.
     """
 
     def __init__(self, *, kept: Iterable[bytes] = (), reserved: Iterable[bytes] = ()) -> None:
@@ -90,13 +93,13 @@ class Impersonating:
 
 class IdentityHeaders:
     """
-    What the application behind a gate learns from headers: nothing that the caller says of itself,
-    and what its token proved.
+    The headers that tell the application behind a gate what the token proved, and nothing that the
+    caller claims about itself.
 
-    Each argument is the name of a header, empty: it is left out. The values are those of the
-    caller; *scopes* and *roles* are sorted, with a space between. Whatever is no visible ASCII, and
-    `%`, is percent-encoded as UTF-8. What a token does not say has no header. ValueError for a name
-    that is no plain one, stands there twice, or belongs to HTTP.
+    Each argument is the name of a header; an empty name omits it. The values are those of the
+    caller. *scopes* and *roles* are sorted and separated by spaces. `%` and all characters except
+    visible ASCII are percent-encoded as UTF-8. A value that the token does not state has no header.
+    Raises ValueError for an invalid name, a repeated name, and a name of HTTP's own.
     """
 
     def __init__(  # noqa: PLR0913  # each is one header's name
@@ -146,7 +149,7 @@ class IdentityHeadersApp:
     """
     Calls *app* with identity headers; the caller is in the scope under *key*.
 
-    The headers that came stay as they are for whatever stands before this.
+    The received headers stay unchanged for the layers in front of this one.
     """
 
     def __init__(self, app: ASGIApp, headers: IdentityHeaders, key: str) -> None:
@@ -171,6 +174,6 @@ def _checked(name: str) -> bytes:
 
 
 def _safe(value: str) -> bytes:
-    # No line end, no control, no byte that a reader could decode in another way; a space only
-    # stands between two values.
+    # No line end, no control character, and no byte that a reader could decode differently. Spaces
+    # only separate values.
     return quote(value, safe=VISIBLE, errors="replace").encode("ascii")

@@ -1,4 +1,4 @@
-"""Checks an ID token of a sign-in (OpenID Connect Core 1.0 sections 2 and 3.1.3.7)."""
+"""Check an ID token of a sign-in (OpenID Connect Core 1.0 sections 2 and 3.1.3.7)."""
 
 import base64
 import hashlib
@@ -60,7 +60,7 @@ async def check_identity(
     if not development and (parts.header.kid or "").startswith(DEVELOPMENT_KID):
         raise InvalidToken("development_token")
     if parts.unverified.get("iss") != login.issuer:
-        # Before its keys are asked for: those of another issuer prove nothing here.
+        # Checked before its keys are fetched: those of another issuer prove nothing here.
         raise InvalidToken("wrong_issuer")
     claims, _ = await proved(parts, keys.of(login.issuer, login.trusted))
     check_login(claims, login, now=clock())
@@ -80,8 +80,8 @@ def check_login(claims: Mapping[str, object], login: Login, *, now: float) -> No
     check_party(claims, login.client_id, own=expected.audiences | {expected.resource})
     nonce = claims.get("nonce")
     if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), login.nonce.encode()):
-        # A code of another user's sign-in, injected into this one, yields a token with the nonce
-        # of that one (RFC 9700 section 4.5.3).
+        # If the code of another user's sign-in is injected into this one, it yields a token with
+        # the nonce of that sign-in (RFC 9700 section 4.5.3).
         raise InvalidToken("wrong_nonce")
     check_person(claims, login)
 

@@ -1,4 +1,4 @@
-"""Verifies opaque tokens by introspection, and caches the results."""
+"""Verify opaque tokens by introspection, and cache the results."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ from gatepost_authz.verdict_cache import DEFAULT_CAPACITY, AcceptedTokens
 from gatepost_authz.verifier import looks_like_jwt
 
 OWNER_S = 3600.0
-"""How long it is remembered which of several issuers knows a token."""
-# How base64url begins where the text is `{"` or `{` and white space: a header, also of an encrypted
-# token, whose dots are four.
+"""How long the issuer that knows a token is remembered, if there are several."""
+# The beginnings of base64url text for `{"`, or `{` and white space: a header, also that of an
+# encrypted token, which has four dots.
 JSON = ("ey", "ew")
 
 Kept = tuple[type[InvalidToken], str, str | None, str | None]
@@ -34,9 +34,9 @@ class IntrospectionVerifier:
     """
     Verifies opaque tokens by asking the issuer that can have issued them.
 
-    Handles no token that looks like a signed one: a token of issuer A must never be shown to
-    issuer B, who could use it. Where several issuers have opaque tokens, the tenant in the
-    resource's path or the token's prefix decides which is asked. They are asked in turn only if
+    It ignores tokens that look like signed ones, because a token of issuer A must never be shown to
+    issuer B, which could use it. If several issuers have opaque tokens, the tenant in the
+    resource's path or the token's prefix decides which one is asked. They are asked in turn only if
     the settings of each of them allow it. The callers of at most *capacity* tokens are cached.
     """
 
@@ -94,7 +94,7 @@ class IntrospectionVerifier:
     def _in_turn(
         self, keys: Sequence[Key], possible: Sequence[TrustedIssuer], now: float
     ) -> Sequence[tuple[Key, TrustedIssuer]]:
-        """Return whom to ask: the issuer that knew the token before, or each of them."""
+        """Return the issuers to ask: the one that knew the token before, or each of them."""
         pairs = list(zip(keys, possible, strict=True))
         if len(pairs) > 1:
             owner = self._owners.get(owner_key(keys[0]), now)
@@ -134,7 +134,7 @@ class IntrospectionVerifier:
             if (one.settings.issuer in owners if owners else not prefix_of(one.settings))
         )
         if len(possible) > 1 and not all(may_see_others(one) for one in possible):
-            # Asking one issuer after the other shows them tokens of others.
+            # Asking one issuer after the other shows each of them tokens of the others.
             raise InvalidToken("undecided_issuer")
         return possible
 
@@ -177,7 +177,7 @@ class IntrospectionVerifier:
 
     def _refused(self, key: Key, refusal: InvalidToken, target: Target) -> None:
         now = self.clock()
-        # Not the exception itself: its traceback holds the token.
+        # Do not raise the exception itself, because its traceback contains the token.
         kept = (type(refusal), refusal.reason, refusal.claim, refusal.tenant)
         self._bad.put(key, kept, now=now, until=now + BAD_S)
         self._accepted.drop(key[0], target.url)

@@ -1,4 +1,4 @@
-"""Finds introspection settings that cannot work, or that show or accept too much."""
+"""Find introspection settings that cannot work, or that reveal or accept too much."""
 
 import re
 from collections.abc import Iterator, Sequence

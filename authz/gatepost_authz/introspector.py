@@ -1,4 +1,4 @@
-"""Introspects opaque tokens at an issuer (RFC 7662)."""
+"""Introspect opaque tokens at an issuer (RFC 7662)."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from gatepost_authz.ratelimited import RateLimitedLog
 
 CONNECTIONS = 10
 """The maximum number of connections to one issuer."""
-# Every made-up text is a question to the issuer; they must not pile up while it is slow.
+# Every invented token is a question to the issuer; they must not pile up while it is slow.
 QUESTIONS = 256
 PAUSE_S = 5.0
 """The pause in seconds after a search that found no endpoint."""
@@ -33,7 +33,7 @@ class Introspector:
     """
     Introspects tokens at one issuer, over its own connections.
 
-    *secret* is this server's own at the issuer; empty without client authentication.
+    *secret* is this server's own secret at the issuer; empty without client authentication.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Introspector:
         self._configured = settings.endpoint if settings is not None else ""
         self._transport: GuardedTransport | None = None
         self._search_at = -inf
-        # Each token that a stranger makes up is one more question.
+        # Each invented token is one more question.
         self._log = RateLimitedLog(log, monotonic=monotonic)
 
     async def ask(self, token: str) -> dict[str, object]:
@@ -75,7 +75,7 @@ class Introspector:
         except FetchError as error:
             if self._tokeninfo and error.status == 400:
                 raise InvalidToken("inactive") from error
-            # A 401 here means our own credentials: not the caller's doing either.
+            # A 401 here is about our own credentials, so it is not the caller's fault either.
             self._log.warning("%s cannot be asked about tokens: %s", issuer, error)
             raise IssuerUnavailable(f"introspection_{error.reason}") from error
         if self._tokeninfo:
@@ -134,7 +134,7 @@ class Introspectors:
         self._secret_of = secret_of
         self._monotonic = monotonic
         self._known: dict[str, Introspector] = {}
-        # What a reload has replaced may still be answering.
+        # Introspectors that a reload has replaced may still be answering.
         self._retired: list[Introspector] = []
         self._running: dict[RunningKey, asyncio.Task[dict[str, object]]] = {}
 
@@ -153,7 +153,7 @@ class Introspectors:
             task = asyncio.create_task(self.of(trusted).ask(token))
             self._running[key] = task
             task.add_done_callback(lambda done: self._settle(key, done))
-        # A request that goes away must not take the answer from the others.
+        # A request that gives up must not cancel the introspection for the others.
         return await asyncio.shield(task)
 
     def _settle(self, key: RunningKey, task: "asyncio.Task[dict[str, object]]") -> None:

@@ -1,4 +1,4 @@
-"""The trusted issuers: an immutable snapshot that a reload replaces."""
+"""The trusted issuers, as an immutable snapshot that a reload replaces."""
 
 import ipaddress
 import itertools
@@ -71,9 +71,9 @@ class IssuerRegistry:
     """
     The issuers of one configuration; a reload creates a new registry.
 
-    ``generation`` differs between any two registries of a process, so that what was decided under
-    one is never taken for the other's. ValueError: an issuer is named twice, an unknown preset, or
-    a template that does not leave exactly one whole path segment open.
+    ``generation`` differs between any two registries of a process, so that a decision of one is
+    never used for another. Raises ValueError for a repeated issuer, an unknown preset, and a
+    template that does not have exactly one variable path segment.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class IssuerRegistry:
         self.generation = next(GENERATIONS)
         self.issuers = trust(issuers, presets)
         self._exact: dict[str, Found] = {}
-        # Also of disabled issuers: their tokens must not reach another issuer.
+        # This includes disabled issuers: their tokens must not reach another issuer.
         self._prefixes = [(prefix_of(one), one.issuer) for one in issuers if prefix_of(one)]
         self._templates = [trusted for trusted in self.issuers if trusted.template is not None]
         for trusted in self.issuers:
@@ -136,7 +136,8 @@ def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[Tru
         if settings.preset not in presets:
             raise ValueError(f"issuer {settings.issuer} names an unknown preset")
         if not settings.enabled:
-            # Counted above all the same: turning one off must not hand its tenants to another.
+            # Disabled issuers count above as well: turning one off must not give its tenants to
+            # another.
             continue
         others = [
             (tenants or frozenset()) | client_tenants(issuers[n])
@@ -249,6 +250,6 @@ def is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    # Python before 3.13 does not see through `::ffff:127.0.0.1`.
+    # Python before 3.13 does not recognise loopback in `::ffff:127.0.0.1`.
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback or (mapped or address).is_unspecified

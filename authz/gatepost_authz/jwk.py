@@ -1,4 +1,4 @@
-"""Imports JSON Web Keys (RFC 7517): the usable keys of an issuer's set and their algorithms."""
+"""Import JSON Web Keys (RFC 7517): the usable keys of an issuer's set and their algorithms."""
 
 from collections.abc import Callable, Mapping
 
@@ -40,8 +40,8 @@ ALGORITHMS = RSA_ALGORITHMS | EDWARDS | {"ES256", "ES384", "ES512"}
 
 PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
 
-# Points of small order, sign bit cleared: with one of them as the key, anybody can sign (the
-# sum that is checked no longer depends on the message). No honest issuer has ever made one.
+# Points of small order, sign bit cleared. With one of them as the key, any attacker can sign,
+# because the verified sum no longer depends on the message. No honest issuer has ever created one.
 SMALL_ORDER = frozenset(
     bytes.fromhex(point)
     for point in (
@@ -58,7 +58,8 @@ SMALL_ORDER = frozenset(
 
 class VerificationKey(msgspec.Struct, frozen=True):
     """
-    A public key and the algorithms it may check; a token's header chooses among these only.
+    A public key and the algorithms that it may verify; a token's header can choose only among
+    these.
 
     ``kid`` is the issuer's name for it, if it has one.
     """
@@ -87,8 +88,8 @@ def import_set(
     Return the usable keys of a key set, in its order; the others are skipped, each told to
     *skipped*.
 
-    *allowed* are the issuer's algorithms. With *issuer*, an entry that names another issuer
-    (Entra publishes ``issuer`` beside shared keys) is skipped. *skipped* hears the key id and a
+    *allowed* are the issuer's algorithms. With *issuer*, an entry that names another issuer (Entra
+    publishes ``issuer`` beside shared keys) is skipped. *skipped* is called with the key id and a
     short reason; ``private_key`` and ``symmetric_key`` mean that the issuer publishes a secret.
     UnusableKeySet: ``keys`` is no list, is empty, or has more than 100 entries.
     """
@@ -136,8 +137,8 @@ def import_key(entry: object, *, allowed: frozenset[str], issuer: str) -> Verifi
 
 
 def refuse_secrets(entry: Mapping[str, object]) -> None:
-    # An `oct` key would let every reader of the public set sign with HS256 (RFC 8725 section 2.1),
-    # and a private key in a public document is no longer private.
+    # An `oct` key would let every reader of the public set sign with HS256 (RFC 8725 section 2.1).
+    # A private key in a public document is no longer private.
     if entry.get("kty") == "oct" or "k" in entry:
         raise UnusableKey("symmetric_key")
     if not PRIVATE.isdisjoint(entry):

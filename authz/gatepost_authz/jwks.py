@@ -1,4 +1,4 @@
-"""Manages the key sets of all issuers."""
+"""Manage the key sets of all issuers."""
 
 import asyncio
 import itertools
@@ -20,9 +20,9 @@ from gatepost_authz.ratelimited import RateLimitedLog
 __all__ = ["IssuerKeySets", "KeySet"]
 
 PROVEN = 1000
-# Any stranger can name an issuer that fits a template. So many may be looked up per template
-# within one interval, and what they displace are each other's, never those that have keys. Of one
-# peer a few, or a stranger's would keep every new member of the template waiting.
+# Any caller can name an issuer that fits a template. This many may be looked up per template within
+# one interval. They displace only each other, never issuers that have keys. Each peer gets only a
+# few, so that one peer cannot keep every new issuer of the template waiting.
 UNPROVEN, UNPROVEN_OF_PEER = 128, 8
 USABLE = frozenset({"ready", "asked", "template"})
 """The states of `IssuerKeySets.state_of` in which tokens can be checked."""
@@ -132,7 +132,8 @@ class TemplateIssuers:
         """
         Evict entries to make room for one more issuer that *peer* names.
 
-        IssuerUnavailable: that peer, or strangers together, have filled all that there is for them.
+        Raises IssuerUnavailable if that peer, or all unverified callers together, have used up
+        their share.
         """
         if self._has_room(peer):
             return
@@ -170,9 +171,9 @@ class IssuerKeySets:
     """
     The key sets of all issuers, one instance per process and event loop.
 
-    A set is made only for an issuer that the registry has matched. Sets share nothing but the
-    fetcher, so an issuer that is dead or slow costs the others nothing. *sleep* and *die* stand
-    in for waiting and chance in tests.
+    A set is created only for an issuer that the registry has matched. Sets share only the fetcher,
+    so a dead or slow issuer does not delay the others. Tests replace waiting and chance by *sleep*
+    and *die*.
     """
 
     def __init__(
@@ -321,7 +322,8 @@ class IssuerKeySets:
             await asyncio.wait(self._searches)
 
     def _make(self, issuer: str, trusted: TrustedIssuer, *, permanent: bool) -> LocatedKeys:
-        # Anybody can name issuers of a template, and serve what comes from some of them.
+        # Any caller can name issuers of a template, and an attacker can serve the documents of
+        # some.
         strangers = None if permanent else self._strangers
         source = KeyLocation(issuer, trusted, self._fetcher, self.discovery, strangers)
 

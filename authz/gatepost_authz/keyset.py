@@ -1,4 +1,4 @@
-"""The keys of one issuer: fetched once for all requests, kept during an outage."""
+"""Keep the keys of one issuer: fetched once for all requests, and kept during an outage."""
 
 import asyncio
 import logging
@@ -14,22 +14,24 @@ from gatepost_authz.fetch import FetchError
 from gatepost_authz.jwk import VerificationKey
 from gatepost_authz.ratelimited import RateLimitedLog
 
-# Between the beginnings of two fetches from one issuer. Without it, anyone can make us hammer the
-# issuer by sending tokens with random key ids; with more, a rotated key is noticed late.
+# The time between the beginnings of two fetches from one issuer. Without it, an attacker could make
+# this server flood the issuer, by sending tokens with random key ids. With a longer time, a rotated
+# key is noticed late.
 INTERVAL_S = 5.0
 WAIT_S = 5.0
-# The fetch that a request has waited for may have begun just before its five seconds are over:
-# refusing the request a moment before the answer would make it wait in vain.
+# Longer than a fetch takes, which may begin just before these five seconds are over: a request must
+# not be refused just before the answer arrives.
 LAST_MOMENT_S = 0.25
 WAITERS = 64
-# Before the first keys are here, every client waits for the same first fetch, strangers or not.
+# Before the first keys are here, every client waits for the same first fetch, whether its tokens
+# are valid or not.
 FIRST_WAITERS = 1024
 DEFAULT_LIFETIME_S = 300.0
 SHORTEST_S = 60.0
 LONGEST_S = 86_400.0
 REFRESH_AT = 0.8
-# Through an outage of this length tokens are checked with the last good keys. Longer, and a key
-# that its issuer has withdrawn since would be trusted for as long as an attacker blocks the way.
+# During an outage of this length, tokens are checked with the last good keys. With a longer time, a
+# withdrawn key would be trusted for as long as an attacker blocks the connection.
 STALE_S = 3600.0
 LONGEST_BACKOFF_S = 60.0
 CANDIDATES = 4
@@ -39,8 +41,8 @@ Table = Mapping[tuple[str | None, str], tuple[VerificationKey, ...]]
 
 log = logging.getLogger(__name__)
 
-# Not the module's own generator: code that seeds it would determine the refreshes, and a property
-# test that draws from it would see it change under its hands.
+# Not the module's own generator: seeding it would determine the refreshes, and a property test that
+# draws from it would see it change.
 DICE = random.SystemRandom()
 
 
@@ -63,9 +65,9 @@ class KeySet:
     """
     The keys of one issuer, never shared with another, whatever URL both name (RFC 7517).
 
-    *load* fetches them or raises FetchError. Nothing is fetched before the first request or
-    call of `warm`. A *permanent* set is refreshed for ever; another one only while it is used.
-    *strangers* is the log of all issuers whose names callers can make up.
+    *load* fetches them or raises FetchError. Nothing is fetched before the first request or call of
+    `warm`. A *permanent* set is refreshed forever; any other set only while it is used. *strangers*
+    is the log of all issuers whose names callers can invent.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class KeySet:
         if found := self.find(kid, algorithm):
             return found
         if self._table and (kid is None or kid in self._ids):
-            # Not unknown, only of no use for this algorithm: as with a bad signature.
+            # The key is known, but does not fit this algorithm: the same as a bad signature.
             await self.after_bad_signature()
             return self.find(kid, algorithm)
         if self._closed:
@@ -210,8 +212,8 @@ class KeySet:
 
     async def _outcome(self, fetch: asyncio.Task[None], limit: asyncio.Future[None]) -> str | None:
         """Wait for *fetch* up to *limit* and return the reason for its failure, or None."""
-        # Waiting for a set of futures cancels none of them: when this request goes away, the
-        # fetch goes on for the others.
+        # Waiting for a set of futures cancels none of them: if this request is cancelled, the fetch
+        # continues for the others.
         await asyncio.wait({fetch, limit}, return_when=asyncio.FIRST_COMPLETED)
         if not fetch.done():
             await asyncio.wait({fetch}, timeout=LAST_MOMENT_S)
@@ -245,7 +247,7 @@ class KeySet:
     def _adopt(self, loaded: FetchedKeys) -> None:
         now = self.fetched_at = self._clock.monotonic()
         if any(key not in loaded.keys for key in self._keys):
-            # Gone or replaced: at once, with every verdict that rested on it.
+            # A key was removed or replaced: end every verdict that depended on it at once.
             self.version = next(self._versions)
             log.info("keys of %s were removed or replaced", self.name)
         if loaded.keys != self._keys:
@@ -299,7 +301,7 @@ def tabulate(keys: Iterable[VerificationKey]) -> Table:
             if key.kid is not None:
                 same = table.get((key.kid, algorithm), ())
                 table[key.kid, algorithm] = (*same, key)[:CANDIDATES]
-    # RFC 7515 leaves the id out where there is nothing to choose; with a choice, the sender of the
-    # token would make us try key after key.
+    # RFC 7515 omits the id if there is only one key. If there are several, the sender of the token
+    # could make us try all keys.
     table.update(((None, name), (only[0],)) for name, only in alone.items() if len(only) == 1)
     return table

@@ -1,4 +1,4 @@
-"""The protected-resource metadata document and the routes that serve it (RFC 9728)."""
+"""Serve the protected-resource metadata document (RFC 9728)."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +22,7 @@ COMMON = [
 PREFLIGHT = [
     (b"allow", METHODS),
     (b"access-control-allow-methods", METHODS),
-    # Clients add headers of their own to discovery; `*` covers every name but this one.
+    # Clients send headers of their own in discovery; `*` covers every name but this one.
     (b"access-control-allow-headers", b"*, Authorization"),
     (b"access-control-max-age", b"86400"),
 ]
@@ -46,9 +46,9 @@ class MetadataRoutes:
     Serves the metadata document of *resource*, per tenant if the resource is a template.
 
     An ASGI app for exactly its own routes. *authorization_servers* gives the issuers of a tenant
-    (None: of the only resource); where it gives none, *unknown* answers as it does for any path,
-    so that strangers cannot find out its tenants. *scopes* are those that the resource knows.
-    Raises ValueError for a scope that cannot stand in a challenge.
+    (None: of the only resource); if there are none, *unknown* answers as for any other path, so
+    that clients cannot find out the tenants. *scopes* are those that the resource knows. Raises
+    ValueError for a scope that a challenge cannot contain.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MetadataRoutes:
         return [Route(path, endpoint=self) for path in paths]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Nothing here looks at credentials: a client with a stale token must still find out where
+        # Credentials are not checked here: a client with an expired token must still find out where
         # to get a new one.
         target = self._target(scope)
         servers = () if target is None else self.authorization_servers(target.tenant)

@@ -1,4 +1,4 @@
-"""Accepts only requests with a Bearer token for this resource (RFC 6750 section 2.1)."""
+"""Accept only requests with a Bearer token for this resource (RFC 6750 section 2.1)."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -26,8 +26,8 @@ CALLER = "gatepost.caller"
 """The key of the ASGI scope that holds the caller."""
 FOLDED = "gatepost.headers"
 """
-The key under which a layer in front may put the headers by name, each with its last value. If it
-has as many entries as the headers, no name is repeated, and nothing has to be searched.
+The key under which a layer in front may store the headers by name, each with its last value. If it
+has as many entries as there are headers, no name is repeated, and no search is needed.
 """
 BEARER = b"Bearer "
 NO_CONTENT = 204
@@ -60,12 +60,12 @@ class BearerMiddleware:
     """
     Accepts only requests with a token for *resource* that has the *baseline* scopes.
 
-    What the verifier found out stands in the scope (`caller_of`), and in headers of the request as
-    *identity* names them; headers by which the caller itself says who it is are gone. With None the
-    headers stay as they are, because a layer in front has handled them. *on_refusal* hears of every
-    refusal before its challenge is sent; it must not raise. *rate_limit* says what to raise for a
-    peer whose credentials were often refused. A token that was good before passes all the same; any
-    other one is not looked at.
+    The verified caller is put into the scope (`caller_of`), and into headers of the request as
+    *identity* names them. Headers by which the caller claims an identity are removed. If *identity*
+    is None, the headers stay unchanged, because a layer in front has handled them. *on_refusal* is
+    called with every refusal before its challenge is sent; it must not raise. *rate_limit* returns
+    the error to raise for a peer whose credentials were often refused. A token that was valid
+    before still passes; any other token is then not verified.
     """
 
     def __init__(  # noqa: PLR0913  # all are keywords, and each is one decision of the operator
@@ -103,7 +103,8 @@ class BearerMiddleware:
             if sent is None:
                 raise MissingToken
             if target is not None and sent[:7] == BEARER and len(sent) <= MAX_VALUE:
-                # Only well-formed tokens are accepted, so that a cached one need not be looked at.
+                # Only well-formed tokens are accepted, so a cached token needs no check of its
+                # form.
                 caller = self.verifier.cached(sent[7:], target)
             if caller is None:
                 caller = await self._verified(scope, token_in(sent), target)
@@ -122,7 +123,7 @@ class BearerMiddleware:
     async def _verified(self, scope: Scope, token: str, target: Target | None) -> TenantContext:
         """Return the caller of a token that no cache holds."""
         if target is None:
-            # A path that names no tenant has no audience that a token could be held against.
+            # A path that names no tenant has no audience to compare a token with.
             raise InvalidToken("no_resource_in_path")
         refusal = None if self.rate_limit is None else self.rate_limit(scope)
         if refusal is not None and not self.verifier.knows(token, target):
@@ -134,8 +135,8 @@ class BearerMiddleware:
         return caller
 
     async def _not_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Named is what may pass unchecked. Every other kind of connection is refused, so that a
-        # kind that ASGI gains tomorrow cannot slip by.
+        # This lists what may pass unchecked. Every other type of connection is refused, so that a
+        # type that ASGI adds later cannot bypass the gate.
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -164,7 +165,7 @@ def credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     for name, value in headers:
         if name == b"authorization":
             if found is not None:
-                # A proxy in front may have checked the other one.
+                # A proxy in front may have checked the other header.
                 raise MalformedCredentials("repeated_header")
             found = value
     return found
@@ -174,8 +175,8 @@ def token_in(value: bytes) -> str:
     """Return the token in the value of an Authorization header; raises as `bearer_token`."""
     if len(value) > MAX_VALUE:
         raise MalformedCredentials("too_long")
-    # What remains without the token's alphabet is the one space after the scheme: this says the
-    # same as CREDENTIAL at a third of its cost.
+    # After removing the token's alphabet, only the space after the scheme may be left. This checks
+    # the same as CREDENTIAL at a third of its cost.
     if value.startswith(BEARER) and value.translate(None, B64TOKEN) == b" ":
         token = value[7:]
         if token:
@@ -184,8 +185,8 @@ def token_in(value: bytes) -> str:
 
 
 def _unusual(value: bytes) -> str:
-    # White space around a field value is no part of it (RFC 9110 section 5.5). h11 takes it away
-    # and httptools does not, so without this the same request would fare differently.
+    # White space around a field value is not part of it (RFC 9110 section 5.5). h11 removes it and
+    # httptools does not, so without this line the same request would be treated differently.
     value = value.strip(b" \t")
     match = CREDENTIAL.fullmatch(value)
     if match is not None:
@@ -198,8 +199,8 @@ def _unusual(value: bytes) -> str:
 
 class OneStepSend:
     """
-    ASGI's `send` of a server that has a shorter way for an answer that is whole, and for streams:
-    one step instead of messages. A server's class inherits from it to say so.
+    ASGI's `send` of a server that sends a complete answer, or a stream, in one step instead of
+    several messages. A server's class inherits from it to announce that.
     """
 
     __slots__ = ()
@@ -228,7 +229,7 @@ class OneStepSend:
 async def send_response(send: Send, status: int, fields: tuple[Field, ...], body: bytes) -> None:
     """Send an answer that is whole, by the shortest way there is; its length is added."""
     if not isinstance(send, OneStepSend) or not send.send_whole(status, fields, body):
-        if status != NO_CONTENT:  # has no body, and says nothing of one (RFC 9110 section 8.6)
+        if status != NO_CONTENT:  # has no body and no length (RFC 9110 section 8.6)
             fields = (*fields, (b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": [*fields]})
         await send({"type": "http.response.body", "body": body})

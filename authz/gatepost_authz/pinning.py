@@ -1,4 +1,4 @@
-"""Connects only to checked addresses, even if a name resolves differently later."""
+"""Connect only to checked addresses, even if a name resolves differently later."""
 
 import asyncio
 import socket
@@ -38,7 +38,8 @@ class SystemResolver:
     """
     Resolves names with the system's resolver, in one thread per name.
 
-    At most *lookups* at once: one cannot be cancelled, so hanging ones must not pile up.
+    At most *lookups* run at once, because a lookup cannot be cancelled, and hanging ones must not
+    pile up.
 
     The loop's own ``getaddrinfo`` runs in a pool of four (uvloop) or six threads that everything
     shares: a few names whose servers never answer would stop the lookups of all others.
@@ -51,7 +52,7 @@ class SystemResolver:
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of *host*; raise OSError if it has none or too many lookups hang."""
         if is_loopback_host(host):
-            # RFC 6761 section 6.3: never a question for a name server, which might lie.
+            # RFC 6761 section 6.3: this name is never sent to a name server, which might lie.
             return ("127.0.0.1", "::1")
         key = (host, port)
         if key not in self._running:
@@ -95,7 +96,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
     """
     Opens TCP connections to checked addresses; TLS and Host keep the name.
 
-    Public addresses are reached through *tunnel* where there is one.
+    Public addresses are reached through *tunnel* if there is one.
     """
 
     def __init__(
@@ -174,9 +175,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     """
     An httpx2 transport that connects only to hosts that *reach* allows.
 
-    With *proxy*, the operator's own and connected to unchecked, public addresses are reached
-    through it and others directly: a proxy is the way out, not the way in. Where the reach lets it,
-    the proxy resolves names itself; addresses written into a URL are still refused here.
+    With *proxy* (the operator's own, which is not checked), public addresses are reached through
+    the proxy and others directly, because a proxy leads out of the network and not into it. If
+    *reach* allows it, the proxy resolves names itself. Addresses in a URL are still refused here.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Puts the whole gate in front of an ASGI application."""
+"""Put the whole gate in front of an ASGI application."""
 
 import logging
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
-"""Warnings that a stranger can cause as often as it likes, written to the log at a bounded rate."""
+"""Log warnings that callers can cause at will, at a bounded rate."""
 
 import logging
 import time
 from collections.abc import Callable
 
 EVERY_S = 10.0
-"""At most one line of an event in so many seconds."""
+"""The seconds within which at most one line of an event is written."""
 
 
 class RateLimitedLog:

@@ -124,7 +124,7 @@ _RULES: Mapping[str, RefusalReason] = {
         "dev",
         "mode",
     ),
-    # Who issued it, and its signature.
+    # The issuer, and its signature.
     "unknown_issuer": RefusalReason(
         "The token's `iss` must be byte for byte a configured issuer.",
         "Add the issuer, or correct its spelling; a trailing slash matters.",
@@ -261,7 +261,7 @@ _RULES: Mapping[str, RefusalReason] = {
         "The token must not be revoked.",
         "Get a fresh token; `gatepost revoke --list` shows the revocations.",
     ),
-    # What the token allows.
+    # The permissions of the token.
     "insufficient_scope": RefusalReason(
         "The token must have all baseline scopes.",
         "Configure the client to request the scopes.",

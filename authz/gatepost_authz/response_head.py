@@ -1,4 +1,4 @@
-"""Limits the head of a response and reads it in small steps."""
+"""Limit the head of a response, and read it in small steps."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Reads scopes from claims and resolves implied scopes."""
+"""Read scopes from claims, and resolve implied scopes."""
 
 import functools
 import re
@@ -11,12 +11,12 @@ MAX_SCOPES = 256
 MAX_LENGTH = 256
 REMEMBERED = 256
 
-# scope-token of RFC 6749 section 3.3, separated by spaces. Some issuers write two spaces or an
-# empty string where nothing was granted, which takes nothing away from what the claim means.
+# scope-token of RFC 6749 section 3.3, separated by spaces. Some issuers write two spaces, or an
+# empty string if no scope was granted; the meaning is the same.
 SCOPES = re.compile(r"[\x20\x21\x23-\x5B\x5D-\x7E]*", re.ASCII)
 
 
-# Callers of one application carry the same few texts; sharing the sets also saves their memory.
+# Callers of one application have the same few texts; sharing the sets also saves memory.
 @functools.lru_cache(maxsize=REMEMBERED)
 def parse(value: str) -> frozenset[str]:
     """
@@ -40,7 +40,7 @@ def collect(values: Iterable[object]) -> frozenset[str]:
     scopes = set()
     for value in values:
         if not isinstance(value, str) or len(parse(value)) != 1 or " " in value:
-            # An entry with a space would grant two scopes where its issuer meant one.
+            # An entry with a space would grant two scopes although its issuer meant one.
             raise InvalidToken("bad_scope")
         scopes.add(value)
         if len(scopes) > MAX_SCOPES:

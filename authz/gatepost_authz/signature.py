@@ -1,9 +1,9 @@
 """
-Splits compact tokens and proves their claims with keys; the only user of the JWT library.
+Split compact tokens and verify their claims with keys; the only user of the JWT library.
 
-The library's own ``decode`` reads a token twice, keeps the last of two members of one name and
-turns strings into times. Here it contributes its algorithm objects alone; what they check was
-split by the strict rules below (RFC 7515 section 7.1, RFC 8725 section 3).
+The library's own ``decode`` reads a token twice, keeps the last of two members with one name, and
+turns strings into times. Here only its algorithm objects are used. The strict rules below split the
+token (RFC 7515 section 7.1, RFC 8725 section 3).
 """
 
 import functools
@@ -154,8 +154,8 @@ async def proved(parts: TokenParts, keys: IssuerKeys) -> tuple[dict[str, object]
     version, candidates = keys.version, keys.find(kid, algorithm)
     if not candidates:
         await keys.wait_for(kid, algorithm)
-        # Looked up again, together with the version: what the wait answered may be gone by the
-        # time this runs, and would be filed under a version that no longer has it.
+        # Look it up again, together with the version. The first result may be outdated by now, and
+        # would be cached under a version that no longer has it.
         version, candidates = keys.version, keys.find(kid, algorithm)
         if not candidates:
             raise InvalidToken("unknown_key")
@@ -177,8 +177,8 @@ def try_each(parts: TokenParts, candidates: Sequence[VerificationKey]) -> dict[s
     return None
 
 
-# An issuer writes the same header into all its tokens. Remembering is safe: what a header means
-# depends on its bytes alone, and a refused one is not remembered.
+# An issuer writes the same header into all its tokens. Caching is safe, because a header's meaning
+# depends on its bytes alone, and a refused header is not cached.
 @functools.lru_cache(maxsize=REMEMBERED_HEADERS)
 def header_of(segment: bytes) -> Header:
     """Parse and check the header in *segment*; raise InvalidToken or StrictJsonError."""

@@ -1,4 +1,4 @@
-"""A strict JSON reader: no duplicate members, no odd numbers, bounded depth."""
+"""Read JSON strictly: no duplicate members, no unusual numbers, bounded depth."""
 
 import json
 import math
@@ -7,15 +7,18 @@ from collections.abc import Callable
 
 import msgspec
 
-# A string is skipped whole, also an unterminated one: each start of one is tried only once, so
-# that text full of quotes costs no more than its length.
+# A string is skipped as a whole, even if it is unterminated. Each start of a string is tried only
+# once, so that text full of quotes takes time in proportion to its length.
 BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
 SURROGATE = re.compile(rb"\\u[dD]")
 MAX_DIGITS = 32
 """The maximum length of a number in characters."""
 TO_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 MANY_DIGITS = b"0" * MAX_DIGITS
-"""What no shorter number has; with a sign, one with so many digits is too long already."""
+"""
+A pattern that no shorter number matches. With a sign, a number with this many digits is already too
+long.
+"""
 
 
 class StrictJsonError(ValueError):
@@ -33,7 +36,7 @@ def loads_object(data: bytes, *, max_depth: int = 8, max_bytes: int) -> dict[str
     """
     if len(data) > max_bytes:
         raise StrictJsonError("too large")
-    # Brackets inside strings count here too: an upper bound, and nearly always enough.
+    # Brackets inside strings count here as well: an upper bound, and nearly always sufficient.
     if data.count(b"{") + data.count(b"[") > max_depth and depth(data, max_depth) > max_depth:
         raise StrictJsonError("too deep")
     if data.translate(TO_ZEROS).find(MANY_DIGITS) < 0:
@@ -69,7 +72,7 @@ def _read(data: bytes) -> dict[str, object]:
     except StrictJsonError:
         raise
     except (ValueError, StopIteration, RecursionError, OverflowError):
-        # Not chained: the decoder's own error carries the whole text, a token's claims.
+        # Not chained, because the decoder's own error contains the whole text, a token's claims.
         raise StrictJsonError("not JSON") from None
     if end != len(text) or not isinstance(value, dict):
         raise StrictJsonError("not one object")
@@ -96,7 +99,7 @@ def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object of *pairs*; refuse duplicate names."""
     value = dict(pairs)
     if len(value) != len(pairs):
-        # Two parsers that keep different ones would see different tokens under one signature.
+        # Two parsers that keep different members would see different tokens under one signature.
         raise StrictJsonError("duplicate member")
     return value
 
@@ -126,6 +129,6 @@ DECODER = json.JSONDecoder(
 # A number like `1e308` takes msgspec a hundred times as long as Python.
 _decode = msgspec.json.Decoder(float_hook=fraction).decode
 _encode = msgspec.json.encode
-# What `raw_decode` calls: written in C as long as the decoder stays strict. It ends with
-# StopIteration where a value should begin.
+# The function that `raw_decode` calls, written in C while the decoder is strict. It raises
+# StopIteration if there is no value.
 SCAN: Callable[[str, int], tuple[object, int]] = DECODER.scan_once  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Finds out whose token it is: a person's or a machine's, and its stable id. Pure functions."""
+"""Decide whose token it is, a person's or a machine's, and its stable id; pure functions."""
 
 from collections.abc import Mapping
 

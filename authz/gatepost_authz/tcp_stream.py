@@ -1,4 +1,4 @@
-"""TCP connections of the event loop for httpcore2, at a third of what anyio's cost."""
+"""Open TCP connections of the event loop for httpcore2, at a third of the cost of anyio's."""
 
 import asyncio
 import select
@@ -9,9 +9,9 @@ from typing import Any
 import httpcore2
 
 BUFFERED_BYTES = 65_536
-"""From this size on, what arrived and was not read keeps more from arriving."""
+"""From this number of unread bytes on, no more bytes are received."""
 SIDES = {"client_addr": "sockname", "server_addr": "peername"}
-"""What httpcore2 calls a property, and what asyncio calls it."""
+"""The names of properties in httpcore2, and in asyncio."""
 
 
 class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
@@ -21,7 +21,7 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         """
         Wrap *source*, the connection below TLS, whose reading is paused.
         """
-        # Not the transport of TLS: uvloop's drops what it holds if the peer closes meanwhile.
+        # Not the transport of TLS, because uvloop's drops its buffer if the peer closes meanwhile.
         self._source: Any = source
         self._parts: deque[bytes] = deque()
         self._size = 0
@@ -143,7 +143,7 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         except TimeoutError as error:
             self._transport.abort()
             raise httpcore2.ConnectTimeout(str(error)) from error
-        except (OSError, ValueError) as error:  # an SSLError, or a name that is none
+        except (OSError, ValueError) as error:  # an SSLError, or an invalid name
             self._transport.abort()
             raise httpcore2.ConnectError(str(error)) from error
         except asyncio.CancelledError:
@@ -159,7 +159,7 @@ class TcpStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         Return a property of the connection.
 
         `is_readable` says of an idle connection that the peer has closed it. The socket itself is
-        asked: a busy loop may not have heard yet, and a request on a closed connection is lost.
+        asked: a busy loop may not have noticed yet, and a request on a closed connection is lost.
         """
         if info == "is_readable":
             return bool(self._parts) or self._is_over or _is_readable(self._transport)

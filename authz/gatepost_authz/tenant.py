@@ -1,4 +1,4 @@
-"""Maps accepted claims to the caller: tenant and roles. Pure functions."""
+"""Map accepted claims to the caller: tenant and roles; pure functions."""
 
 import base64
 import hashlib
@@ -68,8 +68,8 @@ def tenant_id(issuer: str, value: str) -> str:
     Ids name directories, so nothing is lower-cased or cut into shape: two values never meet in
     one id.
     """
-    # A value that already looks hashed is hashed too. Otherwise an organisation could take the id
-    # of another one by calling itself what that one's name hashes to.
+    # A value that already looks hashed is hashed as well. Otherwise an organisation could take the
+    # id of another one, by choosing the hash of that one's name as its own name.
     if TENANT_ID.fullmatch(value) and not HASHED.fullmatch(value):
         return value
     digest = hashlib.sha256(f"{issuer}\0{value}".encode()).digest()
@@ -248,8 +248,8 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
     if not claim:
         raise InvalidToken("no_tenant_rule")
     if "{" in settings.issuer and claim != rules.preset.segment_claim:
-        # Each concrete issuer signs for itself: the administrator of one of them can write any
-        # claim, and so name its neighbour's tenant.
+        # Each concrete issuer signs for itself. The administrator of one of them can write any
+        # claim, and so could name the tenant of another one.
         raise InvalidToken("tenant_not_exclusive")
     value = lookup(claims, claim)
     if settings.tenant.only_entry or claim == rules.preset.tenant_claim:
@@ -282,8 +282,8 @@ def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> fro
 
 def holds(claims: Mapping[str, object], rule: RoleRule) -> bool:
     if is_left_out(claims, rule.claim):
-        # Too many groups to fit: the token says where to ask, not what they are. "None" would be
-        # a guess, and a rule that takes rights away would be met by it.
+        # There are too many groups: the token says where to ask for them. Reading it as "none"
+        # would be a guess, and a rule that removes rights would not apply.
         raise InvalidToken("groups_unknown").about(claim=rule.claim)
     value = lookup(claims, rule.claim)
     return value == rule.value or (isinstance(value, list) and rule.value in value)

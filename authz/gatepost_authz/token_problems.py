@@ -1,4 +1,4 @@
-"""Finds token rules of an issuer that cannot work, or that accept more than its preset."""
+"""Find token rules of an issuer that cannot work, or that accept more than its preset."""
 
 from collections.abc import Iterator, Mapping
 

@@ -5,11 +5,10 @@ import msgspec
 
 class CallerMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
-    One mark by which a token says whether its caller is a machine or a person.
+    A mark that shows whether a token's caller is a machine or a person.
 
-    Exactly one of the five: ``no_subject``, ``subject_is_client``, ``subject``, ``claim`` or
-    ``absent``. A person is marked by ``subject`` or ``claim`` only: a missing claim proves no
-    person.
+    Exactly one of ``no_subject``, ``subject_is_client``, ``subject``, ``claim`` and ``absent`` is
+    set. Only ``subject`` and ``claim`` mark a person, because a missing claim proves no person.
     """
 
     no_subject: bool = False
@@ -35,8 +34,8 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
     How the tokens of one issuer differ from its preset.
 
-    A setting that is left out keeps the preset's rule. No setting turns off the checks of issuer,
-    audience, signature and expiry. A claim is a name, or a dotted path into objects.
+    An omitted setting keeps the preset's rule. No setting turns off the checks of issuer, audience,
+    signature and expiry. A claim is a name, or a dotted path into objects.
     """
 
     types: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""Opens a proxy tunnel to a checked address (CONNECT, RFC 9110 section 9.3.6)."""
+"""Open a proxy tunnel to a checked address (CONNECT, RFC 9110 section 9.3.6)."""
 
 import re
 import ssl
@@ -17,8 +17,8 @@ class Tunnel:
     """
     Opens tunnels through an HTTP proxy, only to addresses that were checked here.
 
-    *proxy* is the operator's own URL, with a user name and password where it wants them; *tls* is
-    for https proxies.
+    *proxy* is the operator's own URL, with a user name and password if it needs them; *tls* is for
+    https proxies.
     """
 
     def __init__(self, proxy: str, tls: ssl.SSLContext | None) -> None:
@@ -41,7 +41,7 @@ class Tunnel:
         try:
             return await self._opened(address, port)
         except httpcore2.NetworkError as error:
-            # Whatever it is, it is not the address's doing, and nothing was sent to it yet.
+            # Whatever the error is, the address did not cause it, and nothing was sent to it yet.
             raise httpcore2.ProxyError("the proxy cannot be reached") from error
 
     def is_open(self, head: bytes) -> bool:

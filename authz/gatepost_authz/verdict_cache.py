@@ -1,4 +1,4 @@
-"""Caches verdicts on accepted tokens, so that not every request checks a signature."""
+"""Cache verdicts on accepted tokens, so that not every request checks a signature."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from gatepost_authz.signature import Versioned
 DEFAULT_CAPACITY = 20_000
 LEAST_ACCEPTED = 20_000
 ACCEPTED_PER_VERDICT = 2
-"""How many digests of accepted tokens are remembered for each verdict that may be cached."""
+"""The number of digests of accepted tokens that are remembered for each verdict in the cache."""
 LIFETIME = 60.0
 """
 The lifetime of an entry in seconds, after which the keys and the policy are consulted again.
@@ -47,7 +47,8 @@ def verdict_on(
 
 class AcceptedTokens:
     """
-    The digests of the last accepted tokens: some more than *verdicts*, which may be cached.
+    The digests of the last accepted tokens: several times the number of *verdicts* that may be
+    cached.
 
     An entry grants nothing. It lets a known token be verified while unknown ones have to wait,
     until the token is refused for a reason other than its age.
@@ -86,10 +87,10 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
     """
     A `RandomCache` of accepted tokens.
 
-    Only acceptances are kept, and never the token itself: refusals are cheap to repeat, and
-    remembering them would let a stranger fill the memory. A verdict ends with the token's ``exp``
-    or after a minute, when the clock is set back before it, when its issuer removes or replaces a
-    key, and with the registry it was made under.
+    Only acceptances are cached, and never the token itself. Refusals are cheap to repeat, and
+    caching them would let an attacker fill the memory. A verdict ends with the token's ``exp`` or
+    after a minute, if the clock is set back before it, if its issuer removes or replaces a key, and
+    with the registry that it was made with.
     """
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -132,7 +133,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         """
         self.accepted.add(*key[:2])
         if key not in self.entries:
-            # Tokens live for an hour, and servers for weeks: what is over would fill the cache.
+            # Tokens live for an hour, and servers for weeks: expired verdicts would fill the cache.
             self.tidy(lambda kept: kept.caller.expires_at <= verdict.made_at)
         if verdict.ends_at > verdict.made_at:
             self.keep(key, verdict)

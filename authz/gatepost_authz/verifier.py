@@ -1,4 +1,4 @@
-"""Verifies tokens."""
+"""Verify tokens."""
 
 import hashlib
 import time
@@ -19,7 +19,7 @@ from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verdict_cache import LIFETIME, DecisionKey, Verdict, VerdictCache, verdict_on
 
 DEVELOPMENT_KID = "dev-"
-# OpenSSL looks its algorithm up whenever one is made; a copy costs half as much.
+# Creating a hash makes OpenSSL look up its algorithm; a copy costs half as much.
 EMPTY_DIGEST = hashlib.sha256()
 
 
@@ -84,7 +84,7 @@ class Verifiers:
 
 class JwtVerifier:
     """
-    Checks signed access tokens (RFC 9068), cheap and local rules first.
+    Verifies signed access tokens (RFC 9068), with cheap and local rules first.
 
     It asks an issuer for keys only if a token names that issuer, has the right type and algorithm,
     and has not expired, so an invalid token cannot cause requests. Assign ``registry`` to change
@@ -110,12 +110,12 @@ class JwtVerifier:
 
     def cached(self, token: bytes, target: Target) -> TenantContext | None:
         """Return the caller if the token was accepted moments ago and nothing changed since."""
-        if token[:1] != b"e":  # no signed token; most garbage needs no digest
+        if token[:1] != b"e":  # no signed token; most invalid text needs no digest
             return None
         whole = EMPTY_DIGEST.copy()  # as in `key_of`
         whole.update(token)
         kept = self.decisions.entries.get((whole.digest(), target.url, self.registry.generation))
-        # As `VerdictCache.get`, which nearly every call would enter otherwise.
+        # The same as `VerdictCache.get`, without the call that nearly every request would cost.
         if kept is None or kept.version != kept.keys.version:
             return None
         return kept.caller if kept.made_at <= self.clock() < kept.ends_at else None
@@ -179,7 +179,7 @@ class JwtVerifier:
         if found is None:
             raise InvalidToken("unknown_issuer")
         trusted, captured = found
-        # What a template leaves open the caller has chosen, until a key proves it.
+        # The caller has chosen the template's variable part, until a key proves it.
         named = trusted.settings.issuer
         try:
             try:
@@ -237,7 +237,7 @@ class JwtVerifier:
             return True
         trusted, captured = found
         if captured is not None and not trusted.settings.tenants:
-            return False  # anybody invents such issuers, and each would be remembered
+            return False  # callers can invent such issuers, and each would be remembered
         header = parts.header
         try:
             keys = self.keys.of(str(parts.unverified["iss"]), trusted)
@@ -264,14 +264,14 @@ class JwtVerifier:
             raise InvalidToken("algorithm_not_allowed")
         tenants = trusted.settings.tenants
         if captured is not None and tenants and captured not in tenants:
-            # Strangers invent issuers of a template faster than their keys could be asked for.
+            # Attackers can invent issuers of a template faster than keys can be fetched.
             raise InvalidToken("unknown_tenant")
         if not self.policy.development and (
             trusted.loopback
             or claims.get("dev") is True
             or (header.kid or "").startswith(DEVELOPMENT_KID)
         ):
-            # Anybody with a laptop can run the development issuer.
+            # Any person with a laptop can run the development issuer.
             raise InvalidToken("development_token")
         expires, past = claims.get("exp"), now - trusted.settings.leeway_s
         if isinstance(expires, int | float) and 0 < expires <= past:
@@ -280,8 +280,8 @@ class JwtVerifier:
 
 def looks_like_jwt(token: str) -> bool:
     """Return whether *token* has the shape of a signed compact token with a JSON header."""
-    # Every base64url text of bytes that begin with `{` begins with "e"; opaque tokens with two
-    # dots exist (Google's), so the dots alone do not tell.
+    # The base64url text of bytes that begin with `{` begins with "e". There are opaque tokens with
+    # two dots (Google's), so the dots alone are no proof.
     return token.startswith("e") and token.count(".") == 2
 
 

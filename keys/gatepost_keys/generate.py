@@ -1,4 +1,4 @@
-"""New development key pairs, and the owner-only folder that may hold them."""
+"""Generate development key pairs, in a folder that only its owner can read."""
 
 import json
 import os
@@ -16,7 +16,9 @@ SUFFIX = ".private.json"
 
 
 class GenerationRefused(Exception):
-    """What was asked would be unsafe or cannot be done; the message is a sentence for a person."""
+    """
+    The request would be unsafe or cannot be fulfilled; the message is a sentence for a person.
+    """
 
 
 def new_key(algorithm: str) -> Key:
@@ -31,8 +33,8 @@ def new_key(algorithm: str) -> Key:
             f"unknown algorithm {algorithm!r}: use one of {', '.join(ALGORITHMS)}"
         )
     kind, size = ALGORITHMS[algorithm]
-    # Made in one step: to read it back from its numbers, with the id among its parameters, would
-    # check them once more, which takes twice as long as making them.
+    # Created in one step. Reading it back from its numbers, with the id among its parameters, would
+    # check them once more, which takes twice as long as creating it.
     key = JWKRegistry.generate_key(kind, size, {"alg": algorithm, "use": "sig"}, private=True)
     key.dict_value["kid"] = kid_of(key)
     return key
@@ -43,8 +45,8 @@ def write_key(key: Key, folder: Path) -> Path:
     prepare(folder)
     path = folder / f"{time.time_ns():020d}-{key.kid}{SUFFIX}"
     text = json.dumps(key.as_dict(private=True))
-    # The mode is given when the file is made: a chmod afterwards leaves a moment in which
-    # every user of the machine may open it.
+    # The mode is set when the file is created: with a later chmod, every user of the machine could
+    # open it for a moment.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text + "\n")
@@ -90,7 +92,7 @@ def refuse_tracked(folder: Path) -> None:
     git = shutil.which("git")
     probe = place / f"{KID_PREFIX}probe{SUFFIX}"
     ask = [git or "git", "-C", str(tree), "check-ignore", "--quiet", str(probe)]
-    # No shell, and nothing in it but a path of our own making.
+    # There is no shell, and the only argument is a path of our own.
     if git is None or subprocess.run(ask, check=False).returncode != 0:  # noqa: S603
         raise GenerationRefused(
             f"{folder} lies in a git repository that does not ignore it: "

@@ -1,10 +1,10 @@
-"""Whom a token is about."""
+"""The subject of a token."""
 
 import msgspec
 
 
 class TokenSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a token is about: a development user, or a machine client."""
+    """The subject of a token: a development user, or a machine client."""
 
     username: str
     """Becomes `sub`; unique at this issuer."""

@@ -38,7 +38,7 @@ class InvoiceLine(TypedDict, total=False):
 
 
 class WhoAmI(BaseModel):
-    """What the gate knows about a caller, all of it from the checked token."""
+    """The gate's knowledge about a caller, all of it from the checked token."""
 
     tenant: str
     issuer: str
@@ -100,7 +100,7 @@ async def save_csv(
 ) -> str:
     """Save parsed invoice data as a CSV file to the shared drive."""
     name = _named(filename)
-    data = await asyncio.to_thread(_csv, rows)  # others are served meanwhile
+    data = await asyncio.to_thread(_csv, rows)  # other calls are served meanwhile
     if overwrite:
         await ctx.workspace.write(name, data)
     elif not await ctx.workspace.write_new(name, data):

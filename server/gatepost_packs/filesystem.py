@@ -13,7 +13,7 @@ pack = Pack("filesystem")
 MOST_NAMES = 10_000
 MOST_NAME_BYTES = 1_000_000
 """
-Bytes of all names together: they are sent as text and as a value, and neither can be cut later.
+The bytes of all names together: they are sent as text and as a value, and neither can be cut later.
 """
 
 

@@ -1,4 +1,4 @@
-"""Stores texts of agents by name, with the interface of OpenPact (`memory_*`)."""
+"""Store texts of agents by name, with the interface of OpenPact (`memory_*`)."""
 
 import re
 from typing import Annotated
@@ -15,7 +15,7 @@ MOST_NAMES = 1_000
 
 
 class SavedMemory(BaseModel):
-    """A memory as it is now."""
+    """A memory after the change."""
 
     name: str
     bytes: int

@@ -1,4 +1,4 @@
-"""Parses the time after which another server accepts a retry."""
+"""Parse the time after which another server accepts a retry."""
 
 import email.utils
 import time

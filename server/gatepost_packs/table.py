@@ -1,4 +1,4 @@
-"""What the tables of several packs have in common."""
+"""The common rules for the tables of several packs."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Files as text for a model: told apart from binary data, cut between characters, with a note."""
+"""Read files as text for a model: detect binary data, cut between characters, and add a note."""
 
 import codecs
 import mimetypes

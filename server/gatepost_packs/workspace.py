@@ -12,14 +12,14 @@ pack = Pack("workspace")
 
 
 class WrittenFile(BaseModel):
-    """A file as it is now."""
+    """A file after the change."""
 
     path: str
     bytes: int
 
 
 class FoundName(BaseModel):
-    """One name in a folder; `name` is relative to that folder, `path` goes into any tool."""
+    """One name in a folder; `name` is relative to that folder, `path` is for any tool."""
 
     name: str
     path: str
@@ -29,7 +29,7 @@ class FoundName(BaseModel):
 
 
 class Contained(BaseModel):
-    """What is in a folder."""
+    """The content of a folder."""
 
     entries: list[FoundName]
     truncated: bool

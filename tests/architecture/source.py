@@ -19,11 +19,12 @@ MODULE = re.compile(r"(gatepost|gatepost_[a-z]+)(\.\w+)+", re.ASCII)
 
 @dataclass(frozen=True)
 class Function:
-    """Where a function begins and ends."""
+    """Where a function begins and ends, and what its docstring says."""
 
     name: str
     first: int
     last: int
+    docstring: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Contents:
     named: list[tuple[str, int]] = field(default_factory=list)
     """Every module of ours that a text names, with its line: what is imported by name."""
     classes: list[str] = field(default_factory=list)
+    docstrings: list[str] = field(default_factory=list)
+    """Those of the module and its classes."""
     functions: list[Function] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     excepts: list[tuple[str, int]] = field(default_factory=list)
@@ -98,9 +101,13 @@ def contents(path: Path) -> Contents:
                 found.imports.extend((name, node.lineno) for name in names)
             case ast.ClassDef():
                 found.classes.append(node.name)
+                found.docstrings.append(docstring_of(node))
+            case ast.Module():
+                found.docstrings.append(docstring_of(node))
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 last = node.end_lineno or node.lineno
-                found.functions.append(Function(node.name, node.lineno, last))
+                said = docstring_of(node)
+                found.functions.append(Function(node.name, node.lineno, last, said))
             case ast.Call():
                 extra = tuple(names_in(word.value) for word in node.keywords if word.arg == "extra")
                 found.calls.append(Call(dotted(node.func), node.lineno, *extra))
@@ -135,6 +142,11 @@ def is_module(name: str) -> bool:
         return False
     place = SOURCE_ROOTS.get(name.split(".")[0], ROOT) / name.replace(".", "/")
     return place.with_suffix(".py").exists()
+
+
+def docstring_of(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The docstring on one line; empty where there is none."""
+    return " ".join((ast.get_docstring(node) or "").split())
 
 
 def calls_of(names: Collection[str], files: Iterable[Path] = ()) -> Iterator[ast.Call]:

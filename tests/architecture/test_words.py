@@ -1,7 +1,9 @@
 """Names and pages use the field's own words; docs/architecture.md and the pages read plainly."""
 
 import re
+import tokenize
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,7 +73,18 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-RIDDLES = re.compile(r"\b(?:whoever|somebody|of theirs)\b", re.IGNORECASE)
+RIDDLES = re.compile(r"\b(?:anybody|everybody|nobody|of theirs|somebody|whoever)\b", re.IGNORECASE)
+REFERENCE = re.compile(r"See [^.]{1,80}\.?")
+NO_VERB = re.compile(
+    r"""(?: a|all|an|any|each|every|no|none|nothing|the     # articles and quantities
+          | he|his|how|it|its|she|that|their|these|they|this|those
+          | what|whatever|when|where|whether|which|who|whom|whose|why
+          | after|as|at|by|for|if|in|never|of|on|only|see|since|to|with
+          | \W.*|\d.*                                        # a name in backquotes, a number
+        )""",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""First words of a docstring that names a thing instead of saying what the function does."""
 
 
 def names(path: Path) -> list[str]:
@@ -88,6 +101,14 @@ def words_of(name: str) -> set[str]:
     """`RecordBuilder` and `record_builder` → record, builder; a plural counts as its singular."""
     words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower())
     return {*words, *(word.removesuffix("s") for word in words)}
+
+
+def prose(path: Path) -> Iterator[str]:
+    """The comments and the texts of a file; a text may be a docstring or a message."""
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type in (tokenize.COMMENT, tokenize.STRING):
+                yield token.string
 
 
 def test_no_name_brings_a_metaphor_back() -> None:
@@ -117,13 +138,41 @@ def test_a_page_names_who_does_what(page: Path) -> None:
     assert [line for line in lines if RIDDLES.search(line)] == []
 
 
-def test_docstrings_and_comments_name_who_does_what() -> None:
-    """For the same reason."""
+def test_comments_and_texts_name_who_does_what() -> None:
+    """For the same reason; a message must not have to be read twice, either."""
     found = [
-        f"{path.relative_to(ROOT)}: {line.strip()}"
+        f"{path.relative_to(ROOT)}: {text.strip()}"
         for path in source_files()
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if RIDDLES.search(line)
+        if RIDDLES.search(path.read_text(encoding="utf-8"))  # to read it as tokens takes longer
+        for text in prose(path)
+        if RIDDLES.search(text)
+    ]
+
+    assert found == []
+
+
+def test_no_docstring_is_only_a_reference() -> None:
+    """A reader of a class wants to know what it does, not where else that is written."""
+    found = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in source_files()
+        for text in (
+            *contents(path).docstrings,
+            *(function.docstring for function in contents(path).functions),
+        )
+        if REFERENCE.fullmatch(text)
+    ]
+
+    assert found == []
+
+
+def test_a_function_says_what_it_does() -> None:
+    """`Return the name`, not `The name`: a function's docstring begins with an imperative."""
+    found = [
+        f"{path.relative_to(ROOT)}: {function.name}: {function.docstring}"
+        for path in source_files()
+        for function in contents(path).functions
+        if function.docstring and NO_VERB.fullmatch(function.docstring.split()[0])
     ]
 
     assert found == []

@@ -101,7 +101,7 @@ def test_a_configuration_is_joined_with_issuer_tenants_and_users(tmp_path: Path)
     assert {tool["name"] for tool in listed} >= {"echo", "memory_read", "price"}
     assert read.status == 200
     assert long.status == 413
-    assert b"Nobody approved this call in time" in waiting.body
+    assert b"The call was not approved in time" in waiting.body
     # What `gatepost approvals approve --config` needs to judge a request by the same rules.
     assert re.search(r"^price .* always ", listed_by_command, re.MULTILINE), listed_by_command
     assert (

@@ -145,7 +145,7 @@ def test_somebody_else_can_sign_in_from_the_consent_page(
     """The link leads to the sign-in page and back to the same request."""
     page.goto(request(issuer, callback))
     page.get_by_role("button", name="Alice Archer").click()
-    page.get_by_role("link", name="Someone else").click()
+    page.get_by_role("link", name="Another user").click()
     page.get_by_role("button", name="Dave Dunn").click()
 
     expect(page.get_by_text("dave@acme.example")).to_be_visible()

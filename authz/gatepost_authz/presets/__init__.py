@@ -23,4 +23,4 @@ CLAIM_SETTINGS = {
 """Every claim of a client, subject or token id that a preset names, and its setting."""
 
 CLAIM_NAMES = frozenset(CLAIM_SETTINGS)
-"""These claims: each is a refusal reason."""
+"""The same claims; each is a refusal reason."""

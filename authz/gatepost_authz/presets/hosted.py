@@ -46,10 +46,10 @@ HOSTED: tuple[Preset, ...] = (
         required=STANDARD | {"nbf", "tid", "ver", "azp"},
         access_marks=frozenset({"azp"}),
         names_resource=False,
-        # Permissions of users stand in `scp`, those of programs in `roles`.
+        # Permissions of users are in `scp`, those of programs in `roles`.
         scope_claims=("scp", "roles"),
         client_claims=("azp",),
-        # `sub` differs from application to application for the same person.
+        # `sub` differs between applications for the same person.
         subject_claims=("oid", "sub"),
         token_id_claims=("uti",),
         tenant_claim="tid",

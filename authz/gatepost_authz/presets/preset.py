@@ -16,8 +16,8 @@ ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA", "Ed25519")
 REQUIRED = frozenset({"iss", "aud", "exp", "iat", "sub", "client_id", "jti"})
 PRESENCE: frozenset[str] = frozenset()
 OTHER_TOKENS = {
-    # Nonces and hashes bind an ID token to one sign-in (OpenID Connect Core 1.0, 2 and 3.3.2.11):
-    # an access token has no use for them, and an ID token must never open a resource.
+    # Nonces and hashes bind an ID token to one sign-in (OpenID Connect Core 1.0, 2 and 3.3.2.11).
+    # An access token does not need them, and an ID token must never be accepted as an access token.
     "nonce": PRESENCE,
     "at_hash": PRESENCE,
     "c_hash": PRESENCE,
@@ -61,7 +61,9 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     audience_claims: tuple[str, ...] = ()
     """Claims that name the audience if there is no ``aud``, which otherwise decides alone."""
     names_resource: bool = True
-    """The provider can put our URL into the audience; if not, ``audiences`` must be settled."""
+    """
+    Whether the provider can put our URL into the audience; otherwise ``audiences`` must be set.
+    """
     client_as_audience: bool = False
     """If the audience is absent, the client id must be one of the issuer's ``audiences``."""
     scope_claims: tuple[str, ...] = ("scope",)
@@ -159,7 +161,7 @@ def adjusted(preset: Preset, rules: TokenRules) -> Preset:
         preset,
         required=required_by(preset, rules),
         forbidden=forbidden,
-        # The preset's value wins: another one would accept what the preset refuses.
+        # The preset's value wins, because another one would accept what the preset refuses.
         must_equal={**rules.must_equal, **preset.must_equal},
         **chosen,
     )

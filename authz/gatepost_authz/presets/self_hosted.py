@@ -59,8 +59,8 @@ SELF_HOSTED: tuple[Preset, ...] = (
         name="oidc-provider",
         documentation="https://github.com/panva/node-oidc-provider/blob/main/docs/README.md",
         opaque=True,
-        # Its answers about a client that speaks for itself leave `sub` out, and its answers about
-        # refresh tokens leave `token_type` out.
+        # Its answers about a client that acts for itself omit `sub`, and its answers about refresh
+        # tokens omit `token_type`.
         machine=(NO_SUBJECT, SUBJECT_IS_CLIENT),
         answers_name_type=True,
     ),

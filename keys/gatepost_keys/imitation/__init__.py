@@ -1,4 +1,4 @@
-"""How the development issuer imitates identity providers: their documented habits, as data."""
+"""Imitate identity providers in the development issuer: their documented behaviour, as data."""
 
 from difflib import get_close_matches
 

@@ -1,4 +1,4 @@
-"""Errors as the imitated provider writes them; pure."""
+"""Write errors as the imitated provider does; pure."""
 
 import secrets
 import uuid

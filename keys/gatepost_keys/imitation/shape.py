@@ -1,4 +1,4 @@
-"""What one imitation consists of. Every default is what the development issuer does by itself."""
+"""The parts of one imitation; the defaults are the behaviour of the development issuer itself."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -72,7 +72,7 @@ class ErrorShape(msgspec.Struct, frozen=True, kw_only=True):
 
 class Imitation(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How one provider issues tokens, where its documentation departs from the development issuer.
+    How one provider issues tokens, as far as its documentation differs from the development issuer.
 
     Claims, introspection responses and error bodies are templates. A value `$name` is replaced by
     the fact of that name, `{name}` inside a text by its text, and a member without a value is left
@@ -157,7 +157,7 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True):
     scope_names: Mapping[str, str] = {}
     """Scopes that the provider spells differently in tokens; an empty name is left out."""
 
-    # Who there is.
+    # Clients, tenants and roles.
     public_clients: bool = True
     """A client on a person's computer has no secret."""
     sign_in_scopes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Which resource an authorization is for, as the imitated provider decides it; pure."""
+"""Decide which resource an authorization is for, as the imitated provider does; pure."""
 # mypy: disallow-subclassing-any=False
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,6 @@
-"""The authorization endpoint (RFC 6749 section 3.1): checks the request and chooses the page."""
+"""
+Serve the authorization endpoint (RFC 6749 section 3.1): check the request and choose the page.
+"""
 
 import re
 from typing import Any
@@ -17,7 +19,7 @@ from gatepost_keys.issuer.server import IDENTITY, AuthorizationServer, Form, Iss
 from gatepost_keys.issuer.session import BrowserSession, keep, session_of
 from gatepost_keys.issuer.settings import ACR_VALUES
 
-# Longer numbers mean no limit at all, and Python refuses to read those of thousands of digits.
+# Longer numbers mean no limit at all, and Python refuses to parse numbers of thousands of digits.
 SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
@@ -32,7 +34,7 @@ class UnusableRequest(Exception):
 
 
 class AuthorizationReview(msgspec.Struct, frozen=True, kw_only=True):
-    """An authorization request that may be put before a person."""
+    """An authorization request that may be shown to a person."""
 
     form: Form
     client: RegisteredClient

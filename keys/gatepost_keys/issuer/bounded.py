@@ -1,4 +1,4 @@
-"""A map that forgets its oldest entries, so that strangers cannot fill the memory."""
+"""A map that removes its oldest entries, so that callers cannot fill the memory."""
 
 from collections import OrderedDict
 from typing import Generic, TypeVar

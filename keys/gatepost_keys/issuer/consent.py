@@ -1,4 +1,4 @@
-"""Where the consent page's two buttons lead."""
+"""Handle the two buttons of the consent page."""
 
 from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
 from starlette.requests import Request
@@ -26,7 +26,7 @@ def serve(server: AuthorizationServer, pages: Pages) -> Handler:
         ):
             return expired(pages)
         try:
-            # Checked again: between page and button the client may have been forgotten.
+            # Checked again, because the client may have been removed between page and button.
             checked = review(server, form_in(query, request))
         except (UnusableRequest, rfc6749.OAuth2Error) as error:
             return turn_away(server, pages, error)

@@ -79,8 +79,8 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
         if record is None:
             return None
         if record.used:
-            # The code was copied. It is unknown which client was first, so neither keeps
-            # what came of it (RFC 6749 section 4.1.2).
+            # The code was copied. It is unknown which client was first, so the tokens of both are
+            # revoked (RFC 6749 section 4.1.2).
             record.family.revoked = True
             return None
         stale = issuer.now() >= record.expires_at
@@ -172,7 +172,9 @@ class RefreshGrant(rfc6749.RefreshTokenGrant):
 
 
 class MachineGrant(rfc6749.ClientCredentialsGrant):
-    """Client credentials: the client itself is the subject, at the tenant it was set up for."""
+    """
+    Client credentials: the client itself is the subject, in the tenant for which it was registered.
+    """
 
     TOKEN_ENDPOINT_AUTH_METHODS = SECRET_METHODS
     request: ClientRequest
@@ -203,7 +205,8 @@ class MachineGrant(rfc6749.ClientCredentialsGrant):
         if shape.machine_scope:
             if scope != shape.machine_scope.format(resource=self.request.resource):
                 raise rfc6749.OAuth2Error(error="machine_scope")
-            # Programs have what an administrator granted them, and name none of it.
+            # Programs have the permissions that an administrator granted them, and request none by
+            # name.
             return " ".join([*settings.offered, *settings.scopes])
         granted = client.get_allowed_scope(scope)
         if granted is None:

@@ -1,4 +1,4 @@
-"""What every endpoint of the issuer does first: check host and origin, and mark its answers."""
+"""Check host and origin before each endpoint of the issuer, and mark its answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
@@ -20,7 +20,7 @@ CORS_HEADERS = "Authorization, Content-Type, Accept, MCP-Protocol-Version"
 
 
 class AllowedOrigins(Enum):
-    """Whose scripts may use an endpoint."""
+    """The pages whose scripts may use an endpoint."""
 
     ANYBODY = "metadata and keys, which are no secret"
     LOCAL = "clients in a browser on this machine, such as the Inspector"
@@ -31,8 +31,8 @@ class IssuerEndpoint:
     """
     One path of the issuer as an ASGI app: its verbs, behind the checks of host and origin.
 
-    The host is checked here again, whatever stands in front: a web page whose name resolves to
-    127.0.0.1 (DNS rebinding) would otherwise sign people in and read the codes.
+    The host is checked here again, even if another layer has checked it. Otherwise a web page whose
+    name resolves to 127.0.0.1 (DNS rebinding) could sign people in and read the codes.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest, Form
 
 
 class IntrospectionEndpoint(rfc7662.IntrospectionEndpoint):
-    """Says what an access token means, to resource servers and to the client that holds it."""
+    """Tells resource servers, and the client that has an access token, what the token means."""
 
     CLIENT_AUTH_METHODS = ["client_secret_basic", "client_secret_post"]
     server: AuthorizationServer
@@ -24,8 +24,8 @@ class IntrospectionEndpoint(rfc7662.IntrospectionEndpoint):
             raise InvalidRequestError("token is required")
 
     def query_token(self, token: str, hint: str | None) -> AccessToken | None:
-        # A refresh token is never active here: a resource that asks about whatever it was sent
-        # would let it through as an access token.
+        # A refresh token is never active here: a resource server that asks about any received token
+        # would accept it as an access token.
         found = self.server.issuer.found(token)
         return found if isinstance(found, AccessToken) else None
 
@@ -59,7 +59,9 @@ def serve(server: AuthorizationServer) -> Handler:
 
 
 def tokeninfo(server: AuthorizationServer) -> Handler:
-    """Answer as Google does: to anybody, with texts for numbers, and 400 for an inactive token."""
+    """
+    Answer as Google does: to any client, with texts for numbers, and 400 for an inactive token.
+    """
     issuer = server.issuer
 
     async def post(request: Request) -> Response:

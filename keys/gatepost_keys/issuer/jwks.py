@@ -1,4 +1,4 @@
-"""The endpoint with the public keys (RFC 7517)."""
+"""Serve the public keys (RFC 7517)."""
 
 from starlette.requests import Request
 from starlette.responses import Response

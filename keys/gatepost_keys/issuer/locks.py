@@ -1,17 +1,17 @@
-"""What keeps the development issuer out of production: every reason not to start it, at once."""
+"""Keep the development issuer out of production: list every reason not to start it, at once."""
 
 from collections.abc import Collection, Mapping
 
 from gatepost_keys.issuer.settings import LOOPBACK, MOUNT, on_loopback
 
 BANNER = (
-    "WARNING: development sign-in. Anybody on this machine can be anybody; "
+    "WARNING: development sign-in. Any user of this machine can sign in as any person; "
     "tokens are worthless elsewhere. Never expose this port."
 )
-"""Printed by whatever starts the issuer."""
+"""The warning that each command prints when it starts the issuer."""
 
 INSECURE = "insecure_dev_auth"
-"""What `/readyz` reports while the issuer runs."""
+"""The value that `/readyz` reports while the issuer runs."""
 
 MARKERS = ("GATEPOST_MODE", "APP_ENV", "ENVIRONMENT", "ENV", "PYTHON_ENV")
 PRODUCTION = frozenset({"production", "prod", "live", "staging"})

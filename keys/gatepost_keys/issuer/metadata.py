@@ -1,4 +1,4 @@
-"""The issuer's metadata (RFC 8414), at every address where a client may look."""
+"""Serve the issuer's metadata (RFC 8414), at every address where a client may look."""
 
 import msgspec
 from starlette.requests import Request

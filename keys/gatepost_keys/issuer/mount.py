@@ -1,4 +1,4 @@
-"""The issuer's routes, under absolute paths, and the issuer as an app of its own."""
+"""Mount the issuer's routes under absolute paths, or serve the issuer as an app of its own."""
 
 from starlette.applications import Starlette
 from starlette.requests import Request

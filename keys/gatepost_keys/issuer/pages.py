@@ -1,4 +1,6 @@
-"""The issuer's pages: sign-in, consent, refusals, and a front page that says what this is."""
+"""
+Render the issuer's pages: sign-in, consent, refusals, and a front page that describes the issuer.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -42,7 +44,7 @@ def templates() -> jinja2.Environment:
 
 
 class Pages:
-    """Renders the templates; whatever goes in is escaped."""
+    """Renders the templates, which escape every value."""
 
     def render(
         self,

@@ -1,4 +1,6 @@
-"""What the issuer remembers: clients, codes, tokens and sign-ins, in the shape Authlib asks for."""
+"""
+The records of the issuer: clients, codes, tokens and sign-ins, in the form that Authlib needs.
+"""
 
 import hmac
 from collections.abc import Mapping
@@ -21,16 +23,16 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
     auth_methods: frozenset[str] = frozenset({"none"})
     grant_types: frozenset[str] = frozenset()
     scope: str = ""
-    """What it gets when it asks for nothing; never a limit, or a client could not step up."""
+    """The scopes that it gets if it requests none; never a limit, or a client could not step up."""
     tenant: str = ""
     introspects: bool = False
     offered: tuple[str, ...] = ()
     """The scopes that exist at this issuer."""
     offered_prefixes: tuple[str, ...] = ()
-    """Each scope that begins so exists too."""
+    """The beginnings of further scopes that exist."""
     default_scope: str = ""
     unknown_scopes: Literal["leave out", "ignore", "refuse"] = "leave out"
-    """What unknown scopes of a request lead to."""
+    """The treatment of unknown scopes in a request."""
 
     def get_client_id(self) -> str:
         return self.client_id
@@ -77,7 +79,7 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
-    """Who signed in, when (seconds since the epoch) and how."""
+    """The person who signed in, the time (seconds since the epoch) and the method."""
 
     person: TokenSubject
     auth_time: int
@@ -85,7 +87,7 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenFamily(msgspec.Struct, eq=False):
-    """All tokens that came from one authorization: they are revoked together."""
+    """All tokens of one authorization, which are revoked together."""
 
     expires_at: float
     revoked: bool = False
@@ -136,11 +138,11 @@ class RefreshToken(msgspec.Struct, kw_only=True, eq=False):
 
 
 class AccessToken(msgspec.Struct, kw_only=True, eq=False):
-    """An access token that was issued: what introspection and revocation know of it."""
+    """An issued access token, as introspection and revocation see it."""
 
     claims: Mapping[str, object]
     described: Mapping[str, object]
-    """What introspection says of it while it is active."""
+    """The answer of introspection while it is active."""
     expires_at: float
     client_id: str
     family: TokenFamily

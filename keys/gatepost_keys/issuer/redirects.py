@@ -1,4 +1,4 @@
-"""Which redirect addresses may be registered, and which requests match them; pure."""
+"""Decide which redirect addresses may be registered, and which requests match them; pure."""
 
 import re
 from collections.abc import Collection

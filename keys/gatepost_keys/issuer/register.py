@@ -1,4 +1,4 @@
-"""Dynamic client registration (RFC 7591), open to all clients on this machine."""
+"""Register clients dynamically (RFC 7591), for all clients on this machine."""
 
 import secrets
 
@@ -20,12 +20,12 @@ NAME_LENGTH = 80
 
 
 class ClientMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """The members of a registration that mean something here; all others are left out."""
+    """The members of a registration that are used here; all others are omitted."""
 
     redirect_uris: tuple[str, ...] = ()
     token_endpoint_auth_method: str = "client_secret_basic"  # noqa: S105 - RFC 7591's default
     grant_types: tuple[str, ...] = GRANTS
-    """Refreshing is given to a client that does not say: it would ask for it next."""
+    """A client that does not say gets refreshing, because it would ask for it next."""
     response_types: tuple[str, ...] = ("code",)
     client_name: str = ""
     client_uri: str = ""
@@ -49,7 +49,7 @@ def serve(issuer: DevelopmentIssuer) -> Handler:
         body = await wire.body_of(request, "application/json")
         try:
             sent = msgspec.json.decode(body, type=dict[str, object])
-            # Some clients send null where they have nothing to say.
+            # Some clients send null for members without a value.
             said = {name: value for name, value in sent.items() if value is not None}
             metadata = msgspec.convert(said, ClientMetadata)
             check(metadata, issuer.settings)
@@ -92,7 +92,9 @@ def check(metadata: ClientMetadata, settings: IssuerSettings) -> None:
 
 
 def client_of(metadata: ClientMetadata) -> RegisteredClient:
-    """Return a new client; grants that are not for strangers are left out, as section 2 allows."""
+    """
+    Return a new client; grants that dynamic clients may not have are left out, as section 2 allows.
+    """
     return RegisteredClient(
         client_id="dev-client-" + secrets.token_urlsafe(16),
         secret="" if metadata.token_endpoint_auth_method in PUBLIC else secrets.token_urlsafe(32),

@@ -1,4 +1,4 @@
-"""Which protected resources a token may be for (RFC 8707); pure."""
+"""Decide which protected resources a token may be for (RFC 8707); pure."""
 
 import re
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def folded(url: str) -> str:
     authority = name if port is None else f"{name}:{port}"
     if host not in LOOPBACK or parts.netloc != authority:
         return url
-    # The start is cut off and replaced rather than put together anew, which would normalise.
+    # The start is replaced and the rest kept, because building the URL anew would normalise it.
     start = f"{parts.scheme}://{authority}"
     if not url.startswith(start):
         return url

@@ -13,7 +13,7 @@ from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest, Form
 
 
 class Revocation(rfc7009.RevocationEndpoint):
-    """Takes an access token back, or with a refresh token all that came from its sign-in."""
+    """Revokes an access token, or with a refresh token all tokens of its sign-in."""
 
     CLIENT_AUTH_METHODS = ["none", "client_secret_basic", "client_secret_post"]
     server: AuthorizationServer

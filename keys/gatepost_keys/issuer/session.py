@@ -17,7 +17,7 @@ ID = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class BrowserSession(msgspec.Struct, frozen=True):
-    """One browser: its id, and who signed in, if anybody did."""
+    """One browser: its id, and the person who signed in, if any."""
 
     id: str
     sign_in: SignIn | None

@@ -92,7 +92,7 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_approve: bool = False
     """Answer authorization requests at once, without pages: for tests."""
     auto_user: str = ""
-    """Whom `auto_approve` signs in when no `login_hint` says; default: the first user."""
+    """The user that `auto_approve` signs in without a `login_hint`; default: the first user."""
     cli_secret: str = ""
     """The secret of the client `gatepost-cli`, which mints and rotates; empty: no such client."""
     token_client: str = ""

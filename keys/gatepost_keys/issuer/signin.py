@@ -31,7 +31,7 @@ def serve(server: AuthorizationServer, pages: Pages) -> Handler:
             return expired(pages)
         person = issuer.settings.user(values.get("user", ""))
         if person is None:
-            return pages.refusal("Nobody has that name", "Choose one of the users on the page.")
+            return pages.refusal("No user has that name", "Choose one of the users on the page.")
         try:
             acr = review(server, form_in(query, request)).acr or ACR_VALUES[0]
         except (UnusableRequest, rfc6749.OAuth2Error) as error:

@@ -48,7 +48,7 @@ class DevelopmentIssuer:
         self.access_tokens: Bounded[AccessToken] = Bounded(10_000)
         self.sessions: Bounded[SignIn] = Bounded(1_000)
         self._secret = secrets.token_bytes(32)
-        # Beside the registered clients: strangers who register thousands push out each other,
+        # Beside the registered clients: clients that register by the thousand displace each other,
         # never these.
         self._built_in = {client.client_id: client for client in self._static_clients()}
 

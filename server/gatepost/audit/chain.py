@@ -320,8 +320,8 @@ def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing
     if keyring.find(key_id) is None:
         if not keyring.lasting:
             return ""  # a temporary ring: nothing can be proven after a restart
-        # Another process may have a key of this second. Strangers make `find` wait that long, but
-        # they do not choose this id.
+        # Another process may have a key of this second. Ids that callers choose make `find` wait
+        # that long, but they do not choose this id.
         keyring.reread()
         if is_proven(found, keyring):
             return ""

@@ -156,7 +156,7 @@ class ChainExamination:
             raise self._bad(
                 self.proven + 1 if self.proven < self.last else self.last,
                 "no key of the ring proves the end of the chain: this record or a later one was "
-                "changed, or some were cut off",
+                "changed, or some were removed",
             )
 
     def _id(self, number: int) -> str:

@@ -173,7 +173,7 @@ def _notification(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Pro
     if not found:
         yield Problem(
             "config.E086",
-            f"no enabled tool is called {name!r}, so nobody is told of waiting requests",
+            f"no enabled tool is called {name!r}, so no person is told of waiting requests",
             "name a tool that sends messages, such as chat_send of the pack chat",
             setting="approvals.notification.tool",
         )

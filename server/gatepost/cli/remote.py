@@ -142,7 +142,7 @@ def done(work: Work[T], *, url: str, token: str, no_browser: bool, **options: An
     try:
         return asyncio.run(run())
     except TimeoutError:
-        raise click.ClickException("Nobody signed in within five minutes.") from None
+        raise click.ClickException("There was no sign-in within five minutes.") from None
     except (RequestFailed, SignInFailed, Unreachable) as error:
         raise click.ClickException(visible(str(error))) from None
 

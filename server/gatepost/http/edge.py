@@ -237,7 +237,7 @@ def peer_of(scope: Scope) -> str:
 async def respond(
     send: Send, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    """Send a JSON document that nobody may keep."""
+    """Send a JSON document that caches must not store."""
     start = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode("ascii")),
@@ -250,7 +250,7 @@ async def respond(
 
 
 async def respond_page(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """Send a page that nobody may keep."""
+    """Send a page that caches must not store."""
     start = [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(body)).encode("ascii")),

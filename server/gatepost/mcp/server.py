@@ -174,7 +174,7 @@ class McpServer:
         return _encode(shown)
 
     def may_read(self, caller: TenantContext, uri: str) -> bool:
-        """Return whether the caller may read this document, and so hear of its changes."""
+        """Return whether the caller may read this document, and so be notified of its changes."""
         try:
             offer = self.registry.offer("document", uri, caller)
         except (Unknown, StoreUnavailable):

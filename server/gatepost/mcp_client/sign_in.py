@@ -160,7 +160,7 @@ class BrowserSignIn:
                 raise SignInFailed(f"{place} names no authorization server. Pass --token.")
             return await self._of_issuer(servers[0], resource)
         raise SignInFailed(
-            f"{self._url} publishes no resource metadata, so nobody knows where to sign in. "
+            f"{self._url} publishes no resource metadata, so its issuer is unknown. "
             "Pass an access token with --token."
         )
 

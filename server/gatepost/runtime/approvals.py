@@ -68,10 +68,10 @@ class ApprovalServices:
         run: Run | None = None,
     ) -> None:
         """
-        Take up the approval policies, the webhook and the notices of a configuration.
+        Take up the approval policies, the webhook and the notifications of a configuration.
 
-        *beside* are the tools of tenants; None if there are none. *run* runs the call of a notice;
-        without it nobody is told.
+        *beside* are the tools of tenants; None if there are none. *run* runs the call of a
+        notification; without it, none are sent.
         """
         by_name: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         settings = config.approvals
@@ -95,7 +95,7 @@ class ApprovalServices:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Send messages and notices during a block, and wait briefly for the last ones."""
+        """Send messages and notifications during a block, and wait briefly for the last ones."""
         async with self.outbox.running():
             try:
                 yield

@@ -98,7 +98,7 @@ class KeyRing:
         Return the key with an id, or None.
 
         An unknown id may belong to a key that another replica already uses, so the file is looked
-        at again, once a second at most: strangers choose ids.
+        at again, once a second at most, because callers can choose ids.
         """
         known = self._by_id.get(key_id)
         if known is None and self._path:

@@ -63,7 +63,7 @@ class Stop:
             self._task.cancel(why)
 
     def settle(self) -> bool:
-        """End it; True when the cancellation under way was this one's and nobody else's."""
+        """End it; return True if this stop alone has cancelled the task."""
         task, self._task = self._task, None
         if task is not None and self.insisted:
             task.uncancel()

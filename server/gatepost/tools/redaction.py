@@ -54,7 +54,7 @@ class KnownSecrets(Protocol):
 
     @property
     def version(self) -> int:
-        """A number that changes with the values."""
+        """Return a number that changes with the values."""
 
     @property
     def values(self) -> Mapping[str, str]:
@@ -66,7 +66,7 @@ class SecretSource(Protocol):
 
     @property
     def version(self) -> int:
-        """A number that changes with the secrets of any tenant."""
+        """Return a number that changes with the secrets of any tenant."""
 
     def known(self, tenant: str | None) -> KnownSecrets:
         """Return the secrets known now; None stands for the server itself."""

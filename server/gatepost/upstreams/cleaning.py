@@ -56,7 +56,7 @@ def cleaned(text: str, most: int) -> tuple[str, tuple[str, ...]]:
 
 
 def shown(text: str) -> str:
-    """Return a stranger's text as a reason or a page may show it: one short visible line."""
+    """Return an untrusted text as a reason or a page may show it: one short visible line."""
     return " ".join(cleaned(text, MOST_SHOWN)[0].split())
 
 

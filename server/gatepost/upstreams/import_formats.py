@@ -295,7 +295,7 @@ def _named(entry: Mapping[str, Any], member: str) -> Iterator[tuple[str, str]]:
     """
     Yield headers or variables; a secret that the file leaves open becomes a placeholder.
 
-    So does a reference: a stranger wrote the document, and must not choose what of this machine's
+    So does a reference: the document is untrusted, and must not choose which of this machine's
     environment and files its server gets.
     """
     for one in _objects(entry, member):

@@ -1,4 +1,4 @@
-"""Reads a CalDAV server: its calendars, and their events in a period."""
+"""Read a CalDAV server: its calendars, and their events in a period."""
 
 import asyncio
 import base64
@@ -19,7 +19,7 @@ class _XmlParser(TreeBuilder):
 
 def parsed(data: bytes) -> Element:
     """Return the root of *data*; raise ParseError."""
-    parser = XMLParser(target=_XmlParser())  # noqa: S314  # entities are what it is unsafe by
+    parser = XMLParser(target=_XmlParser())  # noqa: S314  # entities are what makes it unsafe
     try:
         parser.feed(data)
         root: Element = parser.close()
@@ -154,7 +154,7 @@ class _Found:
 
 async def _parsed(reply: OutboundReply) -> Element:
     try:
-        return await asyncio.to_thread(parsed, reply.body)  # it may be megabytes
+        return await asyncio.to_thread(parsed, reply.body)  # the response may be megabytes
     except ParseError:
         raise ToolFailure("validation", "its server's answer is not XML") from None
 

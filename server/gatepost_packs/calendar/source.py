@@ -1,4 +1,4 @@
-"""Fetches the documents of calendars and caches them: from the web, CalDAV or the workspace."""
+"""Fetch the documents of calendars and cache them: from the web, CalDAV or the workspace."""
 
 import asyncio
 from collections import OrderedDict
@@ -16,7 +16,10 @@ MOST_BYTES = 32_000_000
 
 
 class CacheKey(NamedTuple):
-    """The tenant comes first: a server may show each tenant something else at the same address."""
+    """
+    The key of a cached document. It contains the tenant, because a server may show each tenant
+    another document at the same address.
+    """
 
     tenant: str
     url: str
@@ -32,7 +35,8 @@ class CachedDocument(NamedTuple):
 
 class DocumentCache:
     """
-    A cached document is used only if the server confirms, now, that it is unchanged (HTTP 304).
+    The cached documents. One is used only if the server confirms, now, that it is unchanged (HTTP
+    304).
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:

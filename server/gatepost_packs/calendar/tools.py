@@ -1,4 +1,4 @@
-"""Reads events from all calendars of the tenant (`calendar_read`)."""
+"""Read events from all calendars of the tenant (`calendar_read`)."""
 
 import asyncio
 import base64
@@ -64,17 +64,19 @@ MOST_GAPS = 20
 
 
 class CalendarEvent(BaseModel):
-    """One occurrence of an event; what recurs is one event for each time."""
+    """One occurrence of an event; a recurring event is one event for each occurrence."""
 
     calendar: str
     summary: str
     start: str
-    """With offset; a day where it is for whole days; without offset where it names no zone."""
+    """With offset; only a day for whole days; without offset if it names no zone."""
     end: str
-    """The time or, for whole days, the day at which it is over."""
+    """The end as a time or, for whole days, as the first day after it."""
     all_day: bool
     zone: str | None
-    """Of `start`: a name of the IANA database, or the calendar's own; null for none."""
+    """
+    The time zone of `start`: a name of the IANA database, or the calendar's own; null for none.
+    """
     recurring: bool
     uid: str | None
     status: str | None
@@ -91,7 +93,7 @@ class Gap(BaseModel):
     reason: str
     calendar: str | None = None
     summary: str | None = None
-    """Of the event that is missing; null for a whole calendar, or a document of it."""
+    """The start of the missing event; null for a whole calendar, or a document of it."""
 
 
 class Agenda(BaseModel):
@@ -100,9 +102,9 @@ class Agenda(BaseModel):
     start: str
     end: str
     events: list[CalendarEvent]
-    """By their start."""
+    """Sorted by their start."""
     total: int
-    """All that there are; more than are listed where `truncated`."""
+    """The number of all events; more than are listed if `truncated`."""
     truncated: bool
     missing: list[Gap]
 

@@ -1,8 +1,8 @@
 """
-Parses iCalendar documents and expands recurrences; runs in a child process (`packs.child`).
+Parse iCalendar documents and expand recurrences; runs in a child process (`packs.child`).
 
 The people who can write to a calendar choose its rules, and one line can take forever
-(`FREQ=SECONDLY` since 1970, a 30th of February). Each series therefore has a share of the time and
+(`FREQ=SECONDLY` since 1970, a 30th of February). Therefore each series has a share of the time and
 is left out if it needs more, and so has each calendar. Time zones that a document defines stay in
 this process, which reads no document of another tenant.
 """
@@ -51,8 +51,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     signal.signal(signal.SIGVTALRM, _overdue)
     reading = CalendarReader(request)
     for number, calendar in enumerate(request["calendars"]):
-        # Equal shares of the time; a calendar passes on what it leaves, and a hostile one hides no
-        # other.
+        # The calendars get equal shares of the time. A calendar passes on the time that it does not
+        # use, and a hostile one hides no other.
         share = reading.left_s / (len(request["calendars"]) - number)
         reading.read(calendar, share)
     found = sorted(reading.found, key=lambda one: one[0])
@@ -96,9 +96,9 @@ class CalendarReader:
                 self.unreadable.append(said)
 
     def _document(self, name: str, zone: ZoneInfo, text: str) -> None:
-        # Zones that a document defines are kept by name, so each document starts anew.
+        # Zones that a document defines are cached by name, so each document starts with none.
         tzp.use_default()
-        # As bytes: a text of one line would be taken for the path of a file and read.
+        # As bytes, because a text of one line would be taken for the path of a file and read.
         for document in Calendar.from_ical(self._shortened(text).encode(), multiple=True):
             for series in _series(document):
                 self._series(name, zone, series)
@@ -229,7 +229,7 @@ def _shown(calendar: str, event: Any, recurring: bool) -> dict[str, Any]:
     written = event["DTSTART"].dt, event["DTEND"].dt if "DTEND" in event else event["DTSTART"].dt
     start, end = _real(written[0]), _real(written[1])
     if end <= start and written[1] > written[0]:
-        # It begins in the hour that the clocks skip, and would end before it begins.
+        # The end is in the hour that the clocks skip, so it would be before the start.
         end = (start.astimezone(UTC) + (written[1] - written[0])).astimezone(end.tzinfo)
     shown = {
         "calendar": calendar,

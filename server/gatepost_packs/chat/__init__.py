@@ -1,1 +1,1 @@
-"""Messages to people, through the providers that Apprise supports."""
+"""Send messages to people, through the providers that Apprise supports."""

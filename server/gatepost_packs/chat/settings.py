@@ -1,4 +1,4 @@
-"""`[packs.chat]`: where agents may send messages, and the addresses that Apprise gets."""
+"""`[packs.chat]`: the channels to which agents may send messages, with their Apprise URLs."""
 
 import re
 from collections.abc import Iterator

@@ -1,11 +1,11 @@
-"""Sends messages to people (`chat_send`)."""
+"""Send messages to people (`chat_send`)."""
 
 import asyncio
 import mimetypes
 from pathlib import Path
 from typing import Annotated, Any
 
-import apprise  # noqa: F401  # the extra is there, or the pack is left out
+import apprise  # noqa: F401  # without the extra, the pack is left out
 import msgspec
 from pydantic import BaseModel, Field
 
@@ -25,23 +25,23 @@ MOST_TITLE = 250
 
 
 class Delivered(BaseModel):
-    """One place that took the message."""
+    """One provider that accepted the message."""
 
     service: str
     """The provider's name."""
     parts: int
-    """How many messages it became."""
+    """The number of messages that it became."""
 
 
 class Undelivered(BaseModel):
-    """One place that did not take it, or not all of it."""
+    """One provider that did not accept the message, or not all of it."""
 
     service: str
     reason: str
 
 
 class Sent(BaseModel):
-    """Where a message went."""
+    """The providers that the message was sent to."""
 
     channel: str
     delivered: list[Delivered]
@@ -49,7 +49,7 @@ class Sent(BaseModel):
 
 
 class Unsent(msgspec.Struct, frozen=True):
-    """Why a destination did not take a message."""
+    """The reason why a provider did not accept a message."""
 
     kind: FailureKind
     service: str
@@ -86,7 +86,7 @@ async def chat_send(
         raise ToolFailure("not_found", text, field="channel")
     if not message.strip():
         raise ToolFailure("validation", "`message` is empty.", field="message")
-    # All are checked before any is sent: a missing secret must not be found half way.
+    # All are checked before any is sent, so that a missing secret is not found half way.
     urls = [await _checked(ctx, channel, place) for place in settings.places(channel)]
     trusted = await asyncio.to_thread(_trusted, ctx.settings(Network).ca_bundle)
     texts = {"body": message, "title": title or "", "ca": trusted, "max_parts": settings.max_parts}

@@ -1,5 +1,5 @@
 """
-Sends one message through Apprise; runs in a child process (`packs.child`).
+Send one message through Apprise; runs in a child process (`packs.child`).
 
 Apprise and its hundred providers open connections with libraries of their own. Here they get only
 connections that the server has checked, opened and handed over (`ConnectionClient`). An interpreter
@@ -100,7 +100,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class StatusHandler(logging.Handler):
-    """The status of the provider's response: all that is kept of what Apprise logs."""
+    """Keeps the status of the provider's response, and nothing else that Apprise logs."""
 
     def __init__(self) -> None:
         super().__init__()

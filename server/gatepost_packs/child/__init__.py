@@ -1,1 +1,1 @@
-"""Workers in child processes, for libraries that hostile input could make run forever."""
+"""Run workers in child processes, for libraries that hostile input could make run forever."""

@@ -1,4 +1,4 @@
-"""Opens connections for a confined worker, under the rules for all tools, and hands them over."""
+"""Open connections for a confined worker, under the rules for all tools, and hand them over."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ class WorkerConnections:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        with self._ours:  # closed in any case: the worker would wait on
+        with self._ours:  # always closed, or the worker would wait
             while line := await loop.sock_recv(self._ours, ASKED_BYTES):
                 try:
                     made = await self._connected(msgspec.json.decode(line, type=WantedConnection))
@@ -80,8 +80,9 @@ class WorkerConnections:
     async def _reached(self, address: str, port: int) -> socket.socket:
         if not self._network.proxy or not is_public(ip_address(address)):
             return await _dialled(address, port)
-        # Ask for the checked address: the proxy could resolve a name to any other.
-        # Not by the tunnel's own stream: its transport owns the socket, and the worker needs it.
+        # The proxy gets the checked address, because it could resolve a name to any other. The
+        # tunnel's own stream is not used, because its transport owns the socket, and the worker
+        # needs it.
         tunnel = Tunnel(self._network.proxy, None)
         if tunnel.scheme != "http" or not tunnel.host:
             raise OSError("only http proxies can tunnel these connections")

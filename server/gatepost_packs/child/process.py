@@ -1,4 +1,4 @@
-"""Runs a worker for one request: confined, and ended with the call."""
+"""Run a worker for one request: confined, and ended with the call."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Runs one command from its plan to its answer: inspect, connect, run, count."""
+"""Run one git command from its plan to its answer: inspect, connect, run, count."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ LOOK_S = 1.0
 """Seconds between two counts of what a running command has written; more if counting takes long."""
 
 TOO_LARGE = os.strerror(errno.EFBIG).encode()
-"""Git's message when a file outgrows the room."""
+"""Git's message when a file exceeds the free space."""
 
 HINTS = {
     "could not read Username": (
@@ -84,7 +84,7 @@ async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
     if not (home / "gitconfig").exists():
         await area.write_new("gitconfig", FIRST_SETTINGS)
     for left in home.glob("run-*"):
-        # Only a killed server leaves one: no call takes that long.
+        # Only a killed server leaves a lock, because no call takes that long.
         with contextlib.suppress(FileNotFoundError):  # that of a call that just ended
             if left.stat().st_mtime < time.time() - LEFT_S:
                 shutil.rmtree(left, ignore_errors=True)
@@ -105,7 +105,7 @@ FIRST_SETTINGS = b"""[init]
 
 
 class _Run:
-    """One command; its caller holds the lock and the places."""
+    """One command; its caller holds the lock and the semaphores."""
 
     def __init__(self, ctx: CallContext, plan: Plan, ground: Ground, timeout_s: int) -> None:
         self.ctx, self.plan, self.ground, self.timeout_s = ctx, plan, ground, timeout_s
@@ -125,8 +125,8 @@ class _Run:
             message = "The target is not a folder, or is being changed. List it, and try again."
             raise ToolFailure("conflict", message, field="args") from None
         if not self.plan.reads:
-            # A killed server takes its git along, and leaves the lock. No other tool writes at the
-            # same time; a person who works here by hand is done by then.
+            # If a server is killed, its git dies as well, and the lock remains. No other tool
+            # writes at the same time, and a person who works here by hand has finished by then.
             git, until = self.folder / repository.GIT, time.time() - STALE_S
             await asyncio.to_thread(repository.unlocked, git, 0.0, until)
         remotes = self._remotes(configuration)
@@ -272,7 +272,7 @@ class _Run:
         finally:
             for task in (running, telling, counting):
                 task.cancel()
-            # Only when the program and its children are gone is this over.
+            # The command is over only when the program and its children have ended.
             await asyncio.gather(running, telling, counting, return_exceptions=True)
         if self.over:
             raise self._full()

@@ -1,4 +1,4 @@
-"""Limits concurrency: few programs at once, and one writer in a workspace."""
+"""Limit concurrency: few programs at once, and one writer in a workspace."""
 
 import asyncio
 import os
@@ -67,4 +67,4 @@ async def turn(home: Path) -> AsyncIterator[None]:
             raise ToolFailure("upstream_unavailable", message, retry_after=5) from None
         yield
     finally:
-        os.close(handle)  # which also releases the lock
+        os.close(handle)  # closing also releases the lock

@@ -1,4 +1,4 @@
-"""Parses a repository's own configuration, and accepts it only as git itself writes it."""
+"""Parse a repository's own configuration, and accept it only as git itself writes it."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,8 @@ from gatepost_packs.git.url import RemoteUrl, remote_of
 
 MOST_BYTES = 65_536
 
-# A branch may have quotes in its name, and a stranger chooses the name of a clone's first branch.
+# A branch may have quotes in its name, and the owner of a remote chooses the name of a clone's
+# first branch.
 SECTION = re.compile(r'\[(?P<name>[A-Za-z0-9-]+)(?: "(?P<sub>(?:[^"\\\x00-\x1f]|\\["\\])+)")?\]')
 # A line that ends in a backslash continues on the next: git would read a key that this parser
 # misses.

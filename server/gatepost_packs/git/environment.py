@@ -1,4 +1,4 @@
-"""The environment of git, and what the machine lacks for it."""
+"""Build the environment of git, and report what the machine lacks for it."""
 
 import os
 import re
@@ -251,7 +251,7 @@ def git_version() -> tuple[int, int] | None:
     git = shutil.which("git")
     if git is None:
         return None
-    told = subprocess.run(  # noqa: S603 - the system's own git, no argument of anybody's
+    told = subprocess.run(  # noqa: S603 - the system's own git, with fixed arguments
         [git, "--version"], capture_output=True, text=True, timeout=10, check=False
     )
     version = VERSION.match(told.stdout)

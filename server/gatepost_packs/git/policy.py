@@ -1,4 +1,4 @@
-"""Decides in a pure function which arguments may run, before anything is touched."""
+"""Decide in a pure function which arguments may run, before any file is touched."""
 
 import re
 import unicodedata
@@ -23,7 +23,7 @@ SPECIAL = ";|&$`<>\\"
 Characters that shells interpret. No shell is involved; Octoprox refuses them, and so does Gatepost.
 """
 COMMANDS = ("$(", "`")
-"""The part of them that is refused in messages, too."""
+"""The characters among them that are refused in messages as well."""
 MOST_CHARACTERS = 4096
 MOST_IN_MESSAGE = 32_768
 

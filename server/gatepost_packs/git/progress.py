@@ -1,4 +1,4 @@
-"""Parses git's progress lines: reported to the client, and left out of the answer."""
+"""Parse git's progress lines: report them to the client, and leave them out of the answer."""
 
 import asyncio
 import re
@@ -40,7 +40,8 @@ class Progress:
             if found is None:
                 continue
             at = 100.0 * STAGES.index(found["stage"]) + float(found["percent"] or 0)
-            # It only grows, as MCP requires; git starts to count again for each remote.
+            # The number only grows, as MCP requires, although git starts to count again for each
+            # remote.
             if at > self._reached:
                 self._reached, self._said = at, found[0].strip()
                 self._news.set()

@@ -1,4 +1,4 @@
-"""Access to other hosts: checked addresses, the tenant's key, and credentials that stay hidden."""
+"""Connect git to other hosts: checked addresses, the tenant's key, and hidden credentials."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class RemoteAccess(msgspec.Struct, frozen=True):
-    """All that one command needs to reach its remotes."""
+    """Everything that one command needs to reach its remotes."""
 
     protocols: str = ""
     settings: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Inspects a repository before git does: its contents must not steer git."""
+"""Inspect a repository before git does, because its contents must not control git."""
 
 import contextlib
 import math

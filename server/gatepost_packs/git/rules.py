@@ -225,7 +225,7 @@ NOT_OURS = "A folder named .git belongs to git itself: name the folder that hold
 
 
 class ArgumentsRefused(msgspec.Struct, frozen=True):
-    """Why arguments are not accepted, as a sentence for a model."""
+    """The reason why arguments are not accepted, as a sentence for a model."""
 
     message: str
 

@@ -1,4 +1,4 @@
-"""Remote repositories: https://, ssh:// and user@host:path, and nothing else."""
+"""Parse remote repositories: https://, ssh:// and user@host:path, and no other forms."""
 
 import re
 from typing import Literal, cast
@@ -8,8 +8,8 @@ import msgspec
 Scheme = Literal["https", "http", "ssh"]
 USUAL_PORTS: dict[str, int] = {"https": 443, "http": 80, "ssh": 22}
 
-# Characters that git, curl, ssh and Gatepost all read alike: a URL with two readings is how a host
-# check is bypassed. A host that begins with `-` would be an option of ssh (CVE-2017-1000117).
+# Characters that git, curl, ssh and Gatepost all read alike, because a URL with two readings can
+# bypass a host check. A host that begins with `-` would be an option of ssh (CVE-2017-1000117).
 _HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)"
 _PATH = r"(?P<path>[A-Za-z0-9_~][A-Za-z0-9_.~+@=,%/-]*)"
 _USER = r"(?P<user>[a-z_][a-z0-9_-]{0,31})@"

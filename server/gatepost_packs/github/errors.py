@@ -1,4 +1,4 @@
-"""Turns GitHub's error responses into failures that a model can act on."""
+"""Turn GitHub's error responses into failures that a model can act on."""
 
 import math
 import time

@@ -10,11 +10,15 @@ class GithubSettings(PackSettings, frozen=True, kw_only=True):
     """`[packs.github]`."""
 
     api_url: str = "https://api.github.com"
-    """Where the REST API is; `https://github.example.com/api/v3` for an Enterprise Server, whose \
-host `network.allow_hosts` must name if its address is private."""
-    token: str = "secret:GITHUB_TOKEN"  # noqa: S105  # names a secret, and holds none
-    """Which secret of the tenant is its access token, as `secret:NAME`; `""` for calls without \
-one, which may read public repositories, slowly."""
+    """
+    The URL of the REST API; `https://github.example.com/api/v3` for an Enterprise Server, whose
+    host `network.allow_hosts` must name if its address is private.
+    """
+    token: str = "secret:GITHUB_TOKEN"  # noqa: S105  # names a secret, but contains none
+    """
+    The tenant's secret that is the access token, as `secret:NAME`; `""` for calls without a token,
+    which may read public repositories, slowly.
+    """
 
     def faults(self) -> Iterator[SettingFault]:
         """Yield an invalid URL, and a token that is not a reference."""
@@ -24,7 +28,7 @@ one, which may read public repositories, slowly."""
                 "api_url", "this is no http or https URL", "it is not an http or https URL"
             )
         if self.token and not is_reference(self.token):
-            # Its value is not repeated here: it may well be a token.
+            # The value is not shown, because it may be a token.
             yield SettingFault(
                 "token",
                 "it is not a reference to a secret; a token does not belong in a configuration "

@@ -63,7 +63,7 @@ class Issues(BaseModel):
 
 
 class Created(BaseModel):
-    """The issue that was made."""
+    """The created issue."""
 
     number: int
     url: str
@@ -90,7 +90,7 @@ async def github_list_issues(
     ] = "open",
     labels: Annotated[
         Names, Field(description="Only issues that have all of these labels", max_length=50)
-    ] = [],  # noqa: B006  # the default that clients are shown; nobody changes it
+    ] = [],  # noqa: B006  # the default that clients are shown; no code changes it
     limit: Annotated[int, Field(description="Issues on a page", ge=1, le=100)] = 30,
     page: Annotated[int, Field(description="Which page, from 1", ge=1, le=100_000)] = 1,
 ) -> Issues:

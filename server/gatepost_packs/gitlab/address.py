@@ -1,4 +1,4 @@
-"""Builds the URL of a request: always below the API's base URL, whatever its path."""
+"""Build the URL of a request: always below the API's base URL, whatever its path."""
 
 import re
 from urllib.parse import parse_qsl, unquote, urlsplit

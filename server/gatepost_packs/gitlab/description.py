@@ -1,4 +1,4 @@
-"""Reads and searches GitLab's OpenAPI description: `gitlab_openapi_*`, `gitlab_tool_help`."""
+"""Read and search GitLab's OpenAPI description: `gitlab_openapi_*`, `gitlab_tool_help`."""
 
 import time
 from collections import OrderedDict
@@ -27,7 +27,10 @@ ROOT = "/api/v4"
 """The prefix of GitLab's paths, which its documentation leaves out."""
 LOAD_S = 180.0
 SEARCHES = Effects(read_only=True, idempotent=True, open_world=True)
-"""Octoprox calls the search a closed world; a stale description is fetched, so it is open."""
+"""
+Octoprox declares that the search reaches no other systems. A stale description is fetched, so here
+it does.
+"""
 
 SpecUrl = Annotated[str, Field(description="URL to OpenAPI spec")]
 Refresh = Annotated[bool, Field(description="Bypass cache and re-fetch")]

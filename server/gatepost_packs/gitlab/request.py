@@ -1,4 +1,4 @@
-"""Sends requests to the REST API of GitLab and reads the responses (`gitlab_request`)."""
+"""Send requests to the REST API of GitLab and read the responses (`gitlab_request`)."""
 
 import asyncio
 import base64
@@ -94,7 +94,7 @@ MOST_ANSWER_DEPTH = 60
 
 
 class GitlabResponse(TypedDict):
-    """What GitLab answered, whatever its status."""
+    """GitLab's response, whatever its status."""
 
     status_code: int
     headers: dict[str, str]

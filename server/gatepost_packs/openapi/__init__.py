@@ -1,1 +1,1 @@
-"""OpenAPI descriptions as tools: `openapi_*`, and one tool per operation."""
+"""Turn OpenAPI descriptions into tools: `openapi_*`, and one tool per operation."""

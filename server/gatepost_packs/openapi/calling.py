@@ -1,4 +1,4 @@
-"""Calls operations: `openapi_call`."""
+"""Call operations: `openapi_call`."""
 
 import asyncio
 from typing import Annotated, Any, NamedTuple
@@ -33,7 +33,7 @@ READS = frozenset({"GET", "HEAD"})
 
 
 class ApiResponse(BaseModel):
-    """What the API answered."""
+    """The response of the API."""
 
     status: int
     headers: dict[str, str]
@@ -64,7 +64,7 @@ def _only_reads(arguments: Any) -> bool:
     read_only_form=_only_reads,
     untrusted="HTTP API",
 )
-async def openapi_call(  # noqa: PLR0913  # its page has so many
+async def openapi_call(  # noqa: PLR0913  # as many as a page has
     ctx: CallContext,
     name: Annotated[str, Field(description="API name")],
     path: Annotated[str, Field(description="Path with `{param}` placeholders")],

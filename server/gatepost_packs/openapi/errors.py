@@ -1,4 +1,4 @@
-"""Turns an API's error responses into failures that a model can act on."""
+"""Turn an API's error responses into failures that a model can act on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ KINDS: Mapping[int, FailureKind] = {
 }
 SHOWN = 600
 LONGEST_BYTES = 65_536
-"""What is longer is read as text."""
+"""The size from which a body is read as text."""
 WORDS = ("message", "detail", "error_description", "error", "title", "errors", "reason", "msg")
 """Members that hold an API's message (RFC 9457 has `detail` and `title`), the best first."""
 

@@ -1,4 +1,4 @@
-"""What `Pack.from_openapi` and `Pack.from_fastapi` do: packs in an author's own file."""
+"""Serve `Pack.from_openapi` and `Pack.from_fastapi`: packs in an author's own file."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, MutableMapping
 from functools import partial
@@ -18,7 +18,7 @@ from gatepost_packs.openapi.store import described
 from gatepost_packs.openapi.tool_generation import Offered, pack_of
 
 IN_PROCESS = "http://app.invalid"
-"""The base URL of an app in this process, to which nothing is sent."""
+"""The base URL of an app in this process; no request is sent to it."""
 
 
 def pack_of_description(
@@ -106,14 +106,14 @@ class InProcessOperation(Offered):
         if not any(one.target == "path" for one in self.arguments.listed):
             return True
         if self._pattern is None:
-            # The app describes what another app does, which is mounted in it.
+            # The app describes the operations of another app, which is mounted in it.
             return path.count("/") == template.count("/") and "\\" not in path
         scope = {"type": "http", "method": method, "path": path, "headers": []}
         scope["root_path"] = getattr(self._app, "root_path", "")
         taken = next(
             (one for one in _routes(self._app) if one.matches(scope)[0] is Match.FULL), None
         )
-        # Routes of one pattern are one place: no value leads from one to the other.
+        # Routes of one pattern count as one place, because no value leads from one to the other.
         return taken is not None and _pattern(taken) == self._pattern
 
     def _misled(self) -> ToolFailure:

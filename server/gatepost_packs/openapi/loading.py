@@ -1,4 +1,4 @@
-"""Loads APIs: `openapi_load` and `openapi_list_apis`."""
+"""Load APIs: `openapi_load` and `openapi_list_apis`."""
 
 import re
 from typing import Annotated
@@ -26,7 +26,7 @@ class LoadedApi(BaseModel):
 
 
 class Apis(BaseModel):
-    """Every API that is loaded."""
+    """All loaded APIs."""
 
     apis: list[LoadedApi]
 
@@ -41,7 +41,7 @@ class Apis(BaseModel):
     timeout_s=LOAD_S,
     untrusted="OpenAPI document",
 )
-async def openapi_load(  # noqa: PLR0913  # its page has so many
+async def openapi_load(  # noqa: PLR0913  # as many as a page has
     ctx: CallContext,
     name: Annotated[str, Field(description="Unique identifier for this API")],
     spec_url: Annotated[str | None, Field(description="URL to fetch spec from")] = None,

@@ -1,4 +1,4 @@
-"""Lists operations, finds one by path and method, or suggests similar ones."""
+"""List operations, find one by path and method, or suggest similar ones."""
 
 import asyncio
 import difflib
@@ -83,7 +83,7 @@ def _alike(path: str, templates: list[str]) -> list[str]:
 
 
 def _fills(steps: list[str], template: list[str]) -> bool:
-    # Step by step, not as a regular expression: a stranger wrote the template.
+    # Step by step, not as a regular expression, because the template is untrusted.
     return len(steps) == len(template) and all(
         step == wanted or ("{" in wanted and step)
         for step, wanted in zip(steps, template, strict=True)

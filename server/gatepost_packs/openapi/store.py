@@ -1,4 +1,4 @@
-"""Reads the APIs that a tenant loads, stores them for every replica, and caches them."""
+"""Read the APIs that a tenant loads, store them for every replica, and cache them."""
 
 import asyncio
 import secrets
@@ -119,7 +119,7 @@ async def found(ctx: CallContext, name: str) -> tuple[ApiRecord, ApiDescription]
         document = await _document(ctx, record)
         if document is not None:
             return record, document
-        # Another call loaded it anew between the two reads.
+        # Another call loaded it again between the two reads.
     names = ", ".join(record.name for record in await shelved(ctx))
     told = f"Loaded are: {names}." if names else "None is loaded yet."
     message = f"API {name[:100]!r} not found. {told} openapi_load loads one."
@@ -154,7 +154,7 @@ FETCH_S = 60.0
 REDIRECTS = 5
 ACCEPT = "application/json, application/yaml;q=0.9, text/yaml;q=0.8, */*;q=0.5"
 PARSERS = 2
-"""Descriptions that a process parses at once: each may need a hundred megabytes meanwhile."""
+"""The number of descriptions that a process parses at once; each may need a hundred megabytes."""
 
 _parsers: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 

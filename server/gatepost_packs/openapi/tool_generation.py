@@ -1,4 +1,4 @@
-"""Makes a tool of each operation of the configured descriptions."""
+"""Make a tool of each operation of the configured descriptions."""
 
 import asyncio
 import base64
@@ -48,7 +48,7 @@ from gatepost_packs.openapi.settings import Api, OpenapiSettings
 from gatepost_packs.openapi.store import described
 
 Fetch = Callable[[str], bytes]
-"""Return the bytes at a URL; raise ToolFailure."""
+"""Returns the bytes at a URL; raises ToolFailure."""
 
 LONGEST = 2_000
 SHOWN_BYTES = 2_000_000
@@ -216,7 +216,8 @@ class Offered:
         if not name or origin_of(url) != origin_of(self._home):
             auth = await credential.headers(ctx, self._credential, url=url, home=self._home)
             return await ctx.http.send(method, url, **with_headers(options, auth))
-        # By the API's own address: each URL that is signed in for has an access token of its own.
+        # Keyed by the API's own address, because each URL that is signed in to has its own access
+        # token.
         signed = await ctx.signed_headers(name, self._home)
         reply = await ctx.http.send(method, url, **with_headers(options, signed.headers))
         if reply.status != 401:

@@ -1,1 +1,1 @@
-"""Starlark scripts as OpenPact serves them (`script_*`): `tools` holds them."""
+"""Run Starlark scripts with the interface of OpenPact (`script_*`): `tools` has the tools."""

@@ -1,4 +1,4 @@
-"""Finds scripts in the operator's and the tenant's folder, and what changed since a reload."""
+"""Find scripts in the operator's and the tenant's folder, and the changes since a reload."""
 
 import asyncio
 import hashlib
@@ -114,7 +114,7 @@ class ScriptFolders:
     async def _theirs(self) -> list[str]:
         folder, most = self._settings.workspace_folder, self._settings.max_scripts
         try:
-            # Other files may lie among them; beyond the limit some are not looked at.
+            # The folder may have other files; beyond the limit, some files are not read.
             listing = await self._workspace.entries(folder, limit=10 * most)
         except ToolFailure as missing:
             if missing.failure.kind != "not_found":

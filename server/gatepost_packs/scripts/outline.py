@@ -1,4 +1,4 @@
-"""Finds a script's description and functions by reading it, never by running it."""
+"""Find a script's description and functions by reading it, never by running it."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ MOST_FUNCTIONS = 100
 MOST_DESCRIPTION = 500
 MOST_PARAMETER = 100
 
-# Linear for every input: each branch decides by its first characters, and no two overlap. Not
-# Python's own parser, whose memory or stack deep nesting exhausts.
+# The time is linear for every input, because each branch decides by its first characters and no two
+# overlap. Python's own parser is not used, because deep nesting exhausts its memory or stack.
 TOKEN = re.compile(
     r'(?P<long>[rb]{0,2}(?:"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)|\'\'\'(?:[^\'\\]|\\.|\'(?!\'\'))*+(?:\'\'\'|\Z)))'
     r'|(?P<short>[rb]{0,2}(?:"(?:[^"\\\n]|\\.)*+"?|\'(?:[^\'\\\n]|\\.)*+\'?))'

@@ -1,4 +1,4 @@
-"""Runs scripts in worker processes, a few at once, and always ends the processes."""
+"""Run scripts in worker processes, a few at once, and always end the processes."""
 
 import asyncio
 import contextlib
@@ -53,7 +53,7 @@ class ToolRequested(msgspec.Struct, frozen=True, tag_field="type", tag="call"):
 
 
 class ScriptValue(msgspec.Struct, frozen=True, tag_field="type", tag="done"):
-    """A script has its value."""
+    """A script has ended with its value."""
 
     value: Any
 
@@ -70,7 +70,7 @@ _frames: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 
 
 class ScriptWork(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker's work."""
+    """The request that a worker gets."""
 
     file: str
     code: str
@@ -101,7 +101,7 @@ class Host(msgspec.Struct, frozen=True):
     call: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
     """Calls a tool; returns {"ok": …} or {"error": …}."""
     tell: Callable[[float, str], Awaitable[None]]
-    """Gets the seconds so far, and what the script has done."""
+    """Called with the seconds so far, and what the script has done."""
 
 
 class ScriptProcess:
@@ -175,7 +175,7 @@ class ScriptProcess:
 
     async def _send(self, frame: Mapping[str, Any]) -> None:
         data = _encode(frame)
-        # Reading notices that a worker is gone.
+        # Reading shows when a worker has died.
         with contextlib.suppress(ConnectionError):
             self._out.write(len(data).to_bytes(4, "big") + data)
             await self._out.drain()
@@ -294,7 +294,8 @@ class ScriptQueue:
             self._leave(tenant)
 
     async def _take(self, tenant: str, settings: ScriptsSettings, *, patient: bool) -> None:
-        # Not ahead of others of the same tenant; a tenant at its limit delays no other tenant.
+        # The waiting run does not go ahead of others of its tenant; a tenant at its limit delays no
+        # other tenant.
         ahead = sum(one == tenant for one, _, _ in self._waiting)
         if not ahead and self._is_free(tenant, settings):
             self.running[tenant] += 1

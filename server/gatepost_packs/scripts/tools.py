@@ -54,7 +54,7 @@ class RunnableFunction(BaseModel):
 
 
 class ListedScript(BaseModel):
-    """One script; `source` is whose folder it lies in."""
+    """One script; `source` says which folder it is in."""
 
     name: str
     description: str
@@ -64,7 +64,7 @@ class ListedScript(BaseModel):
 
 
 class ScriptList(BaseModel):
-    """What scripts there are."""
+    """The scripts of a tenant."""
 
     scripts: list[ListedScript]
     truncated: bool
@@ -72,8 +72,8 @@ class ScriptList(BaseModel):
 
 class Reloaded(BaseModel):
     """
-    What changed since the last reload, by name; `unapproved` waits for an administrator, or was
-    rejected.
+    The changes since the last reload, by name; `unapproved` scripts wait for an administrator, or
+    were rejected.
     """
 
     new: list[str]
@@ -133,7 +133,7 @@ async def script_run(
     ] = None,
     args: Annotated[
         list[Any], Field(description="Optional arguments to pass to the function, in order")
-    ] = [],  # noqa: B006  # the model sees this default; nobody changes it
+    ] = [],  # noqa: B006  # the model sees this default; no code changes it
 ) -> Outcome:
     """Execute a Starlark script that an administrator approved, and answer its function's value."""
     settings = ctx.settings(ScriptsSettings)
@@ -248,7 +248,7 @@ async def _run(
         raise ToolFailure("validation", f"Script '{script.file}' is not UTF-8 text.")
     if function in HOST_FUNCTIONS:
         raise _without(function, script, code)
-    # A script cannot ask a person: it would run again from its start, with all it did.
+    # A script cannot ask a person, because it would run again from its start, with all its effects.
     quiet = ctx.without_client()
 
     sources: set[str] = set()

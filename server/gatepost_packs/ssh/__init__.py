@@ -1,1 +1,1 @@
-"""The tenant's own SSH key (`ssh_public_key`)."""
+"""Create the tenant's own SSH key (`ssh_public_key`)."""

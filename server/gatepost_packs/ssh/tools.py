@@ -1,4 +1,6 @@
-"""Makes the key of a tenant, and the tool `ssh_public_key` with the interface of Octoprox."""
+"""
+Create the key of a tenant, and serve the tool `ssh_public_key` with the interface of Octoprox.
+"""
 
 import msgspec
 from cryptography.hazmat.primitives import serialization

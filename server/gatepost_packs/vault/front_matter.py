@@ -1,4 +1,6 @@
-"""The front matter of a note: YAML between two lines of `---`, read as JSON, changed in place."""
+"""
+Read the front matter of a note as JSON, and change it in place: YAML between two lines of `---`.
+"""
 
 import math
 import re
@@ -28,11 +30,11 @@ class FrontMatter(msgspec.Struct, frozen=True):
     """A note's front matter and its text."""
 
     values: Mapping[str, Any] | None
-    """None: there is none, or it cannot be read."""
+    """None if there is none, or it cannot be read."""
     yaml: str
     """The text between the two lines, as it was written."""
     raw: str
-    """All that precedes the text, the two lines included."""
+    """Everything before the text, with the two lines."""
     body: str
     problem: str | None = None
     """Why the front matter was not read, as a sentence; it is then part of the text."""
@@ -116,8 +118,9 @@ class Dumper(yaml.SafeDumper):
         return True
 
 
-# `<<` is a plain name, too: eight lines of mappings that each merge another ten times are a hundred
-# million entries before Gatepost sees them. Other parsers merge, so it is written with quotes.
+# `<<` is treated as a plain name. Otherwise eight lines of mappings that each merge another ten
+# times would be a hundred million entries before Gatepost sees them. Other parsers merge, so it is
+# written with quotes.
 for _kind, _left_out in ((Loader, {"timestamp", "merge"}), (Dumper, {"timestamp"})):
     _kind.yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in _left_out]

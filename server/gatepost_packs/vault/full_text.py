@@ -1,9 +1,9 @@
 """
-Full-text search with SQLite: queries that are always valid, and excerpts for the hits.
+Search full text with SQLite: queries that are always valid, and excerpts for the hits.
 
 SQLite's own `snippet` compares each hit in a text with all others, and `highlight` copies the text
-for each; neither can be stopped meanwhile. A note with one word two hundred thousand times kept a
-thread busy for hours, and the server from stopping. So both only ever see a part of the note.
+for each. Neither can be stopped. A note with one word two hundred thousand times kept a thread busy
+for hours, and the server could not stop. So both functions only get a part of the note.
 """
 
 import re

@@ -82,7 +82,7 @@ _require_search()  # reported by `gatepost check`, before the first search
 
 
 class IndexedFile(msgspec.Struct, frozen=True):
-    """One file of the vault, and its contents if it is a note."""
+    """One file of the vault, with its contents if it is a note."""
 
     item: Item
     note: Note | None = None
@@ -95,7 +95,7 @@ Memory = Mapping[str, tuple[int, str]]
 
 
 class Full(Exception):
-    """The index has no more room."""
+    """The index has no space left."""
 
 
 class BrokenIndex(Exception):
@@ -158,8 +158,8 @@ class Index:
     def put(self, known: Memory, found: Sequence[IndexedFile]) -> bool:
         """Store the contents of these files; return False if there is no room."""
         before = [known[one.item.path][0] for one in found if one.item.path in known]
-        # In a transaction of its own: if the new contents have no room, the old ones must not be
-        # found either.
+        # In a transaction of its own: if there is no space for the new contents, the old ones must
+        # not be found either.
         self._drop(lambda rows: _forget(rows, before))
         try:
             self.write(lambda rows: _keep(rows, found))
@@ -206,7 +206,7 @@ class Index:
                     raise _busy()
             yield
         finally:
-            os.close(handle)  # which also releases the lock
+            os.close(handle)  # closing also releases the lock
 
     @contextmanager
     def _judged(self) -> Iterator[None]:
@@ -224,7 +224,7 @@ class Index:
 
     def _clear(self) -> None:
         with self._alone():
-            # The journal first: the next database would take a left-over journal for its own.
+            # SQLite's journal first: the next database would use a left-over journal.
             for name in (f"{FILE}-journal", FILE):
                 self._file.with_name(name).unlink(missing_ok=True)
 

@@ -1,4 +1,6 @@
-"""Queries the index: which note a name means, where links lead, what a search finds."""
+"""
+Query the index: the note that a name means, the targets of links, and the results of a search.
+"""
 
 import difflib
 import heapq
@@ -17,7 +19,7 @@ MOST_FITTING = 1_000
 MOST_COMPARED = 5_000
 """Most names that are compared with a name that no note has."""
 MOST_NEAR = 20
-"""Most of them that are compared letter by letter."""
+"""The number of these names that are compared letter by letter."""
 
 BY_NAME = "SELECT path FROM files WHERE name = ? ORDER BY length(path), path LIMIT ?"
 BY_ALIAS = (

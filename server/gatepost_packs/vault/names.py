@@ -1,4 +1,4 @@
-"""Names of notes: paths, the names in links, and which of several notes is meant."""
+"""Resolve names of notes: paths, and names in links that several notes may have."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""Parses one note: its title, tags, aliases and links, ignoring code."""
+"""Parse one note: its title, tags, aliases and links, ignoring code."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ length takes tenths of a second.
 STEP = 16_384
 """The characters that are searched at once, while no other thread runs."""
 LONGEST = 10_000
-"""No tag and no link is longer: the patterns below limit each part."""
+"""The longest tag and link: the patterns below limit each part."""
 
 FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}|~{3,})(.*)")
 CLOSED = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*")
@@ -27,7 +27,8 @@ INDENTED = re.compile(r"(?: {4}| {0,3}\t)[ \t]*\S")
 LISTED = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
 TICKS = re.compile(r"`(?<!\\`)`*")
 HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t\r]|\Z)")
-# Each begins with a character of its own, which is found faster than what may precede it.
+# Each pattern begins with a fixed character, which is found faster than the text that may precede
+# it.
 WIKI = re.compile(r"\[\[([^\[\]|\n]{1,500})(?:\|([^\[\]\n]{0,500}))?\]\]")
 MARKDOWN = re.compile(
     r"\[(?<!\\\[)((?:[^\[\]\\\n]|\\.){0,500}+)\]\([ \t]{0,9}"
@@ -148,7 +149,8 @@ def _without_spans(prose: str) -> str:
 
 def _without_ticks(text: str) -> str:
     runs = [(match.start(), match.end()) for match in TICKS.finditer(text)]
-    # Each run is closed by the next one of its length: found from the end, in one pass.
+    # Each run is closed by the next one of its length. Searching from the end finds them in one
+    # pass.
     closing: dict[int, int] = {}
     following: list[int | None] = [None] * len(runs)
     for at in range(len(runs) - 1, -1, -1):

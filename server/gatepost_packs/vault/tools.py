@@ -1,4 +1,4 @@
-"""The notes of the tenant's Obsidian vault as OpenPact serves them (`vault_*`)."""
+"""Serve the notes of the tenant's Obsidian vault with the interface of OpenPact (`vault_*`)."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -36,14 +36,14 @@ class Linked(BaseModel):
 
 
 class NoteReference(BaseModel):
-    """A note, by what a tool takes and what people call it."""
+    """A note's path for tools, and its name for people."""
 
     path: str
     title: str
 
 
 class Noted(BaseModel):
-    """A note as it is."""
+    """A note after the change."""
 
     path: str
     title: str
@@ -59,7 +59,7 @@ class Noted(BaseModel):
 
 
 class SavedNote(BaseModel):
-    """What was written."""
+    """The written note."""
 
     path: str
     bytes: int
@@ -90,7 +90,7 @@ class VaultHit(NoteReference):
 
 
 class Hits(BaseModel):
-    """What was found, and whether the notes hold all words or only some of them."""
+    """The found notes, and whether they contain all words or only some of them."""
 
     hits: list[VaultHit]
     matched: Literal["all words", "some words"]
@@ -217,7 +217,7 @@ async def vault_list(
 ) -> VaultListing:
     """List notes of the Obsidian vault by path: title, tags and time of the last change."""
     catalog = VaultCatalog(ctx)
-    # Says what is wrong with a folder, and that there is none.
+    # This raises the error of a bad folder, or of a missing one.
     await catalog.space.entries(folder, limit=1)
     names = folder.removeprefix(SHOWN).split("/") if folder != SHOWN[:-1] else ()
     parts = [name for name in names if name not in ("", ".")]

@@ -1,4 +1,4 @@
-"""Computes the new text of a note: text and front matter each have their own rule."""
+"""Compute the new text of a note: text and front matter each have their own rule."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""Web pages as text for a model."""
+"""Read web pages as text for a model."""

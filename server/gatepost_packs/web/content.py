@@ -1,4 +1,4 @@
-"""Judges whether a response is text, and decodes it by the rules of browsers."""
+"""Decide whether a response is text, and decode it by the rules of browsers."""
 
 import codecs
 import re
@@ -66,7 +66,7 @@ def decoded(body: bytes, content_type: str, *, html: bool) -> str:
 
 def _undeclared(body: bytes) -> str:
     try:
-        # The last character may be cut, where reading stopped.
+        # The last character may be incomplete at the place where reading stopped.
         codecs.getincrementaldecoder("utf-8")().decode(body)
     except UnicodeDecodeError:
         return "windows-1252"

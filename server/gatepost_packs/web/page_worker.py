@@ -1,8 +1,8 @@
 """
-Extracts the title and main content of an HTML page; runs in a child process (`packs.child`).
+Extract the title and main content of an HTML page; runs in a child process (`packs.child`).
 
-turbohtml parses as browsers do and writes the Markdown. This file decides what a model gets of a
-page: no text that a person would not see, and no link that cannot be fetched.
+turbohtml parses as browsers do and writes the Markdown. This file decides which parts of a page a
+model gets: no text that a person would not see, and no link that cannot be fetched.
 """
 
 import re
@@ -60,7 +60,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     page = Page(request, around=False)
     if len(page.text) < LITTLE:
-        # All text is in elements that usually surround the content; better too much than nothing.
+        # All text is in elements that usually surround the content. Too much text is better than
+        # none.
         everything = Page(request, around=True)
         page = everything if len(everything.text) > 2 * len(page.text) else page
     return {"title": page.title, "text": page.text[:CHARACTERS], "cut": page.cut}

@@ -1,4 +1,4 @@
-"""Caches the robots.txt of sites, and asks them whether a page may be fetched (RFC 9309)."""
+"""Cache the robots.txt of sites, and decide whether a page may be fetched (RFC 9309)."""
 
 import re
 import time

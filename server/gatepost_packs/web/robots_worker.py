@@ -1,4 +1,4 @@
-"""Judges a URL by a robots.txt (RFC 9309); runs in a child process (`packs.child`)."""
+"""Judge a URL by a robots.txt (RFC 9309); runs in a child process (`packs.child`)."""
 
 import re
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from protego import Protego
 
 VERSION = re.compile(r"^(\s*user-agent\s*:\s*[a-z_-]+)/.*", re.IGNORECASE | re.MULTILINE)
-"""What stands behind a product token: Protego would compare it (RFC 9309 section 2.2.1)."""
+"""The text after a product token, which Protego would compare (RFC 9309 section 2.2.1)."""
 
 
 def answer(request: dict[str, Any]) -> bool:

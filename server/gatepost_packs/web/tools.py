@@ -1,4 +1,4 @@
-"""Reads web pages, with the interface of OpenPact (`web_fetch`)."""
+"""Read web pages, with the interface of OpenPact (`web_fetch`)."""
 
 import asyncio
 import re
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-import protego  # noqa: F401  # the workers need both: without them the pack is left out
+import protego  # noqa: F401  # the workers need both; without them, the pack is left out
 import turbohtml  # noqa: F401
 from pydantic import BaseModel, Field
 
@@ -24,7 +24,7 @@ REDIRECTS = 5
 ACCEPT = "text/html,application/xhtml+xml,text/markdown;q=0.9,text/plain;q=0.8,*/*;q=0.5"
 ROBOTS_S = 10.0
 WAIT_S, MOST_WAIT_S = 30.0, 3_600.0
-"""Seconds to wait for a site that does not say how long, and the most for any."""
+"""Seconds to wait for a site that does not state a time, and the longest time for any site."""
 PAGE_WORKER = Path(__file__).with_name("page_worker.py")
 READ_S = 20.0
 Format = Literal["markdown", "text", "raw"]
@@ -45,11 +45,11 @@ class HtmlPage(NamedTuple):
 
 
 class WebPage(BaseModel):
-    """A page, or the part of it that was asked for."""
+    """A page, or the requested part of it."""
 
     title: str
     url: str
-    """Where it was in the end."""
+    """The URL after redirects."""
     text: str
     truncated: bool
     next_offset: int | None

@@ -137,7 +137,7 @@ async def test_whoever_waits_hears_that_nobody_came() -> None:
     outcome = await waiting
 
     assert failure_kind(outcome) == "denied"
-    assert "Nobody approved this call in time (5 seconds)" in text_of(outcome)
+    assert "The call was not approved in time (5 seconds)" in text_of(outcome)
     assert [one.what for one in deployment.changes] == ["requested", "expired"]
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 

@@ -72,7 +72,7 @@ class ApprovalNeed(msgspec.Struct, frozen=True):
     """Whether the default approvers also decide about calls of machines."""
 
     def of(self, caller: DisplayedParty) -> tuple[tuple[str, ...], ...]:
-        """Return the approvers for that caller; empty if nobody may approve its calls."""
+        """Return the approvers for that caller; empty if no person may approve its calls."""
         return self.by or _default_approvers(caller, machines_wait=self.machines_wait)
 
     def within(self, caller: DisplayedParty, needed: int, by: Iterable[tuple[str, ...]]) -> bool:
@@ -323,7 +323,7 @@ def ineligibility(request: ApprovalRequest, who: Approver) -> str | None:
             else "This is your own call, so another person has to decide."
         )
     if request.caller.actor == who.subject:
-        return "You made this call for someone, so another person has to decide."
+        return "You made this call on behalf of its caller, so another person has to decide."
     if _is_namesake(request, who):
         return "This machine has your own id, so another person has to decide."
     if any(is_same_person(one.by, who) for one in request.decisions):

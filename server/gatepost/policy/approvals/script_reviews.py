@@ -108,7 +108,7 @@ class ScriptReviews:
         """
         now, digest = self._clock(), script.digest
         if script.text is None:
-            raise Undecidable(f"{script.file} is no UTF-8 text, so nobody can approve it.")
+            raise Undecidable(f"{script.file} is no UTF-8 text, so it cannot be approved.")
         known = await self.one(tenant, PREFIX + digest)
         request = known or _without_call(tenant, _reviewed(script, now))
         decided = _decided(request, ApprovalDecision(by=party_of(by), verdict="approved", at=now))

@@ -66,7 +66,7 @@ REJECTED = (
     "something else, or ask your user."
 )
 NOBODY_CAME = (
-    "Nobody approved this call in time ({seconds:g} seconds), so it was denied and not run. Try "
+    "The call was not approved in time ({seconds:g} seconds), so it was denied and not run. Try "
     "something else, or tell your user that an approval is needed."
 )
 WITHDRAWN = "The request for a person's approval was withdrawn, so the call was not run."

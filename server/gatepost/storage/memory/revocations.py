@@ -32,7 +32,7 @@ class MemoryRevocations:
         await self._changes.put(CHANGES, b"", now=time.time())
 
     def sweep(self, now: float) -> int:
-        """Remove what reaches nobody any more."""
+        """Remove the revocations that no longer apply to any caller."""
         over = [
             key
             for key, cut in self.held.items()

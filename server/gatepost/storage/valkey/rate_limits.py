@@ -57,7 +57,7 @@ class ValkeyRateLimits:
 
     def tell(self) -> None:
         """
-        Send a batch soon, even without requests, because other processes should hear of a change.
+        Send a batch soon, even without requests, because other processes should learn of a change.
         """
         self._told = False
         self._serve()

@@ -179,7 +179,7 @@ class ParkedCalls:
         call.timer = loop.call_later(again_s, self._time, call, context=Context())
 
     async def aclose(self) -> None:
-        """Cancel all parked calls: their callers hear that the outcome is unknown."""
+        """Cancel all parked calls: their callers are told that the outcome is unknown."""
         self._closed = True
         running = [one.running for one in self._calls.values() if not one.running.over]
         for one in self._calls.values():

@@ -74,7 +74,7 @@ class Sealing:
 
 
 def replica_topic(replica: str) -> str:
-    """Return the topic on which a replica hears requests for its parked calls."""
+    """Return the topic on which a replica receives requests for its parked calls."""
     return f"parked:{replica}"
 
 

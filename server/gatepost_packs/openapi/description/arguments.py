@@ -1,4 +1,4 @@
-"""Maps an operation to one flat set of arguments with valid names, and arguments back."""
+"""Map an operation to one flat set of arguments with valid names, and arguments back."""
 
 import hashlib
 import re

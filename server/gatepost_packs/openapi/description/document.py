@@ -46,7 +46,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 class ApiDescription:
     """
-    A description that is kept as bytes; only the parts that are asked for become objects.
+    A description that is kept as bytes; only the requested parts are decoded.
 
     *data* is the result of `reading.canonical`. Raises Unreadable if it is not a description.
     """

@@ -75,7 +75,7 @@ class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is needed to describe or make a call; all references are resolved."""
+    """Everything that is needed to describe or call an operation; all references are resolved."""
 
     entry: OperationSummary
     dialect: Dialect

@@ -1,4 +1,4 @@
-"""Turns a description's bytes, YAML or JSON, into JSON of bounded size and depth."""
+"""Turn a description's bytes, YAML or JSON, into JSON of bounded size and depth."""
 
 import math
 import re
@@ -60,7 +60,7 @@ def canonical(data: bytes) -> bytes:
 
 
 def _checked(data: bytes) -> bytes:
-    data.decode()  # the decoder does not check strings that are not asked for
+    data.decode()  # the decoder does not check strings that are not decoded
     data = msgspec.json.format(data, indent=-1)
     msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     if _depth(data) > DEPTH:
@@ -70,8 +70,8 @@ def _checked(data: bytes) -> bytes:
 
 def _depth(data: bytes) -> int:
     """Return the nesting depth of valid JSON."""
-    # The time depends on the length only, and the interpreter is not blocked for seconds as one
-    # expression over a long string would block it.
+    # The time depends only on the length. One expression over a long string would block the
+    # interpreter for seconds.
     bare = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(bare.split(b'"')[::2]).translate(None, NO_BRACKETS)
     deepest = depth = 0
@@ -115,10 +115,10 @@ def _too_deep() -> DescriptionUnreadable:
 
 class _Builder:
     """
-    Builds the value from the parser's events, so that nothing recurses or grows unseen.
+    Builds the value from the parser's events, without recursion and within bounds.
 
-    An alias counts with the size of its target: a bomb of aliases is noticed at the place where it
-    would expand.
+    An alias counts with the size of its target, so a bomb of aliases is noticed where it would
+    expand.
     """
 
     def __init__(self) -> None:

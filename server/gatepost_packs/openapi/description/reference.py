@@ -1,4 +1,4 @@
-"""Replaces references by their targets, as far as the result is finite and small enough."""
+"""Replace references by their targets, as far as the result is finite and small enough."""
 
 import re
 from collections import deque

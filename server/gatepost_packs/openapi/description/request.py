@@ -1,4 +1,4 @@
-"""Builds the request of an operation from its arguments."""
+"""Build the request of an operation from its arguments."""
 
 import base64
 import binascii
@@ -45,7 +45,7 @@ OURS = frozenset(
         "x-forwarded-proto",
     }
 )
-"""Headers that decide how a request is read, or who seems to have sent it."""
+"""Headers that decide how a request is read, or who the sender seems to be."""
 
 SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 
@@ -216,8 +216,8 @@ def _path(operation: Operation, given: Mapping[str, Any]) -> str:
         for at, part in enumerate(parts)
     ]
     path = "".join(filled)
-    # A value fills only its own place. `..` would reach another operation, or leave this API, also
-    # if a server on the way decodes before the API does.
+    # A value fills only its own place. With `..` it would reach another operation, or leave this
+    # API, also if a server on the way decodes before the API does.
     steps = re.split(r"[/\\]", unquote(unquote(path)))
     if "." in steps or ".." in steps:
         raise Misuse("A path parameter must not have `.` or `..` as a segment.", "path_params")

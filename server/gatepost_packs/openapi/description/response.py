@@ -1,4 +1,4 @@
-"""Shows an API's response as a value that stays valid JSON after truncation."""
+"""Show an API's response as a value that stays valid JSON after truncation."""
 
 import base64
 import re
@@ -19,7 +19,7 @@ PROMPT_BYTES = 100_000
 """Longer values are shown in a thread: shortening a deeply nested one takes long."""
 DEPTH = 60
 LEAST = 4
-"""Least bytes of a shortened part: those of `null`."""
+"""The least bytes of a shortened part: those of `null`."""
 HIDDEN = frozenset(
     {"set-cookie", "connection", "keep-alive", "transfer-encoding", "content-encoding"}
 )
@@ -33,7 +33,7 @@ _encode = msgspec.json.encode
 
 
 class Shown(NamedTuple):
-    """A body as it is shown."""
+    """The shown form of a body."""
 
     body: Any
     cut: bool
@@ -109,7 +109,7 @@ def _members(value: dict[str, Any], most: int, depth: int) -> dict[str, Any]:
     room = most - 2
     sizes = {name: len(_encode({name: inner})) for name, inner in value.items()}
     kept: dict[str, Any] = {}
-    # The smallest first: each may have an equal part of the rest, and few need all of it.
+    # The smallest parts first: each may have an equal share of the rest, and few need all of it.
     for at, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
         share = room // (len(sizes) - at)
         if sizes[name] <= share:

@@ -1,4 +1,4 @@
-"""Converts a description's schemas to JSON Schema 2020-12 for validators and models."""
+"""Convert a description's schemas to JSON Schema 2020-12 for validators and models."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -20,8 +20,8 @@ class Simplified:
     """
     One conversion with its limits: parts that are too deep or too many accept any value.
 
-    *drops* is `readOnly` for requests and `writeOnly` for responses. *lenient* leaves out
-    `additionalProperties: false`, which servers often break in their responses.
+    *drops* is `readOnly` for requests and `writeOnly` for responses. *lenient* omits
+    `additionalProperties: false`, which servers often violate in their responses.
     """
 
     def __init__(

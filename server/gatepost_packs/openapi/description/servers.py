@@ -1,4 +1,4 @@
-"""Where an API is: the base URL for its paths, and what may be sent there."""
+"""Find the base URL of an API, and decide what may be sent there."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ PORTS = {"http": 80, "https": 443}
 
 
 class NoServerUrl(ValueError):
-    """No URL to call; the message is a sentence for a model."""
+    """There is no URL to call; the message is a sentence for a model."""
 
 
 def base_url(document: ApiDescription, *, override: str = "", spec_url: str = "") -> str:
@@ -57,8 +57,8 @@ def checked_base(url: str) -> str:
 
 
 def _usable(parts: SplitResult) -> bool:
-    # `.port` raises ValueError for an invalid port. A user before the host is an attempt to have
-    # the host misread, or a password in a description.
+    # `.port` raises ValueError for an invalid port. A user before the host could make a reader
+    # mistake the host, or is a password in a description.
     return (
         parts.scheme in PORTS
         and bool(parts.hostname)
