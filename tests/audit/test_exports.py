@@ -6,15 +6,13 @@ import pytest
 
 from gatepost.audit.checkpoints import from_pem, public_keys
 from gatepost.audit.export import (
-    as_cef,
-    as_otlp,
-    attributes_of,
     exported,
     of_row,
     read,
     verify_lines,
 )
 from gatepost.audit.search import AuditRecord, AuditSearch
+from gatepost.audit.siem import as_cef, as_otlp, attributes_of
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.memory.records import MemoryRecords
 from tests.audit.conftest import AuditLog, audit_log, person

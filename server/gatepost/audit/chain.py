@@ -217,17 +217,15 @@ class RingLinker(msgspec.Struct, eq=False):
     def _committed(self, attempt: WriteAttempt) -> None:
         self.known |= attempt.heads
         attempt.report()
-        if self.listener is None or self.loop is None:
-            return
-        made = [*attempt.others]
-        made += [(chain[0], attempt.reported(chain)) for chain in attempt.segments]
-        with suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(self._tell, made)
+        if self.listener is not None and self.loop is not None:
+            with suppress(RuntimeError):  # it is closed
+                self.loop.call_soon_threadsafe(self._tell, attempt, self.listener)
 
-    def _tell(self, made: Sequence[tuple[str, Sequence[AuditRow]]]) -> None:
-        for tenant, rows in made:
-            if rows and self.listener is not None:
-                self.listener(tenant, rows)
+    def _tell(self, attempt: WriteAttempt, listener: Listener) -> None:
+        linked = ((chain[0], attempt.reported(chain)) for chain in attempt.segments)
+        for tenant, rows in (*attempt.others, *linked):
+            if rows:
+                listener(tenant, rows)
 
 
 class Batch(msgspec.Struct, eq=False):

@@ -33,10 +33,9 @@ from gatepost.policy.approvals.request import (
     DisplayedParty,
     Operator,
     Undecidable,
-    WaitingPage,
-    place_at,
 )
 from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.waiting_page import WaitingPage, place_at
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.stores import keyring_of

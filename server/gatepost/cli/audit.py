@@ -15,8 +15,6 @@ from gatepost.audit.checkpoints import PublicKeys, Unproven, as_pem, from_pem, p
 from gatepost.audit.export import (
     PAGE,
     ExportUnreadable,
-    as_cef,
-    as_otlp,
     checkpoints_in,
     exported,
     line,
@@ -24,6 +22,7 @@ from gatepost.audit.export import (
     verify_lines,
 )
 from gatepost.audit.search import read
+from gatepost.audit.siem import as_cef, as_otlp
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.configuration import config_option, fit_for, nearest, visible
 from gatepost.config.references import plain

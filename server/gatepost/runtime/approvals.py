@@ -15,12 +15,13 @@ from gatepost.policy.approvals.notifications import (
     ApprovalListener,
     ApprovalNotifier,
 )
+from gatepost.policy.approvals.outbox_sender import CLOSING_S, OutboxSender
 from gatepost.policy.approvals.policies import TenantTools
 from gatepost.policy.approvals.request import IsRevoked, Page, no_page, none_revoked, page_of
 from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
-from gatepost.policy.approvals.webhook import CLOSING_S, OutboxSender, Webhook, key_of
+from gatepost.policy.approvals.webhook import Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records

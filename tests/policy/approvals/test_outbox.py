@@ -9,8 +9,9 @@ import pytest
 
 from gatepost import ToolFailure, background
 from gatepost.policy.approvals.notifications import ApprovalChange
+from gatepost.policy.approvals.outbox_sender import AT_ONCE, LEASE_S, OutboxSender
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
-from gatepost.policy.approvals.webhook import AT_ONCE, LEASE_S, OutboxSender, Webhook
+from gatepost.policy.approvals.webhook import Webhook
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
@@ -313,7 +314,7 @@ async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
 
 async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line when the database stops to answer, and then what had to wait."""
-    monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
+    monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.POLL_S", 0.01)
     logs, ids = await outlasted(Cut(), times=3)
 
     assert [one["event"] for one in logs] == ["webhook_held_up"]
@@ -366,7 +367,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
 
 async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that is away for long must not fill the database; a line says which."""
-    monkeypatch.setattr("gatepost.policy.approvals.webhook.MOST_UNSENT", 3)
+    monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.MOST_UNSENT", 3)
     outbox = OutboxSenders(MemoryRecords())
     replica = outbox.replica()
     for number in range(5):

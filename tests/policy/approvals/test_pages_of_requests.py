@@ -1,7 +1,7 @@
 """Waiting requests come page by page."""
 
-from gatepost.policy.approvals.request import cursor_of, place_at
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
+from gatepost.policy.approvals.waiting_page import cursor_of, place_at
 from tests.policy.conftest import ACME, ApprovalDeployment
 
 

@@ -4,7 +4,6 @@ they still count once a party is revoked.
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -101,10 +100,6 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the upstream."""
     upstream_tool: str = ""
     """The tool's own name there."""
-
-
-WaitingSince = tuple[float, str]
-"""The `created_at` and the id of a request, by which those that wait are ordered."""
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,34 +337,6 @@ def token_claims(party: DisplayedParty, tenant: str, at: float) -> TenantContext
         resource="",
         expires_at=0,
     )
-
-
-def place_of(request: ApprovalRequest) -> WaitingSince:
-    """Return where a request is among those that wait."""
-    return request.created_at, request.id
-
-
-def cursor_of(request: ApprovalRequest) -> str:
-    """Return the place of a request as text, which `place_at` reads."""
-    return f"{request.created_at!r}~{request.id}"
-
-
-class WaitingPage(msgspec.Struct, frozen=True):
-    """One page of the requests that wait, the oldest first."""
-
-    requests: tuple[ApprovalRequest, ...] = ()
-    later: str = ""
-    """The cursor of the next page; empty on the last one."""
-
-
-def place_at(cursor: str) -> WaitingSince | None:
-    """Return the place that a cursor names, or None if it is no cursor."""
-    at, _, request_id = cursor.partition("~")
-    try:
-        found = float(at)
-    except ValueError:
-        return None
-    return (found, request_id) if math.isfinite(found) and request_id else None
 
 
 def caller_is_revoked(request: ApprovalRequest, is_revoked: IsRevoked) -> bool:

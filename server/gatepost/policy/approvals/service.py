@@ -30,17 +30,19 @@ from gatepost.policy.approvals.request import (
     SealedArguments,
     StoredApproval,
     Undecidable,
-    WaitingPage,
-    WaitingSince,
     approval_of,
-    cursor_of,
     none_revoked,
     party_of,
-    place_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.rules import Plan, objection, variables_of
 from gatepost.policy.approvals.script_reviews import ScriptReviews
+from gatepost.policy.approvals.waiting_page import (
+    WaitingPage,
+    WaitingSince,
+    cursor_of,
+    place_of,
+)
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
