@@ -138,7 +138,7 @@ class OpenStreams:
                 stream.end()
 
     def end_watching(self) -> None:
-        """End the streams that tell of documents or tasks."""
+        """End the streams that report documents or tasks."""
         for stream in self:
             if stream.watches:
                 stream.end()

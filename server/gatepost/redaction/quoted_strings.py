@@ -95,7 +95,7 @@ def unmasked_escapes(text: bytes, quote: bytes) -> bytes:
 
 
 def _portions(text: bytes, quote: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield strings and what stands before, between and behind them."""
+    """Yield strings and the text before, between and after them."""
     while True:
         pieces = text.split(quote, 2 * STRINGS_AT_ONCE)
         if len(pieces) <= 2 * STRINGS_AT_ONCE:

@@ -218,7 +218,7 @@ def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
 
 def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     """
-    Return whether a text can be redacted on the event loop, whatever it consists of.
+    Return whether a text can be redacted on the event loop, whatever its content.
 
     *of_caller*: some of the secrets are the caller's, who may have chosen them to cost time.
     """

@@ -214,9 +214,9 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         Go on as a task, here and now; for tools that are declared with ``detaches``.
 
-        What the tool asked before goes to the client as the answer of its call; what it asks from
-        now on waits in the task. Nothing happens where the client takes no tasks: the call then
-        runs to its end within its request.
+        Earlier questions go to the client as the answer of its call; later questions wait in the
+        task. Nothing happens where the client takes no tasks: the call then runs to its end within
+        its request.
         """
         await self.client.detach()
 
@@ -251,10 +251,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         self, message: str, url: str, *, key: str | None = None
     ) -> ElicitationResult[None]:
         """
-        Ask the person to open a page of yours, for what no form may ask; see UrlElicitation.
+        Ask the person to open a page of yours, for data that no form may ask for (UrlElicitation).
 
-        "accept" says that the person agreed, not that anything was done there: look that up in
-        what the page stored, under this caller.
+        "accept" says that the person agreed, not that anything was done there: look that up in the
+        page's data, under this caller.
         """
         answered: ElicitationResult[None] = await self._ask(key, UrlElicitation(message, url))
         return answered

@@ -333,7 +333,7 @@ def _block(model: Any) -> dict[str, Any]:
 
 
 def _log_as_others() -> None:
-    """Take FastMCP's own handlers away: they write exceptions with what is secret in them."""
+    """Remove FastMCP's own handlers, because they write exceptions with the secrets in them."""
     log = logging.getLogger("fastmcp")
     log.handlers.clear()
     log.setLevel(logging.NOTSET)
