@@ -71,7 +71,7 @@ class UnreadResponses:
             self._end_oldest(most, "process")
 
     def drop(self, reader: Reader, owner: Hashable) -> int:
-        """Count nothing for this connection any more; how much it was."""
+        """Stop counting this connection, and return its last count."""
         kept = self._kept.get(owner)
         size = 0 if kept is None else kept.pop(reader, 0)
         if kept is not None:

@@ -96,7 +96,7 @@ class SseResponse:
 
 
 def release(scope: Scope) -> None:
-    """Drop what a request brought: it may weigh megabytes, and its stream may stay for days."""
+    """Drop a request's body, which may have megabytes, because its stream may stay for days."""
     scope.pop(WHOLE_BODY, None)
     if (rpc := scope.get(RPC)) is not None:
         scope[RPC] = tuple(

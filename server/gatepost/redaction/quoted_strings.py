@@ -90,7 +90,7 @@ def masked_escapes(text: bytes, quote: bytes) -> bytes:
 
 
 def unmasked_escapes(text: bytes, quote: bytes) -> bytes:
-    """Return what `masked_escapes` was made of."""
+    """Return the text from which `masked_escapes` made this one."""
     return text.replace(b"\0q", b"\\" + quote).replace(b"\0b", b"\\\\")
 
 

@@ -224,8 +224,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         Send a log message to the client, if it asked for that level; *data* is any JSON value.
 
-        It leaves the house: no secrets, nothing personal, nothing that helps an attacker. Messages
-        that come too fast are dropped.
+        The message leaves the server, so it must contain no secrets, no personal data, and nothing
+        that helps an attacker. Messages that come too fast are dropped.
         """
         if level not in LEVELS:
             raise ValueError(f"{level!r} is no level; there are {', '.join(LEVELS)}")

@@ -319,7 +319,7 @@ def _shown(value: Any) -> str:
 
 
 def remark(name: str, value: str) -> None:
-    """Say something of the call that this code runs for, where its record will have it."""
+    """Add a remark to the record of the call that this code runs for."""
     here = HERE.get()
     if isinstance(here, RedactedCall):
         here.remarks = {**(here.remarks or {}), name: value}
