@@ -1,4 +1,4 @@
-"""One development issuer: its keys and everything it remembers, in memory only."""
+"""Hold the state of one development issuer, its keys and records, in memory only."""
 
 import hashlib
 import hmac

@@ -27,7 +27,7 @@ _LONG = 10**LONG_DIGITS
 _SETS = ("set", "frozenset")
 _COLLECTIONS = ("dict", "list", "tuple", *_SETS)
 _NAMED = ("fields", "choices")
-"""What holds schemas by names that an author chose."""
+"""The keywords that contain schemas by names that an author chose."""
 _NO_SCHEMAS = ("config", "default", "expected", "metadata", "serialization")
 _NUMERIC = re.compile(r"[-+0-9._eE]+")
 _RANDOM = frozenset({"bool", "bytes", "date", "datetime", "enum", "literal", "none", "str", "url"})
