@@ -69,10 +69,9 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         Return the key of the caller's identity: the principal, its client and its actor (``act``).
 
-        What one of them began (a session, a task, a retried call) is not another's to go on with.
-        Limits and quotas count by ``principal_key``: a second client does not have limits of its
-        own. The actor is left out where there is none, so its place must be known from what stands
-        behind.
+        Only the same identity can continue its sessions, tasks and retried calls. Limits and quotas
+        count by ``principal_key``: a second client does not have limits of its own. The actor is
+        left out where there is none, so its place must be known from what stands behind.
         """
         acting = () if self.actor is None else (self.actor,)
         return (*self.principal_key, self.client_id, *acting)

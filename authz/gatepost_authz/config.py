@@ -215,13 +215,13 @@ class DashboardClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Its secret, as a reference (`env:NAME`, `file:PATH`)."""
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     """
-    What is asked for, together with `scopes.baseline`; `openid` always is. Where the provider finds
-    the resource by a scope (Entra), that scope belongs here.
+    The scopes that a sign-in requests, together with `scopes.baseline` and `openid`. If the
+    provider finds the resource by a scope (Entra), add that scope here.
     """
     authorization_endpoint: str = ""
-    """Where people sign in; default: discovered, on the issuer's own host."""
+    """The authorization endpoint; default: discovered, on the issuer's own host."""
     token_endpoint: str = ""
-    """Where codes are redeemed; default: discovered, on the issuer's own host."""
+    """The token endpoint; default: discovered, on the issuer's own host."""
     method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
     """How the client authenticates."""
     sign_out: bool = True
@@ -256,7 +256,7 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     algorithms: tuple[str, ...] = ()
     """Signature algorithms accepted; default: the preset's."""
     jwks_uri: str = ""
-    """Where the keys are; default: discovered."""
+    """The URL of the keys; default: discovered."""
     allow_private: tuple[str, ...] = ()
     """Private networks (CIDR) that this issuer may live in."""
     tenant: TenantRule = TenantRule()

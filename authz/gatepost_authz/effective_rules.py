@@ -18,7 +18,7 @@ class EffectiveRule(msgspec.Struct, frozen=True):
     name: str
     """The rule's name; that of its setting if there is one."""
     text: str
-    """What is accepted."""
+    """The accepted values."""
     setting: str = ""
     """The setting that changes the rule, if the issuer's table has it; otherwise the preset's."""
 

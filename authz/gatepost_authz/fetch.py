@@ -70,7 +70,7 @@ FETCH_FAILURES: Mapping[str, str] = {
     "failed": "fetching failed",
     "closed": "the server is stopping",
 }
-"""What each reason of a `FetchError` says about the issuer."""
+"""The meaning of each reason of a `FetchError` for the issuer."""
 
 
 # X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH of OpenSSL.

@@ -61,7 +61,7 @@ class IntrospectionVerifier:
 
     async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:
         """
-        Return the caller; None when no issuer here has such tokens.
+        Return the caller; None if no issuer here has such tokens.
 
         InvalidToken: it is refused, or several issuers could have made it. IssuerUnavailable:
         its issuer cannot be asked now.

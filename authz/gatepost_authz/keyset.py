@@ -270,7 +270,10 @@ class KeySet:
         (self._strangers or log).warning("keys of %s cannot be fetched: %s", self.name, error)
 
     async def _keep(self) -> None:
-        """Refresh before the keys expire, try again after failures, drop what is too old."""
+        """
+        Refresh the keys before they expire, try again after failures, and drop keys that are too
+        old.
+        """
         while True:
             due = min(self._refresh_at, self._usable_until if self._table else inf)
             if (delay := due - self._clock.monotonic()) > 0:

@@ -117,8 +117,8 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         """
         Connect to one of the addresses of *host*, all of which must be allowed.
 
-        One bad address among good ones is refused too: it is what a name that was set up against
-        us looks like. AddressRefused, or what httpcore2 raises.
+        One bad address among good ones is refused too, because an attacker's name looks like that.
+        AddressRefused, or what httpcore2 raises.
         """
         try:
             async with asyncio.timeout(timeout):

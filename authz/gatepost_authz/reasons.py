@@ -15,7 +15,7 @@ class RefusalReason(msgspec.Struct, frozen=True):
     rule: str
     """The requirement, as a sentence."""
     advice: str
-    """What to change, as a sentence."""
+    """The change to make, as a sentence."""
     claim: str = ""
     """The claim or header member that the rule checks, if it is always the same one."""
     setting: str = ""
@@ -29,7 +29,7 @@ FETCH_ADVICE = {
     "certificate_name": ("Give the issuer a certificate for the host in its URL.", ""),
     "tls": ("Put CA certificates in PEM format into the file.", "network.ca_bundle"),
 }
-"""What to do about a failed fetch and the setting that decides, by its reason."""
+"""The advice for a failed fetch and the setting that decides, by its reason."""
 
 _WRITES = "Configure the issuer to write the claim with the required type"
 _AUDIENCE = "Let clients send `resource` when they request a token, or add the issuer's audience."

@@ -73,11 +73,11 @@ class TokenRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     must_equal: dict[str, str] = {}
     """Claim = the value that every access token has, in addition to the preset's."""
     machine: tuple[CallerMark, ...] | None = None
-    """What marks a machine's token; one mark is enough. The list replaces the preset's."""
+    """The marks of a machine's token; one mark is enough. The list replaces the preset's."""
     person: tuple[CallerMark, ...] | None = None
     """
-    What marks a person's token, if none of `machine` does; one mark is enough. The list replaces
-    the preset's. A token without any mark is refused.
+    The marks of a person's token, if it has none of `machine`; one mark is enough. The list
+    replaces the preset's. A token without any mark is refused.
     """
 
 

@@ -21,7 +21,7 @@ ALGORITHMS: dict[str, tuple[str, str | int]] = {
     "EdDSA": ("OKP", "Ed25519"),
     "Ed25519": ("OKP", "Ed25519"),
 }
-"""What a key may sign with: the key type and its size in bits or its curve."""
+"""The signature algorithms, each with its key type and the size in bits or the curve."""
 
 
 def kid_of(key: Key) -> str:

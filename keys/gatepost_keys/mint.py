@@ -1,4 +1,4 @@
-"""A signed development access token, in the RFC 9068 profile."""
+"""Sign a development access token, in the RFC 9068 profile."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ MAX_LIFETIME_S = 600
 
 
 class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """What one access token says; times in seconds since the epoch."""
+    """The claims of one access token; times in seconds since the epoch."""
 
     issuer: str
     person: TokenSubject
@@ -34,7 +34,7 @@ class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
     auth_time: int | None = None
     acr: str | None = None
     imitation: Imitation = DEVELOPMENT
-    """Whose way of writing claims this is."""
+    """The identity provider whose form the claims have."""
 
     def facts(self, *, now: float, lifetime_s: int) -> dict[str, object]:
         """
@@ -71,7 +71,7 @@ class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What one ID token says (OpenID Connect Core 1.0 section 2)."""
+    """The claims of one ID token (OpenID Connect Core 1.0 section 2)."""
 
     issuer: str
     person: TokenSubject
@@ -81,7 +81,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     auth_time: int | None = None
     acr: str | None = None
     imitation: Imitation = DEVELOPMENT
-    """Whose way of writing claims this is."""
+    """The identity provider whose form the claims have."""
 
     def claims(self, *, now: float, lifetime_s: int, at_hash: str) -> dict[str, object]:
         """Return the claims of a token issued *now*; *at_hash* is of the access token beside it."""

@@ -18,7 +18,7 @@ log = logging.getLogger("gatepost.background")
 
 async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """
-    Do *work*, which is not meant to end by itself; what ends it is logged, and it begins again.
+    Run *work*, which should not end by itself; if an error ends it, log that and run it again.
 
     To be cancelled, which reaches the work first. In a task of its own: an error there can be any.
     """

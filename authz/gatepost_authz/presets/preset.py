@@ -78,9 +78,11 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     name is another person's ``sub`` would be that person.
     """
     machine: tuple[CallerMark, ...] = (SUBJECT_IS_CLIENT,)
-    """What marks a machine's token; one mark is enough."""
+    """The marks of a machine's token; one mark is enough."""
     person: tuple[CallerMark, ...] = (SUBJECT,)
-    """What marks a person's token that has no mark of a machine; without one it is refused."""
+    """
+    The marks of a person's token that has no mark of a machine; a token without any is refused.
+    """
     token_id_claims: tuple[str, ...] = ("jti",)
     tenant_claim: str = ""
     """The claim with the organisation, unless the issuer's ``tenant`` rule names another."""
@@ -107,7 +109,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     segment_claim: str = ""
     """The claim that must equal what the template captured."""
     segment_pattern: str = r"[A-Za-z0-9_-]{1,64}"
-    """What the captured segment may be, as a regular expression that must match fully."""
+    """The allowed values of the captured segment, as a regular expression that must match fully."""
     discovery_paths: tuple[str, ...] = ()
     """Paths tried under the issuer after the standard ones."""
     key_hosts: tuple[str, ...] = ()

@@ -85,7 +85,7 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True):
 
     # Addresses, each behind the development issuer's own path.
     issuer: str = ""
-    """What follows the path in the issuer; `{org}` is the tenant as the provider spells it."""
+    """The end of the issuer's path; `{org}` is the tenant as the provider spells it."""
     discovery: tuple[str, ...] = DISCOVERY
     """Where the metadata are; `{issuer}` stands for the issuer's path without a trailing slash."""
     endpoints: Mapping[str, str] = msgspec.field(default_factory=lambda: ENDPOINTS)
@@ -127,16 +127,16 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True):
     """A token that is for no API is opaque, and nothing but the provider can use it."""
     opaque_prefix: str = ""
     refresh: Literal["always", "offline_access", "access_type"] = "always"
-    """What a client asks for to get a refresh token."""
+    """The scope that a client requests to get a refresh token."""
     refresh_rotates: bool = True
     """Every refresh gives a new refresh token and ends the old one."""
 
     # Audience and scopes.
     audience: AudienceRule = "default_resource"
     """
-    What decides whether a token is for the resource: `resource` (RFC 8707), `audience` (Auth0's
-    parameter, or `resource`), the provider's configuration, a scope that names the API, or a scope
-    that begins with the resource and that `resource` has to match.
+    The rule that decides whether a token is for the resource: `resource` (RFC 8707), `audience`
+    (Auth0's parameter, or `resource`), the provider's configuration, a scope that names the API, or
+    a scope that begins with the resource and that `resource` has to match.
     """
     api: str = "$resource"
     """The provider's id of our API, for templates."""

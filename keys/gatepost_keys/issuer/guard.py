@@ -126,7 +126,7 @@ class IssuerEndpoint:
 
 
 def _is_page(headers: Headers) -> bool:
-    """Return whether a browser asks for a page of its own; true for what is no browser."""
+    """Return whether a browser asks for a page of its own; true for a client that is no browser."""
     if headers.get("sec-fetch-site") in {"same-origin", "none"}:
         return True
     # `empty` and `iframe` from elsewhere: a foreign script or frame drives the sign-in.

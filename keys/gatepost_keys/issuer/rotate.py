@@ -1,4 +1,4 @@
-"""Key rotation on demand: what a provider does at night, for tests and curious people."""
+"""Rotate keys on demand, as a provider does at night: for tests and curious people."""
 
 from starlette.requests import Request
 from starlette.responses import Response

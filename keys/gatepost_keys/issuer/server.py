@@ -38,7 +38,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class IssuerResponse(msgspec.Struct, frozen=True):
-    """What to send: a JSON body, or a redirect when *location* is set."""
+    """The response to send: a JSON body, or a redirect if *location* is set."""
 
     status: int
     body: Mapping[str, Any]
@@ -90,7 +90,7 @@ class ClientRequest(rfc6749.OAuth2Request):
 
 
 class AuthorizationServer(rfc6749.AuthorizationServer):
-    """The grants' view of an issuer: who is a client, and what a token is."""
+    """The grants' view of an issuer: its clients and its tokens."""
 
     def __init__(self, issuer: DevelopmentIssuer) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
             body["refresh_token"] = self.issuer.refresh_token(record)
         return body
 
-    # What Authlib asks of an integration.
+    # The methods that Authlib requires of an integration.
 
     def query_client(self, client_id: str) -> RegisteredClient | None:
         return self.issuer.client(client_id)
@@ -164,8 +164,8 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
         named = dict(headers)
         location = named.pop("Location", "")
         if location:
-            # RFC 9207: every authorization response, errors included, says who sent it, or a
-            # client of several issuers can be made to hand this code to another one.
+            # RFC 9207: every authorization response, errors included, names its issuer. Otherwise a
+            # client of several issuers could be made to send this code to another one.
             sender = self.issuer.settings.identifiers[0]
             if self.shape.names_itself:
                 location = add_params_to_uri(location, {"iss": sender})

@@ -1,4 +1,4 @@
-"""The browser's cookie: who signed in here, and which browser a form was shown in."""
+"""Keep the browser's cookie: the person who signed in, and the browser that a form was shown in."""
 
 import re
 import secrets

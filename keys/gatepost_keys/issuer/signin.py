@@ -1,4 +1,4 @@
-"""Where the sign-in page's buttons lead."""
+"""Handle the buttons of the sign-in page."""
 
 from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
 from starlette.requests import Request

@@ -53,7 +53,10 @@ class SigningKeys:
             self.rotate()
 
     def remove(self, kid: str) -> None:
-        """Publish *kid* no longer: what it signed is to be refused. Refused for the signing key."""
+        """
+        Stop publishing *kid*, so that its signatures are refused. Raises Refused for the signing
+        key.
+        """
         if kid not in self.ids[: self._signing]:
             raise GenerationRefused(f"{kid} is not an old key of this issuer")
         self._keys = [key for key in self._keys if key.kid != kid]

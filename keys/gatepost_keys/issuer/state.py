@@ -1,4 +1,4 @@
-"""One development issuer: its keys and everything it remembers, in memory only."""
+"""Hold the state of one development issuer, its keys and records, in memory only."""
 
 import hashlib
 import hmac
@@ -135,7 +135,7 @@ class DevelopmentIssuer:
         return self.access_tokens.get(key) or self.refresh_tokens.get(key)
 
     def register(self, client: RegisteredClient) -> RegisteredClient:
-        """Keep a new client, which may ask for what is offered here."""
+        """Register a new client, which may request everything that is offered here."""
         client = self._offering(client)
         self.clients.put(client.client_id, client)
         return client

@@ -1,4 +1,4 @@
-"""Requests into parameters and answers into responses, within limits and without guessing."""
+"""Parse requests into parameters and write responses, within limits and without guessing."""
 
 from collections.abc import Mapping
 from urllib.parse import parse_qsl

@@ -331,7 +331,7 @@ def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes,
 
 
 def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
-    """Return the remarks of a call, with the upstream that defines what was called."""
+    """Return the remarks of a call, with the upstream that defines the called offer."""
     origin = redacted.offer.origin
     if origin is None:
         return redacted.remarks or {}

@@ -112,7 +112,7 @@ def _import(source: Path, name: str, tenant: str, path: Path) -> None:
 
 
 def imported(server: ImportedServer, name: str = "") -> ServerChanges:
-    """Return the fields of a server of a file; what the file does not hold is prompted for."""
+    """Return the fields of a server of a file; fields that the file lacks are prompted for."""
     settings = server.settings
     key = resolved(settings.api_key, server) if settings.api_key else None
     return ServerChanges(

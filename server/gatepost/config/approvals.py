@@ -63,7 +63,7 @@ class ApprovalsSettings(SettingsTable, frozen=True, kw_only=True):
     """Tools that never need approval, despite any rule: patterns as in `approvals.rules`."""
     machines: Literal["wait", "refuse"] = "wait"
     """
-    What happens to a machine's call (client credentials) that needs approval if no rule names
+    The rule for a machine's call (client credentials) that needs approval if no rule names
     approvers: `wait` for any `approver` of its tenant, or `refuse` it at once. A call that a
     machine makes on behalf of a person (`act`) is then always refused.
     """

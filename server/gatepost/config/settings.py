@@ -322,9 +322,12 @@ class Config(SettingsTable, frozen=True, kw_only=True):
     """MCP servers behind this gate, one `[[upstreams]]` table each."""
     upstreams_file: UpstreamsFile = UpstreamsFile()
     agents: tuple[AgentSettings, ...] = ()
-    """Which tools the clients with one client id see, one `[[agents]]` table each."""
+    """The tools that the clients with one client id see, one `[[agents]]` table each."""
     credentials: dict[str, CredentialSettings] = {}
-    """What Gatepost signs in with at other servers, one `[credentials.NAME]` table each."""
+    """
+    The credentials that Gatepost signs in with at other servers, one `[credentials.NAME]` table
+    each.
+    """
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
     retention: RetentionSettings = RetentionSettings()

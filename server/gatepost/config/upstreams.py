@@ -36,7 +36,7 @@ class UpstreamSettings(SettingsTable, frozen=True, kw_only=True):
     processes: int = 64
     """Processes that the program can have. The kernel bounds them unless Gatepost runs as root."""
     description: str = ""
-    """What the server is for; people see it, agents do not."""
+    """The purpose of the server; people see it, agents do not."""
     api_key: str = ""
     """
     A reference (`secret:NAME` of the tenant, `env:NAME` or `file:PATH`) to a key that is sent as
@@ -66,12 +66,12 @@ class UpstreamSettings(SettingsTable, frozen=True, kw_only=True):
     """
     pin: Literal["off", "first", "review"] = "first"
     """
-    What happens with definitions: `first` serves those seen first and holds back changed ones,
-    `review` also holds back new ones, `off` serves what the server says. An administrator accepts
-    what is held back.
+    The rule for definitions: `first` serves those seen first and holds back changed ones, `review`
+    also holds back new ones, `off` serves all definitions of the server. An administrator accepts
+    definitions that are held back.
     """
     allow: tuple[Literal["elicitation", "sampling", "roots", "logging"], ...] = ("elicitation",)
-    """What the server can request from the caller's client."""
+    """The requests that the server can send to the caller's client."""
     catalogue: Literal["shared", "person"] = "shared"
     """`person` if the server shows each person other tools."""
     stateful: bool = False
@@ -110,11 +110,13 @@ class AgentSettings(SettingsTable, frozen=True, kw_only=True):
     client_id: str = ""
     """The OAuth client id of the agent, as tokens name it; empty: the agent limits no client."""
     capabilities: tuple[str, ...] = ()
-    """What the agent sees: `mcp:NAME` (or the server's id) for an upstream, `pack:NAME`."""
+    """
+    The tools that the agent sees: `mcp:NAME` (or the server's id) for an upstream, `pack:NAME`.
+    """
     mode: Literal["list", "search"] = "list"
     """`search` lists `find_tools` and `call_tool` instead of all tools."""
     description: str = ""
-    """What the agent is for."""
+    """The purpose of the agent."""
     icon: str = ""
     """The name of an icon, for user interfaces."""
     category: str = ""

@@ -170,7 +170,7 @@ def shown_server(
     limit: ComparisonLimit,
     taken: Sequence[LeftOut] = (),
 ) -> ShownUpstream:
-    """Return what the page shows of a server; *taken* is left out beside what is unusable."""
+    """Return the shown form of a server; *taken* and the unusable definitions are left out."""
     if catalogue is None:
         state = "disabled" if server.status == "disabled" else "new"
         return ShownUpstream(server=server, catalogue=None, state=state, health=health)

@@ -73,7 +73,7 @@ def given_settings(path: Path | None, environ: Mapping[str, str], resource: str)
 
 
 def _refused(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that set what is in `OWN`, with its name there."""
+    """Return the variables for settings in `OWN`, with their names there."""
     found: dict[str, str] = {}
     for variable in sorted(environ.keys() & {*variables()}):
         setting = variable[len(PREFIX) :].lower().replace("__", ".")

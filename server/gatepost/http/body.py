@@ -36,7 +36,7 @@ async def read_body(receive: Receive, limit: int) -> bytes:
     """
     Read the whole body; raises TooLarge, or Gone when the rest never comes.
 
-    What declares itself too large never gets here: the edge refuses it unread.
+    The edge has already refused a body that declares itself too large.
     """
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):

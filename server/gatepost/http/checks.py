@@ -123,9 +123,9 @@ class HeadChecks:
         """
         Remove identity-looking headers before anything routes or logs.
 
-        The tenant comes from the token only; a header that some later code, or an upstream that
-        gets our headers, might believe must not arrive. `X-Octopus-Tenant-Id` stays, which is
-        checked and never believed, and `X-Octopus-Correlation-Id`, which identifies no caller.
+        The tenant comes from the token only. A header that later code, or an upstream that gets our
+        headers, might believe is removed. `X-Octopus-Tenant-Id` stays, because it is compared with
+        the token, and so does `X-Octopus-Correlation-Id`, which identifies no caller.
         """
         removed = {name for name in request.headers if self._impersonates(name)}
         if removed:

@@ -250,7 +250,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self._break_off("The application returned without completing the answer.")
 
     def _break_off(self, why: str, error: BaseException | None = None) -> None:
-        """End a connection on which an answer is missing: half of one must not pass for a whole."""
+        """End a connection with an incomplete answer, which must not look complete."""
         self.logger.error(why, exc_info=error)
         if not (self.response_complete or self.disconnected):
             if not self.response_started or self._start is not None:

@@ -12,7 +12,7 @@ LEAST_SPARE, MOST_SPARE = 16, 1000
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open descriptors to the hard one; what is the limit then."""
+    """Raise the soft limit of open descriptors to the hard one, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -41,7 +41,7 @@ class Reader(Protocol):
     """A connection whose client has not read all that was sent."""
 
     def abort(self) -> None:
-        """End the connection, with what is unread."""
+        """End the connection, and drop the unread bytes."""
 
 
 class UnreadResponses:
@@ -62,7 +62,7 @@ class UnreadResponses:
         self.total = 0
 
     def keep(self, reader: Reader, owner: Hashable, size: int) -> None:
-        """Count *size* bytes for *owner*, instead of what was counted for this connection."""
+        """Count *size* bytes for *owner*, instead of this connection's previous count."""
         self._add(reader, owner, size)
         limits = self.limits
         while 0 < limits.caller_bytes < self._sums.get(owner, 0) and len(self._kept[owner]) > 1:
@@ -71,7 +71,7 @@ class UnreadResponses:
             self._end_oldest(most, "process")
 
     def drop(self, reader: Reader, owner: Hashable) -> int:
-        """Count nothing for this connection any more; how much it was."""
+        """Stop counting this connection, and return its last count."""
         kept = self._kept.get(owner)
         size = 0 if kept is None else kept.pop(reader, 0)
         if kept is not None:
@@ -164,7 +164,7 @@ class ResponseFlow(FlowControl):
             self._transport.writelines(lines)
 
     def is_closing(self) -> bool:
-        """Return whether the connection only sends what is buffered."""
+        """Return whether the connection only sends its buffer."""
         return self._ending or self._transport.is_closing()
 
     def close(self) -> None:
@@ -175,14 +175,14 @@ class ResponseFlow(FlowControl):
             self._transport.close()
 
     def drop(self) -> None:
-        """Close an idle connection; what it has left unread all the while is given up."""
+        """Close an idle connection, and drop its unread bytes."""
         if self._transport.get_write_buffer_size():
             self._transport.abort()
         else:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection with what is unread."""
+        """End the connection, and drop the unread bytes."""
         self.forget()
         self._transport.abort()
 

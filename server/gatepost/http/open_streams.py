@@ -33,7 +33,7 @@ class OpenStream(Protocol):
         """Show the client that the connection lives; called on the event loop."""
 
     def end(self) -> None:
-        """Say the last word and close; a second time does nothing."""
+        """Send the last event and close; a second call does nothing."""
 
 
 class TooMany(Exception):
@@ -89,7 +89,7 @@ class OpenStreams:
         return iter(tuple(self._open))
 
     def enter(self, stream: OpenStream) -> None:
-        """Hold a stream, a second time nothing; raises TooMany or Closing."""
+        """Add a stream; a second call does nothing. Raises TooMany or Closing."""
         if self._closing:
             raise Closing
         if stream in self._open:
@@ -111,7 +111,7 @@ class OpenStreams:
             stream.end()
 
     def leave(self, stream: OpenStream) -> None:
-        """Let go of a stream; a second time does nothing."""
+        """Remove a stream; a second call does nothing."""
         place = self._open.pop(stream, None)
         if place is None:
             return
@@ -126,7 +126,9 @@ class OpenStreams:
             self._timer = None
 
     def wake(self, stream: OpenStream) -> None:
-        """Wake a stream soon: one change may be news to ten thousand, and calls go on meanwhile."""
+        """
+        Wake a stream soon, because one change may concern ten thousand and must not delay calls.
+        """
         if not self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)
         self._to_wake[stream] = None
@@ -138,13 +140,13 @@ class OpenStreams:
                 stream.end()
 
     def end_watching(self) -> None:
-        """End the streams that tell of documents or tasks."""
+        """End the streams that report documents or tasks."""
         for stream in self:
             if stream.watches:
                 stream.end()
 
     def close(self) -> None:
-        """End all of them and hold no more: a stop must not wait for who only listens."""
+        """End all streams and accept no more, because a stop must not wait for listeners."""
         self._closing = True
         self.stopping.set()
         self.end(lambda caller: True)

@@ -42,7 +42,7 @@ class ChangePubSub:
         self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, tenant: str) -> "TenantChanges":
-        """Return what this tenant's tools publish changes through; this is cheap."""
+        """Return the publisher of this tenant's changes; this is cheap."""
         return TenantChanges(self._shared_store, tenant)
 
     @property

@@ -171,7 +171,7 @@ class Dispatch:
         return self._refuse(ruling, exchange.headers, None, params)
 
     async def response(self, exchange: Exchange, message: IncomingMessage) -> ExchangeResponse:
-        """Take a client's answer, to what its session was asked anywhere."""
+        """Accept a client's answer to a request that any process sent to its session."""
         self._server.count_message(exchange.caller)
         headers = exchange.headers
         session = SESSION_HEADER in headers

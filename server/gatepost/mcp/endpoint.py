@@ -168,7 +168,7 @@ class Endpoint:
     def _in_parts(
         self, scope: Scope, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
     ) -> Awaitable[ExchangeResponse | EventStream | None]:
-        """Serve whatever a body may be: a batch, a notification, a response, or no message."""
+        """Serve any other body: a batch, a notification, a response, or no message."""
         if refusal is not None and is_batch(body):
             # Do not even tell its messages apart: there may be millions, and each takes time.
             return self._refused(exchange.caller, None, refusal)
@@ -200,7 +200,9 @@ class Endpoint:
     async def _long(
         self, exchange: Exchange, body: bytes | None
     ) -> tuple[bytes, JsonRpcError | None]:
-        """Return a body that is longer than most or not here yet, and why it holds too much."""
+        """
+        Return a body that is long or incomplete so far, and a refusal if it contains too much.
+        """
         limits, caller = self._limits, exchange.caller
         try:
             if body is None or len(body) > limits.max_body_bytes:
@@ -268,7 +270,7 @@ class Stateless:
         params: Params,
         problem: JsonRpcError | None,
     ) -> ExchangeResponse | EventStream | None:
-        """Load what the caller's tenant has, which decides how its calls are answered."""
+        """Load the offers of the caller's tenant, which decide how its calls are answered."""
         try:
             await self._server.registry.ready(exchange.caller)
         except StoreUnavailable as outage:

@@ -96,7 +96,7 @@ class SseResponse:
 
 
 def release(scope: Scope) -> None:
-    """Drop what a request brought: it may weigh megabytes, and its stream may stay for days."""
+    """Drop a request's body, which may have megabytes, because its stream may stay for days."""
     scope.pop(WHOLE_BODY, None)
     if (rpc := scope.get(RPC)) is not None:
         scope[RPC] = tuple(
@@ -188,7 +188,7 @@ class EventStream(ABC):
         """Release all resources; called when the stream is over, however it ended."""
 
     def wake(self) -> None:
-        """Send what is new. Call it through `OpenStreams.wake`, which spreads the work."""
+        """Send the new events. Call it through `OpenStreams.wake`, which spreads the work."""
         if self._idle and self._stop is not None and (self.must_look_up or not self._said()):
             self._stop.pull()
 
@@ -302,7 +302,7 @@ class Begun(Generator[Any, Any, Any]):
         return self
 
     def send(self, value: Any) -> Any:
-        """Continue the generator; the first call yields what it already waits for."""
+        """Continue the generator; the first call yields the future that it already waits for."""
         waiting, self._waiting = self._waiting, None
         return self._work.send(value) if waiting is None else waiting
 

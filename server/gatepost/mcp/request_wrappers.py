@@ -37,9 +37,9 @@ SHOWN_CHARACTERS = 64
 
 def logged(serve: Serve) -> Serve:
     """
-    Log each request: method, id, what it names, duration, outcome.
+    Log each request: method, id, target, duration and outcome.
 
-    Never with arguments, which may be secrets.
+    The lines contain no arguments, which may be secrets.
     """
 
     async def serve_and_log(

@@ -296,7 +296,7 @@ def _bounded(state: bytes) -> bytes:
 
 
 def _mark(page: InputRequest) -> str:
-    """Return what identifies a page: its URL, because its message may change every minute."""
+    """Return the identity of a page: its URL, because its message may change every minute."""
     return str(page.params["url"])
 
 

@@ -80,7 +80,7 @@ class KeptSignIn:
         self._path, self._lock = folder / f"{name}.json", folder / f"{name}.lock"
 
     def read(self) -> KeptTokens | None:
-        """Return what is kept for the server; None if there is nothing that can be used."""
+        """Return the kept tokens of the server; None if there are no usable ones."""
         try:
             self._check_folder()
             handle = os.open(self._path, os.O_RDONLY | OPEN)
@@ -97,7 +97,7 @@ class KeptSignIn:
         return kept if kept.url == self._url else None
 
     def write(self, kept: KeptTokens) -> None:
-        """Replace what is kept, in one step; only within a block of `alone`."""
+        """Replace the kept tokens in one step; only within a block of `alone`."""
         self._make_folder()
         new = self._path.with_suffix(f".{os.getpid()}")
         new.unlink(missing_ok=True)

@@ -36,9 +36,9 @@ def is_clear_before(encoded: bytes, cut: int, redactor: Redactor) -> bool:
     """
     Return True only if nothing to redact begins before *cut* in a long JSON document.
 
-    A token is known by how it begins. A known value lies within the bytes behind the cut if these
-    hold as many in which it can go on; blanks, line breaks and names count for none, because a
-    caller could hide the rest of a secret behind any number of them.
+    A token is recognised by its beginning. A known value lies within the bytes behind the cut if
+    these hold as many in which it can go on; blanks, line breaks and names count for none, because
+    a caller could hide the rest of a secret behind any number of them.
     """
     room = cut + LONGEST_ESCAPE * redactor.longest
     near = cut_whole(encoded, room + NEAR_BYTES)

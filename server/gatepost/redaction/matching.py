@@ -112,7 +112,7 @@ class Hex:
 
 
 KnownMatch = Literal | Hex
-"""What matches a known value, whose encoding has this length."""
+"""The patterns that match a known value, whose encoding has this length."""
 
 
 class QuotedLeaf(NamedTuple):

@@ -90,12 +90,12 @@ def masked_escapes(text: bytes, quote: bytes) -> bytes:
 
 
 def unmasked_escapes(text: bytes, quote: bytes) -> bytes:
-    """Return what `masked_escapes` was made of."""
+    """Return the text from which `masked_escapes` made this one."""
     return text.replace(b"\0q", b"\\" + quote).replace(b"\0b", b"\\\\")
 
 
 def _portions(text: bytes, quote: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield strings and what stands before, between and behind them."""
+    """Yield strings and the text before, between and after them."""
     while True:
         pieces = text.split(quote, 2 * STRINGS_AT_ONCE)
         if len(pieces) <= 2 * STRINGS_AT_ONCE:

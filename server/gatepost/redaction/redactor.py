@@ -176,7 +176,7 @@ def _marks(values: Iterable[tuple[str, str]]) -> list[KnownMatch]:
 
 def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     """
-    Return whether a text can be redacted on the event loop, whatever it consists of.
+    Return whether a text can be redacted on the event loop, whatever its content.
 
     *of_caller*: some of the secrets are the caller's, who may have chosen them to cost time.
     """

@@ -75,7 +75,10 @@ class Screen:
 
 
 def holds(patterns: BytesAhoCorasick, text: bytes) -> bool:
-    """Return whether a text holds one of few patterns, of which it may hold any number."""
+    """
+    Return whether a text contains one of a few patterns, each of which may occur any number of
+    times.
+    """
     view, start, size = memoryview(text), 0, FIRST_LOOK_BYTES
     while start < len(text):
         if patterns.find_matches_as_indexes(view[start : start + size + PIECE_BYTES]):

@@ -109,7 +109,7 @@ class RestExchange:
             raise
 
     async def count(self, caller: TenantContext) -> None:
-        """Count a request that is no call; raises RestRefusal where there are too many."""
+        """Count a request that is no call; raises RestRefusal if there are too many."""
         limited = await self._requests.spend(caller)
         if limited is not None and limited.failure is not None:
             raise responses.rate_limited(limited.failure)

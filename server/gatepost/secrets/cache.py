@@ -89,8 +89,8 @@ class SecretCache:
         """
         Load the values that must be redacted before a tool runs; raise StoreUnavailable.
 
-        While the database does not answer, what was known before still counts: a secret that came
-        since cannot be handed out either.
+        While the database does not answer, the cached values still count, because newer secrets
+        cannot be handed out either.
         """
         cached = self._cache_of(tenant)
         async with cached.lock:
@@ -165,8 +165,8 @@ class SecretCache:
         """
         Mark cached values as outdated if *change*, the counter of changes, is another one now.
 
-        Then read what is outdated, or will soon be, of the tenants that have called since their
-        last reading. Raises StoreUnavailable.
+        Then read the values that are outdated, or soon will be, for the tenants that have called
+        since their last reading. Raises StoreUnavailable.
         """
         now = self._clock()
         if self._vault.keyring.keys is not self._keys:

@@ -45,7 +45,7 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
     """When it is deleted."""
     details: bytes
-    """What approvers see; it contains no secrets."""
+    """The content that approvers see; it contains no secrets."""
     sealed: str | None
     """The arguments, sealed with the key ring; None once they are no longer needed."""
     revision: int = 0

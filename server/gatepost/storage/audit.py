@@ -223,7 +223,7 @@ class Extension(Protocol):
         """Take note that another process, which runs, reports these new records of a chain."""
 
     def committed(self) -> None:
-        """Report what was linked; call this once it is durable."""
+        """Report the linked records; call this once they are durable."""
 
 
 class Linker(Protocol):

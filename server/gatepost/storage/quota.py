@@ -75,7 +75,7 @@ class KnownUsage:
         return self.base + self.since + self.pending
 
     async def look(self, records: Records, tenant: str, owner: bytes | None, now: float) -> None:
-        """Ask the store; what is written meanwhile counts, even if that is twice."""
+        """Ask the store; bytes that are written meanwhile count, even if twice."""
         before = self.added
         found = await records.of(tenant).usage(owner, now)
         self.base, self.until, self._before = found.bytes, found.until, before

@@ -126,4 +126,4 @@ class Records(Protocol):
         """Raise StoreUnavailable unless the store answers."""
 
     async def aclose(self) -> None:
-        """Close what was opened."""
+        """Close all connections."""

@@ -108,7 +108,7 @@ class Meter:
         """
         Count calls with this outcome and their durations in seconds.
 
-        *kind* as in `Call.kind`, *name* the tool's own, or None where there is none of that name;
+        *kind* as in `Call.kind`, *name* is the tool's own, or None if there is none of that name;
         *outcome* is "success", a failure's kind, or another of OUTCOMES.
         """
         if kind != "tool":

@@ -94,7 +94,7 @@ class WaitingApproval(msgspec.Struct, frozen=True):
         Approve the call, with *edited* arguments if they are given.
 
         *by* is the client of the approver, who needs the rule's role; default: the operator of the
-        command line, whom every rule lets decide. Raises PermissionError if they may not.
+        command line, who may decide under every rule. Raises PermissionError if they may not.
         """
         changed = None if edited is None else msgspec.json.encode(edited)
         service, request = self._server.services.approvals, self.request

@@ -214,9 +214,9 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         Go on as a task, here and now; for tools that are declared with ``detaches``.
 
-        What the tool asked before goes to the client as the answer of its call; what it asks from
-        now on waits in the task. Nothing happens where the client takes no tasks: the call then
-        runs to its end within its request.
+        Earlier questions go to the client as the answer of its call; later questions wait in the
+        task. Nothing happens where the client takes no tasks: the call then runs to its end within
+        its request.
         """
         await self.client.detach()
 
@@ -224,8 +224,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         Send a log message to the client, if it asked for that level; *data* is any JSON value.
 
-        It leaves the house: no secrets, nothing personal, nothing that helps an attacker. Messages
-        that come too fast are dropped.
+        The message leaves the server, so it must contain no secrets, no personal data, and nothing
+        that helps an attacker. Messages that come too fast are dropped.
         """
         if level not in LEVELS:
             raise ValueError(f"{level!r} is no level; there are {', '.join(LEVELS)}")
@@ -251,10 +251,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         self, message: str, url: str, *, key: str | None = None
     ) -> ElicitationResult[None]:
         """
-        Ask the person to open a page of yours, for what no form may ask; see UrlElicitation.
+        Ask the person to open a page of yours, for data that no form may ask for (UrlElicitation).
 
-        "accept" says that the person agreed, not that anything was done there: look that up in
-        what the page stored, under this caller.
+        "accept" says that the person agreed, not that anything was done there: look that up in the
+        page's data, under this caller.
         """
         answered: ElicitationResult[None] = await self._ask(key, UrlElicitation(message, url))
         return answered

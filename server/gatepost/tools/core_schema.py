@@ -27,7 +27,7 @@ _LONG = 10**LONG_DIGITS
 _SETS = ("set", "frozenset")
 _COLLECTIONS = ("dict", "list", "tuple", *_SETS)
 _NAMED = ("fields", "choices")
-"""What holds schemas by names that an author chose."""
+"""The keywords that contain schemas by names that an author chose."""
 _NO_SCHEMAS = ("config", "default", "expected", "metadata", "serialization")
 _NUMERIC = re.compile(r"[-+0-9._eE]+")
 _RANDOM = frozenset({"bool", "bytes", "date", "datetime", "enum", "literal", "none", "str", "url"})
@@ -88,7 +88,7 @@ def bound_tables(value: Any) -> None:
 
 
 def bound_texts(value: Any) -> None:
-    """Refuse a document whose texts hold too much JSON for a tool that reads them as such."""
+    """Refuse a document whose texts contain too much JSON, for a tool that parses them."""
     inner = sum(
         most_values(text.encode("utf-8", "replace"), within_texts=True) for text in _texts(value)
     )
@@ -101,7 +101,7 @@ def bound_texts(value: Any) -> None:
 
 
 def bound_long_numbers(value: Any) -> None:
-    """Refuse a document with too many long numbers for a tool that divides what it is given."""
+    """Refuse a document with too many long numbers, for a tool that divides its arguments."""
     long = sum(
         len(text) > LONG_DIGITS and _NUMERIC.fullmatch(text) is not None for text in _texts(value)
     ) + sum(

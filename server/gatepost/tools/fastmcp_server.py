@@ -31,7 +31,7 @@ WILDCARD = re.compile(r"\{(\w+)\*\}")
 """FastMCP's form of a variable that has several segments; RFC 6570 has `{+x}`."""
 NOT_IN_A_NAME = re.compile(r"[^a-z0-9_]")
 NOT_FOUND = frozenset({-32002, -32602})
-"""What revisions of MCP answer for a resource that does not exist."""
+"""The error codes of MCP's revisions for a resource that does not exist."""
 
 
 class FastMcpServer:
@@ -333,7 +333,7 @@ def _block(model: Any) -> dict[str, Any]:
 
 
 def _log_as_others() -> None:
-    """Take FastMCP's own handlers away: they write exceptions with what is secret in them."""
+    """Remove FastMCP's own handlers, because they write exceptions with the secrets in them."""
     log = logging.getLogger("fastmcp")
     log.handlers.clear()
     log.setLevel(logging.NOTSET)

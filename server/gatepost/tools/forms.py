@@ -57,7 +57,7 @@ def form_of(fields: Any) -> Schema:
 
 
 def validation_error_in(schema: Schema, content: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a completed form, as a sentence without its values (E-13)."""
+    """Return the error of a completed form, as a sentence without its values (E-13)."""
     known = {name: value for name, value in content.items() if name in schema["properties"]}
     try:
         # `validate` stops at the first error; iterating would build all of them first.

@@ -196,7 +196,7 @@ class TokenExpired(DeadlinePassed):
 
 @contextlib.contextmanager
 def _unheard() -> Iterator[None]:
-    """Let Python print nothing about work that ignores even being thrown away."""
+    """Suppress Python's message about work that ignores even GeneratorExit."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         yield
@@ -287,7 +287,7 @@ class ToolDeadline(Interruptible[T]):
         return WaitForTask(waiting, self, stop).begin() if asyncio.isfuture(waiting) else waiting
 
     def be_patient(self, stop: Stop) -> None:
-        """Let a tool that is to stop go on for `abandon_s` and no longer."""
+        """Let a stopped tool continue for `abandon_s` and no longer."""
         if self._abandon_timer is None:
             self._abandon_timer = timer(self.abandon_s, self._insist, stop)
 

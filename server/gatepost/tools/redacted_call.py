@@ -268,7 +268,7 @@ class RedactedCall(msgspec.Struct):
             return await self.call.client.request(clean, state=state)
 
     async def _search(self, text: bytes, clean: Callable[[T, Redactor], T], message: T) -> T:
-        """Redact a message; *text* is what is searched, and a long one is searched in a thread."""
+        """Redact a message; *text* is the searched form, and a long one is searched in a thread."""
         redactor = self.now()
         if is_prompt(text, of_caller=redactor.of_caller):
             return clean(message, redactor)
@@ -319,7 +319,7 @@ def _shown(value: Any) -> str:
 
 
 def remark(name: str, value: str) -> None:
-    """Say something of the call that this code runs for, where its record will have it."""
+    """Add a remark to the record of the call that this code runs for."""
     here = HERE.get()
     if isinstance(here, RedactedCall):
         here.remarks = {**(here.remarks or {}), name: value}

@@ -19,7 +19,7 @@ class ServerInstructions(msgspec.Struct, frozen=True):
     server_id: str
     server: str
     prefix: str
-    """What the names of the server's tools begin with."""
+    """The beginning of the names of the server's tools."""
     text: str
 
 

@@ -62,7 +62,7 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
 
 
 def _size(block: Mapping[str, Any]) -> int:
-    """Return the bytes of a block as JSON, of which a long text is counted and not written."""
+    """Return the bytes of a block as JSON; a long text is counted without being written."""
     text = block.get("text")
     if not isinstance(text, str) or len(text) <= PIECE_CHARACTERS:
         return len(_encode(block))

@@ -21,7 +21,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """SHA-256 of its canonical JSON (RFC 8785) before cleaning, in hexadecimal."""
     cleaned: tuple[str, ...] = ()
-    """What the cleaning removed, as sentences for the dashboard."""
+    """The parts that the cleaning removed, as sentences for the dashboard."""
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):

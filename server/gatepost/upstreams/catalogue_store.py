@@ -49,7 +49,9 @@ class CatalogueStore:
         return None if entry is None else _decoded(entry, Catalogue)
 
     async def summary(self, tenant: str, server_id: str) -> CatalogueSummary | None:
-        """Return what a list shows of the last catalogue, of which there may be megabytes."""
+        """
+        Return the summary of the last catalogue for lists; the catalogue itself may be megabytes.
+        """
         entry = await self._entries(tenant, CATALOGUES).get(server_id)
         return None if entry is None else _decoded(entry, CatalogueSummary)
 

@@ -110,7 +110,7 @@ def scopes_of(server: UpstreamServer, key: str) -> frozenset[str]:
 
 
 def effects_of(annotations: Annotations) -> Effects:
-    """Return the effects of a trusted tool; what it does not say has MCP's default."""
+    """Return the effects of a trusted tool; a missing annotation has MCP's default."""
     read_only = annotations.read_only_hint is True
     return Effects(
         read_only=read_only,

@@ -37,7 +37,7 @@ class Pins(msgspec.Struct, frozen=True):
     pinned: Mapping[PinnedSection, Mapping[str, PinnedDefinition]] = {}
 
     def get(self, section: PinnedSection, key: str) -> PinnedDefinition | None:
-        """Return what is pinned under a key."""
+        """Return the pinned definition of a key."""
         return self.pinned.get(section, {}).get(key)
 
     @property
@@ -46,7 +46,7 @@ class Pins(msgspec.Struct, frozen=True):
         return sum(map(len, self.pinned.values()))
 
     def changed(self, more: Iterable[tuple[PinnedSection, str, PinnedDefinition | None]]) -> "Pins":
-        """Return the pins with these added, or removed where there is None."""
+        """Return the pins with these added; None removes one."""
         made = {section: dict(known) for section, known in self.pinned.items()}
         for section, key, one in more:
             known = made.setdefault(section, {})

@@ -52,7 +52,7 @@ class Planned:
         self._ttl_s = MOST_S
 
     def take(self, catalogue: Catalogue) -> None:
-        """Take up what is stored, or was fetched just now."""
+        """Take up the stored catalogue, or one that was just fetched."""
         if catalogue.fetched_at > self.fetched_at:
             self.calls = 0
         self.fetched_at = catalogue.fetched_at
@@ -86,7 +86,7 @@ def planned_servers(
     catalogues: Mapping[str, Catalogue | None],
     before: Mapping[str, Planned],
 ) -> dict[str, Planned]:
-    """Return the plan of a tenant, with what is known of the plan before."""
+    """Return the plan of a tenant, with the state of its previous plan."""
     by_id = {one.id: one for one in servers}
     plan = {
         key: one
@@ -107,7 +107,7 @@ def planned_servers(
 
 
 def is_followed(catalogue: Catalogue) -> bool:
-    """Return whether a server declares that it tells of changes."""
+    """Return whether a server declares that it announces changes."""
     for name in ("tools", "resources", "prompts"):
         declared = catalogue.capabilities.get(name)
         if isinstance(declared, Mapping) and (

@@ -144,7 +144,7 @@ class CatalogueRefresher(Wanted):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look(self) -> None:
-        """Plan what is not planned, and start what is due; raises StoreUnavailable."""
+        """Plan new catalogues, and start due fetches; raises StoreUnavailable."""
         now = self._clock()
         for tenant in [one for one, at in self._used.items() if at + USED_S < now]:
             if tenant not in self._store.configured_tenants:

@@ -19,7 +19,7 @@ class ChangeWatch:
         self._told.append(changed)
 
     async def track(self, tenant: str) -> None:
-        """Watch a tenant from now on; what is read after this is told of when it changes."""
+        """Watch a tenant from now on; changes of data that is read after this are reported."""
         if tenant not in self._known:
             self._known[tenant] = await self._counter.of(tenant)
 

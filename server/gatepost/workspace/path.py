@@ -29,7 +29,7 @@ def parts_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     Return the names in a tool's path; raise ToolFailure for a path outside *root*.
 
     `./a//b` is `a/b`, as everywhere else. Absolute paths, `..`, control and reordering characters,
-    what UTF-8 cannot encode and what is too long are refused rather than repaired: a repaired path
+    text that UTF-8 cannot encode and long names are refused rather than repaired: a repaired path
     is not the one that was approved.
     """
     relative = relative_of(path, root)

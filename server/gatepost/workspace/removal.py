@@ -11,7 +11,7 @@ from gatepost.workspace.resolver import DIRECTORY
 
 def clear(folder: int, name: str) -> WorkspaceUsage:
     """
-    Remove *name* in an open folder with everything below it; return what it was.
+    Remove *name* in an open folder with everything below it; return its usage.
 
     A folder's folders are first moved up beside it, so that neither depth nor open handles grow;
     links are removed, never followed.

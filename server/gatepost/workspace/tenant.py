@@ -282,7 +282,7 @@ class TenantWorkspace:
         """
         Return the plain files, sorted by path, at most *limit*.
 
-        Links are not followed, and what is being written and what no tool could name are left out.
+        Links are not followed. Temporary files and files that no tool could name are left out.
         """
         listing = await self._home.run(
             lambda _: self._tree.entries((), limit, recursive=True, files_only=True)

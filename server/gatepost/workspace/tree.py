@@ -175,8 +175,8 @@ class Tree:
         """
         Return at most *limit* entries below a folder, breadth first.
 
-        What is being written and what no path could name are left out, and so is, without
-        *hidden*, whatever begins with a dot. The same tree gives the same list.
+        Temporary files and entries that no path could name are left out. Without *hidden*, names
+        that begin with a dot are left out too. The same tree gives the same list.
         """
         items: list[Item] = []
         todo = deque([parts])

@@ -83,7 +83,7 @@ def decide(args: Sequence[str]) -> ArgumentsRefused | Plan:
 
 
 def _odd(text: str, *, message: bool = False) -> str | None:
-    """Return what is wrong with the characters of an argument."""
+    """Return the problem with the characters of an argument."""
     most = MOST_IN_MESSAGE if message else MOST_CHARACTERS
     if not text:
         return "is empty"

@@ -64,7 +64,7 @@ def _base(endpoint: str) -> str:
 
 
 def _problem(place: str, path: str) -> str | None:
-    """Return what is wrong with a path, as the end of a sentence."""
+    """Return the problem of a path, as the end of a sentence."""
     if CONTROL.search(path):
         return "holds control characters"
     if "#" in path:

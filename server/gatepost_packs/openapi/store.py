@@ -188,7 +188,7 @@ async def fetched(ctx: CallContext, url: str, *, most: int) -> FetchedDescriptio
 
 
 async def read(data: bytes, *, field: str) -> ApiDescription:
-    """Return the description in these bytes; ToolFailure says what is wrong with it."""
+    """Return the description in these bytes; raises ToolFailure, which names the problem."""
     loop = asyncio.get_running_loop()
     async with _parsers.setdefault(loop, asyncio.Semaphore(PARSERS)):
         try:

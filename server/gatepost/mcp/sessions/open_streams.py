@@ -64,7 +64,7 @@ class OpenSessionStream(EventStream):
 
     @abstractmethod
     async def catch_up(self) -> None:
-        """Read what is new from the stores; raises StoreUnavailable."""
+        """Read new events from the stores; raises StoreUnavailable."""
 
     def hear(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
@@ -96,7 +96,7 @@ class OpenSessionStream(EventStream):
         return self.is_behind or self._beats >= LOOK_EVERY
 
     async def look_up(self) -> None:
-        """Check whether the stream is still wanted, and read what is new."""
+        """Check whether the stream is still wanted, and read new events."""
         try:
             if self._beats >= LOOK_EVERY:
                 self._beats = 0

@@ -44,7 +44,7 @@ class StartedTask(Protocol):
         """Record that the call starts now, unless it already has."""
 
     async def keep(self, state: bytes) -> None:
-        """Record with what another run continues the call; does not return if it is stopped."""
+        """Record the state with which another run continues; does not return if it is stopped."""
 
     @property
     def handed_over(self) -> bool:

@@ -156,7 +156,7 @@ class RunningTask:
 
     async def keep(self, state: bytes) -> None:
         """
-        Record with what another run continues the call.
+        Record the state with which another run continues the call.
 
         From here on the call is continued wherever it is run, and never made again.
         """
@@ -315,7 +315,7 @@ def _touched(record: TaskRecord, touched: bool) -> TaskRecord:
 
 
 def _with_state(record: TaskRecord, state: bytes) -> TaskRecord:
-    """Return the record with what another run continues its call with."""
+    """Return the record with the state with which another run continues its call."""
     call, kept = _members(record.call), Raw(_encode(state))
     if call.get("kept") == kept:
         return record

@@ -18,7 +18,7 @@ class TenantTools(Protocol):
     """The tools that tenants have beside those of the configuration, as the registry knows them."""
 
     def ready(self, caller: TenantContext) -> Awaitable[None]:
-        """Load what the caller's tenant has; raises StoreUnavailable."""
+        """Load the tools of the caller's tenant; raises StoreUnavailable."""
 
     def known(self, caller: TenantContext, name: str) -> Tool | None:
         """Return the tool of that name, if it is at hand."""

@@ -158,7 +158,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """Return a digest of what is approved, by which an approver states what they saw."""
+        """Return a digest of the approved content, by which an approver states what they saw."""
         seen = (self.id, self.edited or self.arguments, self.content)
         return hashlib.sha256(msgspec.msgpack.encode(seen)).hexdigest()[:16]
 

@@ -46,7 +46,7 @@ def variables_of(
     """
     Return the variables for a call; *caller* comes from `caller_variables`.
 
-    *arguments* are the checked arguments, *raw* is what was sent.
+    *arguments* are the checked arguments, *raw* are the arguments as sent.
     """
     return ConditionVariables(
         raw,

@@ -53,7 +53,7 @@ from gatepost.tools.redaction import Redaction
 
 MOST_REASON = 1_000
 HALF = re.compile("[\ud800-\udfff]")
-"""What a terminal's bytes become that are not UTF-8."""
+"""The replacement for bytes of a terminal that are not UTF-8."""
 PAGE = 50
 EXPIRE_EVERY_S = 5.0
 TIDY_EVERY = 720

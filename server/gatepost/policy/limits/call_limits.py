@@ -166,7 +166,7 @@ class CallLimits(msgspec.Struct):
         return True
 
     def _put_back(self, lacking: Bucket | ConcurrencyCounter) -> None:
-        """Give back what was taken before *lacking* turned out to be used up."""
+        """Give back the tokens that were taken before *lacking* turned out to be used up."""
         for bucket in self.buckets:
             if bucket is lacking:
                 return

@@ -75,7 +75,7 @@ class LocalCounters:
         self.most = max(LEAST_CALL_LIMITS, CALL_LIMITS_PER_TOKEN * cached_tokens)
 
     def forget(self) -> None:
-        """Clear the cached limits; what calls have taken stays taken."""
+        """Clear the cached limits; running calls keep counting."""
         self.call_limits.clear()
         self.audited.clear()
         self._shared.clear()

@@ -126,7 +126,7 @@ class Revocations:
         return self._changes >= 0
 
     def configure(self, suspended: Iterable[str]) -> None:
-        """Take up the tenants that the configuration suspends, and end what they do."""
+        """Take up the tenants that the configuration suspends, and end their calls and streams."""
         before, self._configured = self._configured, frozenset(suspended)
         self._settle()
         if self.is_ready and (new := self._configured - before):

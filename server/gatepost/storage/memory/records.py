@@ -106,7 +106,7 @@ class MemoryRecords:
         """Raise StoreUnavailable unless the store answers."""
 
     async def aclose(self) -> None:
-        """Close what was opened."""
+        """Do nothing, because no connection was opened."""
 
 
 class MemoryTenant:

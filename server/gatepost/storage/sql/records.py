@@ -158,7 +158,7 @@ class SqlRecords:
         await self.database.rows(_PING, {})
 
     async def aclose(self) -> None:
-        """Close what was opened."""
+        """Close all connections."""
         await self.audit.aclose()
         await self.database.aclose()
 

@@ -122,7 +122,7 @@ class SqliteConnection:
         self._uncopied += sum(CHAIN_BYTES + len(one.records) for _, one in segments)
 
     def copy_log(self) -> None:
-        """Copy the log into the database file if it has grown; what fails is done later."""
+        """Copy the log into the database file if it has grown; a failed copy is made later."""
         if self._uncopied < COPIED_BYTES or self._connection is None:
             return
         self._uncopied = 0
@@ -132,7 +132,7 @@ class SqliteConnection:
             self.close()
 
     def close(self) -> None:
-        """Close the connection; what needs it opens one."""
+        """Close the connection; the next user opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
@@ -199,7 +199,7 @@ class Merged(msgspec.Struct):
         return taken
 
     def end(self, wal: int, number: int, digest: bytes, offset: int) -> None:
-        """Note the end of what is merged of a write-ahead log."""
+        """Note how far a write-ahead log is merged."""
         head = ChainHead(OF_WALS, wal, number, digest, offset, "")
         self.ends[wal] = self.linker.prove(head)
 
@@ -316,7 +316,7 @@ class SqliteMerger(SqliteConnection):
     def _own(
         self, execute: Execute, wal: WriteAheadLog, found: ChainHead | None, merged: Merged
     ) -> ChainHead:
-        """Take the frames of this process; return the end of what is merged of them."""
+        """Take the frames of this process; return how far they are merged."""
         known = wal.merged
         frames = [*wal.frames]
         if found == known:

@@ -208,10 +208,10 @@ class WriteAheadLog:
 
     def resume(self, merged: ChainHead, frames: list[Frame], *, is_damaged: bool) -> None:
         """
-        Continue behind what `read` returned; OSError.
+        Continue after the frames that `read` returned; raises OSError.
 
-        The row that says what is *merged* must be durable before. A copy of a damaged write-ahead
-        log is kept.
+        The row that contains *merged* must be durable before. A copy of a damaged write-ahead log
+        is kept.
         """
         if is_damaged:
             keep_copy(self._file, self._name)
@@ -238,7 +238,7 @@ class WriteAheadLog:
         return end.hash in known
 
     def forget(self, merged: ChainHead) -> list[Frame]:
-        """Note what is merged, and return the frames that it includes."""
+        """Note how far the log is merged, and return the merged frames."""
         known = []
         while self.frames and self.frames[0].number <= merged.number:
             known.append(self.frames.popleft())
@@ -247,13 +247,13 @@ class WriteAheadLog:
         return known
 
     def restart(self) -> None:
-        """Append from the beginning, and overwrite what is merged; call this while paused."""
+        """Append from the beginning, and overwrite the merged frames; call this while paused."""
         end, self.position = self.position, 0
         with suppress(OSError):  # a failing disk shows when the next batch is appended
             overwrite(self._file, end)
 
     def close(self) -> None:
-        """Unlock the write-ahead log; what is not merged stays in it. Raises Busy."""
+        """Unlock the write-ahead log; unmerged frames stay in it. Raises Busy."""
         with self.paused(CLOSING_S):
             file, self._file, self.number, self.is_ready = self._file, -1, 0, False
             if file >= 0:
@@ -332,7 +332,7 @@ def is_behind(file: int, merged: ChainHead) -> bool:
 
 
 def _end(merged: ChainHead, frames: list[Frame]) -> ChainHead:
-    """Return the end of the last frame behind what is merged."""
+    """Return the end of the last frame after the merged ones."""
     if not frames:
         return merged
     last = frames[-1]

@@ -173,7 +173,7 @@ class WorkThread:
 
     async def do(self, work: Callable[[], Any], *, within_s: float) -> Any:
         """
-        Return what *work* returns, or raise what it raises.
+        Return the result of *work*, or raise its error.
 
         Raises StoreUnavailable if that takes too long. Work that has not begun by then is left.
         """

@@ -186,7 +186,7 @@ class ValkeyConcurrency:
             self._release = asyncio.get_running_loop().call_later(LEAVE_S, self._told_late)
 
     async def aclose(self) -> None:
-        """Let what is under way come to its end."""
+        """Wait for running requests to end."""
         for timer in (self._renewal, self._release):
             if timer is not None:
                 timer.cancel()

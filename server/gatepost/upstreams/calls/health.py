@@ -136,7 +136,7 @@ class CircuitBreaker:
             self._probes[caller] = now + OPEN_S
 
     def sentence(self, name: str, now: float) -> str:
-        """Return what is wrong and since when, for the answer of a call that is not made."""
+        """Return the problem and its time, for the answer of a call that is not made."""
         since = 0.0 if self._failing_since is None else max(now - self._failing_since, 0.0)
         return f"{name} has not answered for {_duration(since)}. {self._failure}".rstrip()
 

@@ -22,7 +22,7 @@ async def passed_on(
     ctx: CallContext, server: UpstreamServer, notification: UpstreamNotification
 ) -> None:
     """
-    Pass on one notification; what has no valid form is dropped.
+    Pass on one notification; an invalid one is dropped.
 
     It is also dropped during an outage: the call was sent, and must not fail because of it.
     """

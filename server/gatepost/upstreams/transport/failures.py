@@ -46,7 +46,7 @@ def reported(server: str) -> Iterator[None]:
 
 
 def invalid(server: str, what: str) -> ConnectionFailure:
-    """Return the failure of a server that broke the protocol; *what* is what it did."""
+    """Return the failure of a server that broke the protocol; *what* says how."""
     return ConnectionFailure("invalid", f"The MCP server {server} {what}.")
 
 

@@ -56,7 +56,7 @@ class PreparedRequest(msgspec.Struct, frozen=True):
         return message(self.method, params, self.id)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that describe the message to what is between us and the server."""
+        """Return the headers that describe the message to proxies between us and the server."""
         headers = common_headers(self.era, self.revision)
         if self.options.idempotency_key is not None:
             headers["idempotency-key"] = self.options.idempotency_key
