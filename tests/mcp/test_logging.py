@@ -193,7 +193,7 @@ async def test_pr_02_a_report_that_was_held_back_comes_as_soon_as_one_may() -> N
     """Also when the tool says nothing more for a long time."""
     sent: list[Any] = []
 
-    class Wire:
+    class LoggingClient:
         """Takes what is said."""
 
         def notified(self, message: bytes) -> bool:
@@ -203,7 +203,7 @@ async def test_pr_02_a_report_that_was_held_back_comes_as_soon_as_one_may() -> N
         async def notify(self, message: bytes) -> None:
             self.notified(message)
 
-    wire: Any = Wire()
+    wire: Any = LoggingClient()
     audience = StreamClient(wire, capabilities={}, token=b"1", level=None)  # type: ignore[arg-type]
     for number in range(100):
         await audience.progress(number, None, None)

@@ -11,7 +11,7 @@ import pytest
 from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, written
 from tests.providers.provider import MACHINE, NEIGHBOUR, OTHER_MACHINE, PROVIDERS
 from tests.support import commands
-from tests.support.client import Client, RawAnswer
+from tests.support.client import RawAnswer, ResourceClient
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 
@@ -173,6 +173,6 @@ def test_a_certificate_of_an_unknown_authority_is_told_as_such(
     }
     token = pair.provider.person_token("alice")
     with commands.serve(written(settings), tmp_path, env=ENVIRONMENT) as gatepost:
-        answer: RawAnswer = Client(gatepost.url).call(token, "whoami")
+        answer: RawAnswer = ResourceClient(gatepost.url).call(token, "whoami")
         assert answer.status == 503, answer
         eventually(lambda: pair.provider.issuer in gatepost.output, within=5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
-from tests.rest.conftest import GO_ON, RUNS, STARTED, Heard, Octopus
+from tests.rest.conftest import GO_ON, RUNS, STARTED, Octopus, RestAnswer
 from tests.support.client import failure, old_call, request, result
 from tests.support.measuring import eventually
 
@@ -40,7 +40,7 @@ class Later(threading.Thread):
     def run(self) -> None:
         self.heard = self.octopus.call("book_slot", BOOKING, *self.fields)
 
-    def done(self) -> Heard:
+    def done(self) -> RestAnswer:
         GO_ON.set()
         self.join(60)
         assert not self.is_alive()

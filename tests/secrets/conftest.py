@@ -8,7 +8,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.memory.records import MemoryRecords
 
 
-class Clock:
+class SecretsClock:
     """Time that passes when a test says so."""
 
     def __init__(self) -> None:
@@ -29,10 +29,10 @@ def vault(records: MemoryRecords) -> SecretStore:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SecretsClock:
+    return SecretsClock()
 
 
 @pytest.fixture
-def secrets(vault: SecretStore, clock: Clock) -> SecretCache:
+def secrets(vault: SecretStore, clock: SecretsClock) -> SecretCache:
     return SecretCache(vault, clock=clock)

@@ -16,7 +16,7 @@ from gatepost.secrets.keyring import KeyRing, create
 from gatepost.secrets.names import MOST_BYTES
 from tests.support import secret_tools
 from tests.support.cases import each
-from tests.support.client import Client, result
+from tests.support.client import ResourceClient, result
 from tests.support.commands import CommandResult, DeploymentFolder, dev, token
 from tests.support.processes import python_environment
 from tests.support.secret_tools import proof
@@ -280,7 +280,7 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
         done = alone(tmp_path, "set", "A_KEY", *config, typed=VALUE.encode())
         assert done.code == 0, done
         bearer = token(tmp_path, "--tenant", "acme")
-        answer = Client(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
+        answer = ResourceClient(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
         assert result(answer)["structuredContent"] == {"proof": proof(VALUE)}
         assert VALUE not in gatepost.output
     ring = tmp_path / "state" / "keyring.json"

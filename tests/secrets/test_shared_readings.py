@@ -11,7 +11,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from tests.secrets.conftest import Clock
+from tests.secrets.conftest import SecretsClock
 
 ONE, TWO = "the-first-value", "the-second-value"
 
@@ -72,7 +72,10 @@ async def test_tenants_that_begin_together_share_a_reading(
 
 
 async def test_tenants_that_call_are_read_again_together(
-    secrets: SecretCache, elsewhere: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache,
+    elsewhere: SecretStore,
+    clock: SecretsClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In time, and at once after a change; those that do not call wait for their next call."""
     for tenant in ("acme", "globex", "idle"):
@@ -95,7 +98,10 @@ async def test_tenants_that_call_are_read_again_together(
 
 
 async def test_a_reading_of_many_never_hides_what_a_tool_has(
-    secrets: SecretCache, elsewhere: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache,
+    elsewhere: SecretStore,
+    clock: SecretsClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a tool was given while many tenants were read is newer than that reading."""
     await known(secrets, "acme")

@@ -282,13 +282,13 @@ async def test_an_emptied_bucket_gains_with_time(shared_store: SharedStore) -> N
             assert await acme.spend("b", rate=1_000, burst=1) == 0
 
 
-class Kept(bytes):
+class CountedValue(bytes):
     """A value whose end is counted."""
 
     ended = 0
 
     def __del__(self) -> None:
-        Kept.ended += 1
+        CountedValue.ended += 1
 
 
 async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests() -> None:
@@ -296,15 +296,15 @@ async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests(
     now = [0.0]
     shared_store = MemorySharedStore(clock=lambda: now[0])
     for number in range(3 * OTHERS_SWEPT):
-        await shared_store.of(f"t{number}").put("note", Kept(b"note"), ttl_s=10)
-        await shared_store.of(f"t{number}").append("log", Kept(b"event"), ttl_s=10, most=5)
+        await shared_store.of(f"t{number}").put("note", CountedValue(b"note"), ttl_s=10)
+        await shared_store.of(f"t{number}").append("log", CountedValue(b"event"), ttl_s=10, most=5)
     active = shared_store.of("active")
     for _ in range(4):
         now[0] += SWEEP_EVERY_S
         await active.put("note", b"", ttl_s=1)
-    assert Kept.ended == 0  # it is not over yet
+    assert CountedValue.ended == 0  # it is not over yet
     now[0] += 10
     for _ in range(4):
         now[0] += SWEEP_EVERY_S
         await active.put("note", b"", ttl_s=1)
-    assert Kept.ended == 6 * OTHERS_SWEPT
+    assert CountedValue.ended == 6 * OTHERS_SWEPT

@@ -13,7 +13,7 @@ from gatepost.storage.valkey.rate_limits import AT_ONCE, RateLimitRequest, Valke
 from gatepost.storage.valkey.shared_store import opened
 
 
-class Server:
+class GatedValkey:
     """Answers when its gate is open; keeps how many each question was about."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def spend(till: ValkeyRateLimits, rate: float) -> "asyncio.Task[float]":
 
 async def test_who_comes_while_a_question_is_under_way_goes_with_the_next() -> None:
     """Each gets its own answer, and no question is longer than a server should be held up."""
-    server = Server()
+    server = GatedValkey()
     till = server.till()
     tasks = [spend(till, 0)]
     await asyncio.sleep(0)
@@ -66,7 +66,7 @@ async def test_who_comes_while_a_question_is_under_way_goes_with_the_next() -> N
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), ValueError("a fault of ours")])
 async def test_a_failure_reaches_everybody_who_waits(failure: Exception) -> None:
     """Those of the next question too: waiting twice would take twice as long."""
-    server = Server()
+    server = GatedValkey()
     server.failure = failure
     till = server.till()
     tasks = [spend(till, 1)]
@@ -84,7 +84,7 @@ async def test_a_failure_reaches_everybody_who_waits(failure: Exception) -> None
 
 async def test_who_hangs_up_takes_nobody_along() -> None:
     """A cancelled wait ends alone, whichever question it is part of."""
-    server = Server()
+    server = GatedValkey()
     till = server.till()
     gone, stays = spend(till, 1), spend(till, 2)
     await asyncio.sleep(0)

@@ -25,7 +25,7 @@ from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
 from tests.support.stores import Valkey
-from tests.telemetry.conftest import Page, fetch, scrape
+from tests.telemetry.conftest import MetricsPage, fetch, scrape
 
 pytestmark = pytest.mark.requirement("P16")
 ECHOED = {"tool": "pid", "outcome": "success"}
@@ -148,14 +148,14 @@ class Workers(NamedTuple):
     server: ServerProcess
     port: int
 
-    def page(self, calls: int) -> Page:
+    def page(self, calls: int) -> MetricsPage:
         """
         The first that tells of so many calls.
 
         One worker that the machine holds up tells a moment later, and the other's page may be one
         of a moment ago.
         """
-        pages: list[Page] = []
+        pages: list[MetricsPage] = []
 
         def is_counted() -> bool:
             pages.append(scrape(self.port))

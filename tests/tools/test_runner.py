@@ -117,7 +117,7 @@ async def test_a_stage_sees_the_offers_that_concern_it() -> None:
     """What a tool will never need costs its calls nothing."""
     met: list[str] = []
 
-    class About(Stage):
+    class AboutStage(Stage):
         def concerns(self, offer: Offer) -> bool:
             return offer.name == "threaded"
 
@@ -125,7 +125,7 @@ async def test_a_stage_sees_the_offers_that_concern_it() -> None:
             met.append(call.name)
             return await proceed(call, offer, arguments)
 
-    runner = runner_of(About())
+    runner = runner_of(AboutStage())
     for tool in ("threaded", "lying"):
         await runner.run(call_of(tool))
     assert met == ["threaded"]

@@ -21,29 +21,29 @@ class Colour(Enum):
     BLUE = "blue"
 
 
-class Line(BaseModel):
+class SchemaLine(BaseModel):
     """One line."""
 
     amount: float
     note: str = ""
 
 
-class Tree(BaseModel):
+class SchemaTree(BaseModel):
     name: str
-    children: list["Tree"] = []
+    children: list["SchemaTree"] = []
 
 
 async def example(
     ctx: CallContext,
     filename: Annotated[str, Field(description="Where to", max_length=10)],
-    lines: list[Line],
+    lines: list[SchemaLine],
     count: int = 3,
     mode: Literal["fast", "safe"] = "safe",
     colour: Annotated[Colour, "What it looks like"] = Colour.RED,
 ) -> None: ...
 
 
-async def grow(ctx: CallContext, tree: Tree) -> None: ...
+async def grow(ctx: CallContext, tree: SchemaTree) -> None: ...
 
 
 async def nothing(ctx: CallContext) -> None: ...
@@ -98,7 +98,7 @@ def test_a_recursive_type_keeps_its_definition() -> None:
     """Only what refers to itself cannot be written in place."""
     schema = arguments_of(grow).schema
 
-    assert list(schema["$defs"]) == ["Tree"]
+    assert list(schema["$defs"]) == ["SchemaTree"]
     jsonschema_rs.Draft202012Validator(schema).validate({"tree": {"name": "a", "children": []}})
 
 
@@ -106,7 +106,7 @@ def test_checked_arguments_are_what_the_function_takes() -> None:
     """Models are made; what has a default may be missing."""
     checked = EXAMPLE.check(b'{"filename":"a","lines":[{"amount":1}],"colour":"blue"}')
 
-    assert checked == {"filename": "a", "lines": [Line(amount=1.0)], "colour": Colour.BLUE}
+    assert checked == {"filename": "a", "lines": [SchemaLine(amount=1.0)], "colour": Colour.BLUE}
 
 
 MISTAKES = [

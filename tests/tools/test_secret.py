@@ -25,7 +25,7 @@ def refuse(value: str) -> str:
     raise ValueError(f"{value} will not do")
 
 
-class Login(BaseModel):
+class LoginForm(BaseModel):
     user: str
     password: Secret
 
@@ -39,7 +39,7 @@ async def unlock(
     token: Annotated[Secret, "A token of the door."],
     pin: Annotated[Secret, Field(max_length=4)] = "",
     headers: dict[str, Secret] | None = None,
-    logins: list[Login] = [],  # noqa: B006  # never changed
+    logins: list[LoginForm] = [],  # noqa: B006  # never changed
     checked: Annotated[Secret, AfterValidator(refuse)] | None = None,
     other: int = 0,
 ) -> str:

@@ -204,11 +204,11 @@ async def test_s_10_what_a_session_begins_to_watch_counts_at_once(replicas: Endp
 
 
 def _exchange(replicas: EndpointPair) -> Any:
-    class Named:
+    class NamedArgument:
         caller = a_caller()
         headers = {b"mcp-session-id": replicas.session.encode()}
 
-    return Named()
+    return NamedArgument()
 
 
 @pytest.mark.requirement("S-21")

@@ -20,7 +20,7 @@ pack = Pack("talk")
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 
-class Signal:
+class SessionSignal:
     """Set when the waiting tool has started, and when it ended."""
 
     started: asyncio.Event
@@ -40,11 +40,11 @@ async def wait(ctx: CallContext, report: bool) -> str:
     """Wait until somebody ends it."""
     if report:
         await ctx.progress(1)
-    Signal.started.set()
+    SessionSignal.started.set()
     try:
         await asyncio.Event().wait()
     finally:
-        Signal.ended.set()
+        SessionSignal.ended.set()
     return "never"
 
 
@@ -56,7 +56,7 @@ async def need_roots(ctx: CallContext) -> str:
 
 @pytest.fixture
 async def replicas() -> EndpointPair:
-    Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
+    SessionSignal.started, SessionSignal.ended = asyncio.Event(), asyncio.Event()
     return await EndpointPair(pack.tools.values()).open()
 
 
@@ -146,11 +146,11 @@ async def test_s_17_what_runs_ends_with_its_session(
     """The tool is told to stop, and both streams close, wherever the end was asked for."""
     listening = await replicas.get(replicas.two).opened()
     live = replicas.call(replicas.one, "wait", report=report)
-    await asyncio.wait_for(Signal.started.wait(), 5)
+    await asyncio.wait_for(SessionSignal.started.wait(), 5)
 
     await replicas.delete(replicas.one if at == "the same process" else replicas.two)
 
-    await asyncio.wait_for(Signal.ended.wait(), 5)
+    await asyncio.wait_for(SessionSignal.ended.wait(), 5)
     assert [one.get("method") for one in await live.rest()] == ["notifications/progress"] * report
     assert await listening.rest() == []
     await live.over()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.requirement("P5")
 OLD = 1_700_000_000
 
 
-class Told:
+class VaultTestSettings:
     """The pack's settings."""
 
     def __init__(self, **settings: Any) -> None:
@@ -48,7 +48,7 @@ class VaultTools:
         self.read: list[str] = []
         self.reading = asyncio.Event()
         self._space = spaces.of(tenant)
-        self.told = Told()
+        self.told = VaultTestSettings()
 
     @property
     def ctx(self) -> CallContext:
@@ -194,7 +194,7 @@ async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(
     secrets: VaultTools,
 ) -> None:
     """What there is no room for is not found, nor is what it said before."""
-    secrets.told = Told(index_bytes=1_000_000)
+    secrets.told = VaultTestSettings(index_bytes=1_000_000)
     for number in range(60):
         secrets.put(
             f"n{number:02}.md", f"word{number} " + " ".join(f"w{number}x{n}" for n in range(5000))

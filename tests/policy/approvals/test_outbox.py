@@ -19,7 +19,7 @@ from gatepost.tools.context import OutboundReply, Sending
 from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
 from tests.policy.conftest import ACME, BOB, ApprovalDeployment, run_until
 from tests.storage.conftest import database_url, outbox_message, records
-from tests.support.endpoint import Clock, a_caller
+from tests.support.endpoint import EndpointClock, a_caller
 from tests.support.measuring import capture_logs
 
 __all__ = ["database_url", "records"]
@@ -29,7 +29,7 @@ ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
 SCRIPT = Script("report", b"x = 1\n", "workspace")
 
 
-class Receiver:
+class OutboxReceiver:
     """Answers as it is told, in the end with 204; does so only while its gate is open."""
 
     def __init__(self, *answers: int | Exception) -> None:
@@ -64,8 +64,8 @@ class OutboxSenders:
     """Replicas that share records, a receiver and a clock that is moved by hand."""
 
     def __init__(self, records: Records, *answers: int | ToolFailure) -> None:
-        self.records, self.receiver = records, Receiver(*answers)
-        self.clock = Clock()
+        self.records, self.receiver = records, OutboxReceiver(*answers)
+        self.clock = EndpointClock()
         self.clock.now = 1_001.0
 
     def told(self) -> list[str]:

@@ -11,9 +11,9 @@ from gatepost.tools.api import Call, Offer, Outcome
 from gatepost.tools.client import MissingCapability
 from gatepost.tools.stage import Next
 from tests.policy.limits.conftest import (
-    Decision,
+    DecidingClient,
     LimitedProcess,
-    Person,
+    PendingDecision,
     bucket,
     places,
     settle,
@@ -140,7 +140,7 @@ async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
     """Others run meanwhile; it goes on whether there is room or not, and then counts again."""
     process, person = (
         LimitedProcess(LimitRules(tenant=places(1), tools={"ask": places(1)}), most=1),
-        Person(),
+        DecidingClient(),
     )
     asking = await process.begin("ask", client=person)
     assert person.asked.is_set()
@@ -161,10 +161,10 @@ async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
 @pytest.mark.parametrize("decided", [True, False])
 async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -> None:
     """An approval waits between the spending and the tool, which may never run."""
-    process, person = LimitedProcess(LimitRules(tenant=places(1))), Person()
+    process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
 
     async def approval(call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
-        await call.client.stand_by(Decision())
+        await call.client.stand_by(PendingDecision())
         return await proceed(call, offer, arguments)
 
     process.put_behind(approval)
