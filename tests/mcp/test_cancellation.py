@@ -120,7 +120,7 @@ async def test_cx_04_a_request_that_is_over_is_not_taken_back(replicas: Endpoint
 
 
 @pytest.mark.requirement("CX-04")
-async def test_cx_04_what_is_over_leaves_nobody_listening(replicas: EndpointPair) -> None:
+async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair) -> None:
     """However a request ended, its process hears no more for it."""
     live = await begun(replicas)
     assert await runs(live)

@@ -188,7 +188,7 @@ async def test_a_message_that_is_no_text_fails_unsent(client: EndpointClient) ->
 
 
 @pytest.mark.requirement("PR-01")
-async def test_nobody_is_told_who_did_not_ask(client: EndpointClient) -> None:
+async def test_a_client_that_did_not_ask_is_told_nothing(client: EndpointClient) -> None:
     """No token, a token of no good type, or a client that reads no events: plain JSON."""
     call = {"name": "count", "arguments": {"values": [1]}}
 
@@ -217,7 +217,7 @@ async def test_progress_tokens_come_back_as_they_are(client: EndpointClient) -> 
 
 
 @pytest.mark.requirement("PR-01")
-async def test_a_session_hears_of_progress_too(client: EndpointClient) -> None:
+async def test_a_session_is_told_of_progress_too(client: EndpointClient) -> None:
     """The same in the older revisions, without the members they do not have."""
     session = await client.open()
     call = {"name": "count", "arguments": {"values": [1]}, "_meta": TOKEN}

@@ -118,7 +118,7 @@ async def _rest(stream: Any) -> Any:
 
 @pytest.mark.requirement("P-08", "TL-16")
 @pytest.mark.parametrize("version", LEGACY)
-async def test_p_08_sessions_hear_of_lists_too(version: str) -> None:
+async def test_p_08_sessions_are_told_of_lists_too(version: str) -> None:
     """Before 2026 on the session's own stream, made at another process."""
     replicas = await a_house(version=version).open()
     live = await replicas.get(replicas.one).opened()
@@ -165,7 +165,7 @@ async def test_r_09_the_older_methods_are_unknown_in_2026(
 
 @pytest.mark.requirement("R-10", "S-10")
 @pytest.mark.parametrize("version", LEGACY)
-async def test_r_10_a_session_subscribes_and_hears(version: str) -> None:
+async def test_r_10_a_session_subscribes_and_is_notified(version: str) -> None:
     """At whichever process: subscribed at one, changed at the other, told on the open stream."""
     replicas = await a_house(version=version).open()
     live = await replicas.get(replicas.one).opened()

@@ -81,7 +81,7 @@ async def test_a_body_is_cut_where_asked(
     assert (await get(client, max_bytes=len(TEXT))).truncated is False
 
 
-async def test_what_unpacks_to_gigabytes_is_never_held(
+async def test_a_body_that_unpacks_to_gigabytes_is_never_in_memory(
     client: OutboundClient, world: Internet
 ) -> None:
     """A thousandfold packing, also of a packing: the second one stays packed."""

@@ -41,7 +41,7 @@ def refused(pair: Pairing, token: str) -> str:
     return reason
 
 
-def test_people_are_themselves_and_nobody_else(pair: Pairing) -> None:
+def test_each_person_is_one_caller(pair: Pairing) -> None:
     """Two people of one client are two callers, and neither is taken for a machine."""
     known = [pair.client.whoami(pair.provider.person_token(name)) for name in ("alice", "bob")]
 
@@ -140,7 +140,7 @@ def test_new_keys_are_found_and_old_ones_are_over(pair: Pairing) -> None:
 
 
 @journey("tenants")
-def test_everybody_is_in_their_own_tenant(pair: Pairing) -> None:
+def test_every_person_is_in_their_own_tenant(pair: Pairing) -> None:
     """The organisation of people and machines comes from their tokens."""
     tokens = {
         "acme": pair.provider.person_token("alice"),

@@ -128,7 +128,7 @@ async def test_secrets_are_loaded_before_the_tenants_first_call(stage: Redaction
 
 
 @pytest.mark.requirement("P13")
-async def test_no_tool_runs_while_nobody_knows_what_is_secret(stage: RedactionRunner) -> None:
+async def test_no_tool_runs_while_the_secrets_are_unknown(stage: RedactionRunner) -> None:
     """An answer that cannot be searched is not given."""
     stage.shelf.away = True
 
@@ -218,7 +218,7 @@ LONG = pytest.param(120_000, marks=pytest.mark.slow)
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize("length", [1_000, 16_000, LONG])
 @each("text", DEAR_TEXTS.values(), ids=DEAR_TEXTS)
-async def test_what_is_dear_to_search_holds_nobody_up(
+async def test_an_expensive_search_delays_no_other_call(
     stage: RedactionRunner, text: str, length: int
 ) -> None:
     """In an answer, a failure, progress, a log message or wrong arguments."""

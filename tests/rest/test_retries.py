@@ -109,7 +109,7 @@ def test_o12_other_arguments_under_a_key_are_a_conflict(octopus: Octopus) -> Non
     assert bookings(before) == 3
 
 
-def test_o12_nobody_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
+def test_o12_no_caller_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
     """The same key, tool and arguments."""
     before = len(RUNS)
     globex = Octopus(octopus.server, octopus.server.token(org_id="globex"))

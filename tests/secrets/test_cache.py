@@ -112,7 +112,7 @@ async def test_a_change_elsewhere_is_taken_up(
     assert secrets.known("acme").version != first.version
 
 
-async def test_a_change_nobody_told_of_is_found_in_the_end(
+async def test_a_change_without_a_notification_is_found_by_polling(
     secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: SecretsClock
 ) -> None:
     """Whoever made it may have died between the two."""

@@ -262,7 +262,7 @@ def test_what_cannot_be_done_is_told(
     assert VALUE not in done.out + done.err
 
 
-def test_a_configuration_without_a_place_for_secrets_is_told() -> None:
+def test_a_configuration_without_a_secret_store_is_reported() -> None:
     """Where tools take them; `gatepost check` says it before anybody needs one."""
     for load, warned in (([TOOLS], True), ([SAMPLE_TOOLS], False)):
         found = check_problems([issuer_of("acme")], tools={"load": load})

@@ -45,7 +45,7 @@ class Follower:
                 await self._more.wait()
 
 
-async def test_whoever_follows_hears_what_is_published(shared_store: SharedStore) -> None:
+async def test_a_subscriber_receives_published_messages(shared_store: SharedStore) -> None:
     """From the moment `follow` returns, in order, bytes as they are."""
     acme, first, second = shared_store.of("acme"), Follower(), Follower()
     await acme.publish("t", b"before")
@@ -62,7 +62,7 @@ async def test_whoever_follows_hears_what_is_published(shared_store: SharedStore
     await second.has(b"", b"3")
 
 
-async def test_whoever_stopped_hears_no_more(shared_store: SharedStore) -> None:
+async def test_an_unsubscribed_client_is_told_nothing_more(shared_store: SharedStore) -> None:
     """One follower's end is not the others'; a second end does nothing."""
     acme, gone, stays = shared_store.of("acme"), Follower(), Follower()
     following = await acme.follow("t", gone)
@@ -100,7 +100,7 @@ async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
     await asyncio.gather(*(visit(number) for number in range(50)))
 
 
-async def test_a_follower_that_raises_silences_nobody(valkey: str) -> None:
+async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
     """It must not raise; if it does, the others of this process still hear."""
     failures: list[str] = []
     asyncio.get_running_loop().set_exception_handler(

@@ -145,7 +145,7 @@ def test_the_next_may_write_when_a_writer_has_ended(
     assert is_free(file)
 
 
-def test_nobody_writes_within_the_transaction_of_another(
+def test_no_writer_writes_within_the_transaction_of_another(
     file: Path, connection: sqlite3.Connection
 ) -> None:
     """From BEGIN on, and between its statements."""

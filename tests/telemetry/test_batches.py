@@ -160,7 +160,7 @@ async def test_a_request_that_ends_after_the_log_was_closed_is_written() -> None
     assert b"".join(lines).count(b"\n") == 2
 
 
-async def test_requests_are_counted_while_nobody_reads_the_log() -> None:
+async def test_requests_are_counted_while_the_log_is_not_read() -> None:
     """Each request counts once, however long its line waits."""
     metrics, lines, reading = SharedMetrics(), list[bytes](), threading.Event()
 

@@ -221,7 +221,7 @@ def test_the_endpoint_serves_no_metrics_and_the_metrics_no_endpoint(workers: Wor
     assert fetch(port, "/mcp", "POST")[0] == 404
 
 
-def test_a_head_without_end_is_cut_off(workers: Workers) -> None:
+def test_a_head_without_end_is_refused(workers: Workers) -> None:
     """The limits of request heads hold for `/metrics`, too."""
     head = b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"X-Fill: " + b"a" * 300_000
 

@@ -193,7 +193,7 @@ def test_a_trusted_proxy_vouches_for_https(behind: Production) -> None:
      [("Forwarded", "proto=https")], [("X-Forwarded-Proto", "wss")],
      [("X-Forwarded-Ssl", "on")], [("X_Forwarded_Proto", "https")]],
 )  # fmt: skip
-def test_without_its_word_the_connection_counts_as_plain(
+def test_without_the_proxys_header_the_connection_counts_as_plain(
     behind: Production, fields: list[tuple[str, str]]
 ) -> None:
     """A token that came in the clear opens nothing, and not even the metadata is answered."""

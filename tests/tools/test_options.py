@@ -131,7 +131,7 @@ def test_an_option_that_is_not_understood_keeps_the_pack_out(
         ("@pack.resource\nasync def save(ctx): ...", "a resource needs a URI"),
     ],
 )
-def test_packs_skills_and_raw_schemas_are_held_to_it_too(
+def test_packs_skills_and_raw_schemas_follow_the_rule_too(
     tmp_path: Path, text: str, says: str
 ) -> None:
     """Every way to offer something refuses what it does not understand."""

@@ -165,7 +165,7 @@ async def test_a_strong_tool_needs_a_strong_and_recent_sign_in(
 
 
 @pytest.mark.parametrize("tool", ["broken", "self_cancelled", "own_timeout", "lying"])
-async def test_what_nobody_foresaw_is_answered_without_detail(tool: str) -> None:
+async def test_an_unexpected_error_is_answered_without_detail(tool: str) -> None:
     """The log has the story under the request's id; the client has the id."""
     with capture_logs() as logs:
         outcome = await runner_of().run(call_of(tool))

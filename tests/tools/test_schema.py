@@ -126,7 +126,7 @@ MISTAKES = [
 
 
 @each(("arguments", "field", "says"), MISTAKES)
-def test_a_mistake_is_explained_to_the_model(
+def test_an_error_is_explained_to_the_model(
     arguments: Any, field: str | None, says: list[str]
 ) -> None:
     """Which argument, what is allowed there, and what came instead."""
@@ -139,7 +139,7 @@ def test_a_mistake_is_explained_to_the_model(
 
 
 @pytest.mark.parametrize("arguments", [b'{"count":1e999}', b'{"filename":"\\ud800"}', b"\xff", b""])
-def test_what_is_hardly_json_is_a_mistake_too(arguments: bytes) -> None:
+def test_almost_json_is_an_error_too(arguments: bytes) -> None:
     """Infinity, half characters and broken bytes never reach a tool."""
     with pytest.raises(ToolFailure):
         EXAMPLE.check(arguments)

@@ -165,7 +165,7 @@ def test_the_agent_sees_two_tools_and_finds_the_others(server: Server, token: st
 
 
 @pytest.mark.requirement("E9")
-def test_nobody_else_has_the_two(server: Server) -> None:
+def test_no_other_caller_has_the_two_tools(server: Server) -> None:
     """They are unknown, as is any name."""
     for client in ("listing", "other"):
         token = server.token(client_id=client)

@@ -113,7 +113,7 @@ WAYS = {
 
 @pytest.mark.requirement("A7", "N23")
 @pytest.mark.parametrize("way", WAYS)
-async def test_a7_a_stop_answers_whoever_waits(decisions: DecisionStage, way: str) -> None:
+async def test_a7_a_stop_answers_every_waiting_call(decisions: DecisionStage, way: str) -> None:
     """It says that nothing was done, where to look, and when to come back; the request stays."""
     client, result = await WAYS[way](decisions)
     call = asyncio.ensure_future(result)

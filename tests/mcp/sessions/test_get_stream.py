@@ -145,7 +145,7 @@ async def test_s_11_each_session_has_a_stream_of_its_own(replicas: EndpointPair)
 
 
 @pytest.mark.requirement("S-10", "SEC-04")
-async def test_s_10_nothing_of_another_tenant_is_heard(replicas: EndpointPair) -> None:
+async def test_s_10_no_notification_of_another_tenant_arrives(replicas: EndpointPair) -> None:
     """What changes there is nobody's business here."""
     live = await replicas.get(replicas.one).opened()
     foreign = EndpointPair(pack.tools.values())

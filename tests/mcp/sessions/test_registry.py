@@ -87,7 +87,7 @@ async def test_what_changes_elsewhere_counts_at_once(two: Two) -> None:
     assert len(two.here) == len(two.there) == 0
 
 
-async def test_where_word_is_lost_the_record_is_read_again_soon(two: Two) -> None:
+async def test_after_a_lost_notification_the_record_is_read_again_soon(two: Two) -> None:
     """What nobody told is known after seconds."""
     session = a_session()
     await two.level(two.here, session)

@@ -230,7 +230,7 @@ def _body(method: str, params: Any) -> bytes:
 
 
 @pytest.mark.requirement("S-12", "SEC-04")
-async def test_s_12_event_ids_open_nothing_for_anybody_else(replicas: EndpointPair) -> None:
+async def test_s_12_event_ids_open_nothing_for_another_caller(replicas: EndpointPair) -> None:
     """Another session, another caller, and an id that never was look the same."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()

@@ -100,7 +100,9 @@ async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: EndpointTas
 
 
 @pytest.mark.requirement("K-09", "K-11")
-async def test_k_09_a_waiting_task_shows_all_open_questions(client: EndpointTaskClient) -> None:
+async def test_k_09_a_waiting_task_shows_all_open_input_requests(
+    client: EndpointTaskClient,
+) -> None:
     """As requests without an envelope, by their keys, the same at every look."""
     task = await client.start("multi_input")
     requests = await waiting(client, task["taskId"])
@@ -112,7 +114,7 @@ async def test_k_09_a_waiting_task_shows_all_open_questions(client: EndpointTask
 
 
 @pytest.mark.requirement("K-11")
-async def test_k_11_each_question_has_a_key_of_its_own(client: EndpointTaskClient) -> None:
+async def test_k_11_each_input_request_has_a_key_of_its_own(client: EndpointTaskClient) -> None:
     """Never one that was answered; the tool's clock stands still while a person decides."""
     task = await client.start("ask_in_turn")
     seen: list[str] = []
@@ -130,7 +132,7 @@ async def test_k_11_each_question_has_a_key_of_its_own(client: EndpointTaskClien
 
 
 @pytest.mark.requirement("K-11", "K-12")
-async def test_k_11_a_question_that_is_withdrawn_is_gone(client: EndpointTaskClient) -> None:
+async def test_k_11_a_withdrawn_input_request_is_gone(client: EndpointTaskClient) -> None:
     """An answer to it changes nothing any more."""
     task = await client.start("ask_and_give_up")
     await client.when(task["taskId"], lambda t: [*t.get("inputRequests", {})] == ["anybody"])
@@ -158,7 +160,7 @@ async def test_k_12_answers_may_come_one_by_one(client: EndpointTaskClient) -> N
 
 @pytest.mark.requirement("K-12")
 @pytest.mark.parametrize("key", ["unknown", "FIRST", "", "first ", "x" * 5000])
-async def test_k_12_answers_to_no_question_are_ignored(
+async def test_k_12_answers_to_no_input_request_are_ignored(
     client: EndpointTaskClient, key: str
 ) -> None:
     """Whatever they are."""

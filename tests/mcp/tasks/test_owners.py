@@ -156,7 +156,7 @@ async def test_a_task_outlives_its_token(client: EndpointTaskClient) -> None:
     assert (await client.until(task["taskId"]))["status"] == "completed"
 
 
-async def test_whoever_may_not_call_any_more_loses_its_tasks(client: EndpointTaskClient) -> None:
+async def test_a_caller_without_the_permission_loses_its_tasks(client: EndpointTaskClient) -> None:
     """The way to end them, for a tenant that is suspended while they run."""
     mine = await client.start("write_slowly")
     client.caller = changed(tenant_id="globex")

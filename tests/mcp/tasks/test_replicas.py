@@ -276,7 +276,7 @@ ENDS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "status", "words"), ENDS)
-async def test_what_nobody_can_run_ends(
+async def test_a_task_that_no_process_can_run_ends(
     replicas: SharedTaskReplicas, changes: dict[str, Any], status: str, words: str
 ) -> None:
     """Cancelled while its server was gone, of a tool that is gone, or of another release."""

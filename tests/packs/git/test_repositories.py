@@ -28,7 +28,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("args", "says"), PLACES.values(), ids=PLACES)
-def test_an_odd_place_is_a_mistake_of_the_caller(
+def test_an_invalid_path_is_an_error_of_the_caller(
     mcp_agent: PackCaller, args: list[str], says: str
 ) -> None:
     """Names, depths and files as no system takes them were failures of the server before."""

@@ -117,7 +117,7 @@ def test_a_credential_stays_with_its_own_origin(
         ({"headers": {"AUTHORIZATION": "mine"}}, "carries the API's credential"),
     ],
 )
-def test_nobody_puts_another_in_its_place(
+def test_no_caller_replaces_a_configured_header(
     agent: PackCaller, petstore_server: PetstoreServer, given: dict[str, Any], says: str
 ) -> None:
     """Two headers of one name would let the server choose."""

@@ -87,7 +87,7 @@ def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) ->
         ("zendesk_search_tickets", {"query": "x", "page": 2}, "`page` cannot be given"),
     ],
 )
-def test_a_mistake_is_told_in_words(
+def test_an_error_is_described_in_words(
     agent: PackCaller, tool: str, given: dict[str, Any], says: str
 ) -> None:
     """By the schema before anything is sent, and by the help desk in its own words."""

@@ -157,7 +157,7 @@ def test_what_waits_is_bounded_and_can_be_read(
     assert askers == {("alice", issuer, "user")}
 
 
-def test_nobody_slips_other_bytes_between_the_check_and_the_run(
+def test_no_other_bytes_slip_between_the_check_and_the_run(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """While somebody swaps the file as fast as possible, only what is approved ever runs."""
@@ -307,7 +307,7 @@ def test_what_is_different_from_what_was_approved_is_shown(
     assert "-  return 'one'\n-\n+  return 'other'\n+# \\x9b31m\\r\\u2067\n" in shown
 
 
-def test_bytes_that_nobody_can_read_are_not_shown_for_approval() -> None:
+def test_unreadable_bytes_are_not_shown_for_approval() -> None:
     """What is no text is no script."""
     with pytest.raises(ClickException, match=r"binary\.star is not UTF-8 text"):
         show(Script("binary", b"\xff", "workspace"), None, "acme")

@@ -39,7 +39,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_tenant_never_holds_all_turns() -> None:
+async def test_one_tenant_never_has_all_turns() -> None:
     """Whoever comes later from elsewhere is served before those who wait behind their own."""
     floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "b-1", "b-2", "c-1")
@@ -86,7 +86,7 @@ async def test_who_holds_a_turn_does_not_wait_for_another() -> None:
     await asyncio.wait(tasks)
 
 
-async def test_a_turn_that_nobody_takes_goes_on() -> None:
+async def test_an_untaken_turn_goes_to_the_next_call() -> None:
     """To the next, also when its taker gave up in the moment in which it was given."""
     floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "a-4")

@@ -266,7 +266,7 @@ ODD_QUERIES = [
 
 @pytest.mark.parametrize("query", ODD_QUERIES, ids=[ascii(q) for q in ODD_QUERIES])
 @by_mcp
-def test_no_query_is_a_mistake_in_a_language_nobody_spoke(agent: PackCaller, query: str) -> None:
+def test_every_query_is_valid_in_the_search_language(agent: PackCaller, query: str) -> None:
     """Its words are looked for; where it has none, it says what a query may hold."""
     filled(agent)
 

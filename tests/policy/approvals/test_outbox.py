@@ -320,7 +320,7 @@ async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPa
     assert ids == ["msg_a1_requested"]
 
 
-async def test_an_error_that_nobody_foresaw_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a look for what is due; it is told by its type, as its text may hold anything."""
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
     cut = Cut()

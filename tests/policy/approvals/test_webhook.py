@@ -166,7 +166,7 @@ async def test_a_reload_counts_for_what_was_kept_before() -> None:
     )
 
 
-def test_where_nobody_is_told_nothing_is_kept() -> None:
+def test_without_a_webhook_no_message_is_stored() -> None:
     """Neither before there is an address nor after a reload has taken it away."""
     webhook, _ = hook()
     assert webhook.message(change("requested")) is not None

@@ -78,7 +78,7 @@ async def test_an_episode_is_not_blocked_for_a_day() -> None:
     assert text_or_failure(await alive.call(tool=HELD, kind="correlation")) == "a 2"
 
 
-async def test_whoever_waits_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_call_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that comes right after the crash waits until nobody can be running it."""
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     deployment = IdempotencyDeployment()

@@ -102,7 +102,7 @@ async def test_equal_tenants_take_turns() -> None:
     ] * 2
 
 
-async def test_a_full_line_refuses_whoever_has_most_in_it() -> None:
+async def test_a_full_queue_refuses_the_caller_with_the_most_waiting_calls() -> None:
     """One caller's backlog keeps no colleague out; who has the backlog is refused at once."""
     floor = AdmissionFloor(1, each=4)
     for number in range(5):
@@ -119,7 +119,7 @@ async def test_a_full_line_refuses_whoever_has_most_in_it() -> None:
 
 
 @pytest.mark.parametrize("each", [0, 1])
-async def test_a_line_holds_as_many_as_it_may(each: int) -> None:
+async def test_a_queue_holds_as_many_calls_as_it_may(each: int) -> None:
     """None at all where that is set; another tenant's line is another."""
     floor = AdmissionFloor(1, each=each)
     await floor.come("first", "acme")
@@ -129,7 +129,7 @@ async def test_a_line_holds_as_many_as_it_may(each: int) -> None:
     assert other.done() is (each == 0)
 
 
-async def test_nobody_waits_longer_than_said() -> None:
+async def test_no_call_waits_longer_than_configured() -> None:
     """Who was not let in is refused, and leaves nothing behind."""
     floor = AdmissionFloor(1, within_s=0.01)
     await floor.come("first", "acme")
@@ -143,7 +143,7 @@ async def test_nobody_waits_longer_than_said() -> None:
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_who_is_stopped_while_it_waits_takes_no_place_along(granted: bool) -> None:
+async def test_a_call_cancelled_while_it_waits_takes_no_concurrency_along(granted: bool) -> None:
     """Neither before it is let in nor in the very moment."""
     floor = AdmissionFloor(1)
     await floor.come("first", "acme")
@@ -165,7 +165,7 @@ async def test_who_is_stopped_while_it_waits_takes_no_place_along(granted: bool)
     assert (floor.queue.running, floor.queue.waiting) == (1, 0)
 
 
-async def test_more_places_let_in_whoever_waits() -> None:
+async def test_more_concurrency_admits_waiting_calls() -> None:
     """A configuration that is read anew counts at once."""
     floor = AdmissionFloor(1)
     for number in range(4):

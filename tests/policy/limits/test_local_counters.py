@@ -102,7 +102,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     assert process.limits.counters.running == {}
 
 
-def test_a_crowd_of_new_names_gives_nobody_a_fresh_bucket() -> None:
+def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
     """Those that would be full first are forgotten first: whoever is out of calls stays so."""
     buckets = Buckets(most=100)
     for _ in range(5):

@@ -170,7 +170,7 @@ async def what_comes_later(
         assert replicas.marks(f"paid {name}") == 0
 
 
-async def test_what_somebody_approved_goes_with_them(replicas: RevocationReplicas) -> None:
+async def test_approvals_by_an_erased_person_are_erased_too(replicas: RevocationReplicas) -> None:
     """
     An approval that nobody has used, and a grant, of a person whose sign-in is taken back: the call
     is asked about again, at both replicas; what somebody else decided stands.

@@ -125,7 +125,7 @@ async def test_what_was_interrupted_is_finished_by_doing_it_again(
     assert await scene.is_gone()
 
 
-async def test_whoever_still_writes_is_waited_for(scene: TwoTenants) -> None:
+async def test_a_running_writer_is_waited_for(scene: TwoTenants) -> None:
     """A call that is being stopped writes once more: the next pass comes for it."""
 
     async def pause(seconds: float) -> None:
@@ -138,7 +138,7 @@ async def test_whoever_still_writes_is_waited_for(scene: TwoTenants) -> None:
     assert await scene.is_gone()
 
 
-async def test_whoever_never_stops_writing_is_told(scene: TwoTenants) -> None:
+async def test_a_process_that_never_stops_writing_is_reported(scene: TwoTenants) -> None:
     """After some passes somebody has to look at what runs there."""
 
     async def pause(seconds: float) -> None:
@@ -220,7 +220,7 @@ async def begins_anew(
             await later.ask("tasks/get", params, capabilities=TASKS)
 
 
-async def test_one_person_is_forgotten_and_nobody_else(replicas: RevocationReplicas) -> None:
+async def test_one_person_is_erased_and_no_other(replicas: RevocationReplicas) -> None:
     """Tasks and details on record, at once with the person's tokens; the tenant goes on."""
     issuer = replicas.issuer
     async with AsyncExitStack() as stack:

@@ -80,7 +80,7 @@ def process() -> WatchingProcess:
     return WatchingProcess()
 
 
-async def test_before_the_first_reading_nobody_passes(process: WatchingProcess) -> None:
+async def test_before_the_first_read_no_caller_passes(process: WatchingProcess) -> None:
     """A start without a database lets nobody in, and says that this is no caller's doing."""
     with pytest.raises(IssuerUnavailable):
         process.revocations.admit(BOB)

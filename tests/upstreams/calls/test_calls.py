@@ -175,7 +175,7 @@ async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, 
     assert "Bad row" in error["message"]
 
 
-async def test_a_page_to_visit_first_is_named() -> None:
+async def test_a_page_to_open_first_is_named() -> None:
     data = {"elicitations": [{"url": "https://crm.example.com/x"}, {"url": "javascript:alert(1)"}]}
     gate = UpstreamGate(answering(UpstreamError(-32042, "visit", data)))
 

@@ -63,7 +63,7 @@ async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: Share
         await gate.calls.aclose()
 
 
-async def test_a_second_question_and_a_large_result_come_from_afar(
+async def test_a_second_client_request_and_a_large_result_come_from_another_replica(
     shared_store: SharedStore,
 ) -> None:
     async def asks_twice(exchange: Exchanged) -> UpstreamResult:
@@ -173,7 +173,7 @@ async def test_a_replica_that_is_killed_while_its_upstream_asks(
     await shared_store.aclose()
 
 
-async def test_a_state_is_no_one_elses() -> None:
+async def test_a_state_belongs_to_one_caller() -> None:
     """Another caller, other arguments and another tool are refused before anything is sent."""
     upstream = ScriptedUpstreamCalls(asks_once, era="session")
     gate = UpstreamGate(upstream)

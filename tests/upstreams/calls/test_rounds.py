@@ -102,7 +102,7 @@ async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> No
     assert upstream.ran() == 1
 
 
-async def test_a_question_that_may_not_pass_ends_the_call() -> None:
+async def test_a_client_request_that_may_not_pass_ends_the_call() -> None:
     """A modern upstream cannot be told no: it asks again in its next answer."""
 
     async def wants_a_password(_: Exchanged) -> UpstreamResult:

@@ -79,7 +79,7 @@ async def test_progress_reaches_the_caller_and_grows() -> None:
     assert {one["params"]["message"] for one in told} == {"at it"}
 
 
-async def test_two_questions_in_a_row() -> None:
+async def test_two_client_requests_in_a_row() -> None:
     async def asks_twice(exchange: Exchanged) -> UpstreamResult:
         first = await exchange.ask("elicitation/create", form("First?"))
         second = await exchange.ask("elicitation/create", form("Second?"))
