@@ -33,7 +33,7 @@ from bench import (
 from bench.contestants import Contestant
 from bench.gatepost import free_port
 from bench.process import Cores, this_machine
-from bench.rounds import Bench, Plan
+from bench.rounds import BenchPlan, RoundRunner
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FRESH_A_SECOND = 12_000
@@ -113,7 +113,7 @@ def free_ports(names: Sequence[str]) -> dict[str, int]:
             each.close()
 
 
-def plan(options: argparse.Namespace) -> Plan:
+def plan(options: argparse.Namespace) -> BenchPlan:
     """What the command line asks for."""
     servers, names = chosen(options)
 
@@ -125,10 +125,12 @@ def plan(options: argparse.Namespace) -> Plan:
         return tuple(name for name in offered if name in names)
 
     quick = 1 if options.quick else 3
-    return Plan(servers, workloads, options.seconds or quick, options.rounds or min(quick + 1, 3))
+    return BenchPlan(
+        servers, workloads, options.seconds or quick, options.rounds or min(quick + 1, 3)
+    )
 
 
-def execute(options: argparse.Namespace, wanted: Plan) -> int:
+def execute(options: argparse.Namespace, wanted: BenchPlan) -> int:
     """Mint, run, print, save."""
     cores = Cores.choose()
     if cores.note:
@@ -150,7 +152,7 @@ def execute(options: argparse.Namespace, wanted: Plan) -> int:
         purse = tokens.Purse.fill(mint, folder, fresh=fresh)
         # Not before the tokens are minted, which every core may help with.
         cores.pin_load(0)
-        bench = Bench(folder, origin, resource, purse, cores, ports)
+        bench = RoundRunner(folder, origin, resource, purse, cores, ports)
         if options.listen:
             return listened(options, bench, mint)
         if options.gateway:
@@ -168,7 +170,7 @@ def execute(options: argparse.Namespace, wanted: Plan) -> int:
     return 0
 
 
-def listened(options: argparse.Namespace, bench: Bench, mint: tokens.Mint) -> int:
+def listened(options: argparse.Namespace, bench: RoundRunner, mint: tokens.Mint) -> int:
     """Open the streams, print, save."""
     idle_s = 5 if options.quick else 20
     costs = listen.run(bench, mint, options.streams, idle_s, lambda line: print(line, flush=True))
@@ -179,7 +181,7 @@ def listened(options: argparse.Namespace, bench: Bench, mint: tokens.Mint) -> in
     return 0
 
 
-def proxied(options: argparse.Namespace, bench: Bench) -> int:
+def proxied(options: argparse.Namespace, bench: RoundRunner) -> int:
     """Call upstreams through each gateway, print, save; with --profile only look at Gatepost."""
     seconds = options.seconds or (1 if options.quick else 3)
     if options.profile:
@@ -213,7 +215,7 @@ def signed(options: argparse.Namespace) -> int:
     cores = Cores.choose()
     with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
         cores.pin_load(0)
-        site = checkpoints.Site(Path(place), origin, free_port(), cores)
+        site = checkpoints.CheckpointSite(Path(place), origin, free_port(), cores)
         costs = checkpoints.run(site, options.tenants, lambda line: print(line, flush=True))
     print(f"\n{checkpoints.render(costs)}")
     return 0
@@ -238,7 +240,7 @@ def flattened(options: argparse.Namespace) -> int:
     number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 3
     say = lambda line: print(line, flush=True)  # noqa: E731
     with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
-        site = flat.Site(Path(place), origin, Cores.choose())
+        site = flat.FlatSite(Path(place), origin, Cores.choose())
         results = flat.run(site, wanted, number, seconds, say)
     print(f"\n{flat.render(results)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-flat.json"
@@ -252,7 +254,7 @@ def sized(options: argparse.Namespace) -> int:
     number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 2
     say = lambda line: print(line, flush=True)  # noqa: E731
     with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
-        found = sizes.run(sizes.Site(Path(place), origin, Cores.choose()), number, seconds, say)
+        found = sizes.run(sizes.SizeSite(Path(place), origin, Cores.choose()), number, seconds, say)
     print(f"\n{sizes.render(found)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-sizes.json"
     sizes.save(found, this_machine(), path)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import contestants, gatepost, wrk
-from bench.issuer import Issuer
+from bench.issuer import BenchIssuer
 from bench.probe import first_answer, line_printed
-from bench.process import Cores, Process
+from bench.process import BenchProcess, Cores
 from bench.servers.settings import Settings
 from bench.tokens import Mint
 from bench.workload import PATH, WORKLOADS, Place
@@ -79,10 +79,10 @@ async def grow(folder: Path, tenants: int) -> None:
     await records.aclose()
 
 
-class Site:
+class CheckpointSite:
     """Where the servers of a run live, one after the other, on one database."""
 
-    def __init__(self, folder: Path, issuer: Issuer, port: int, cores: Cores) -> None:
+    def __init__(self, folder: Path, issuer: BenchIssuer, port: int, cores: Cores) -> None:
         self.folder, self.cores, self.place = folder, cores, Place(port)
         resource = f"http://127.0.0.1:{port}{PATH}"
         mint = Mint.create(issuer.url, resource)
@@ -101,11 +101,11 @@ class Site:
         )
 
     @contextmanager
-    def served(self) -> Iterator[Process]:
+    def served(self) -> Iterator[BenchProcess]:
         """Run a server that has answered a call."""
         launch = contestants.serve(self._config)
         log = self.folder / f"output-{time.monotonic_ns()}.log"
-        process = Process.start(launch.command, log=log, cores=self.cores, env=launch.env)
+        process = BenchProcess.start(launch.command, log=log, cores=self.cores, env=launch.env)
         try:
             line_printed(process, "Gatepost is ready at", limit_s=START_S)
             first_answer(process, self.place, WARM, self._token, limit_s=START_S)
@@ -113,7 +113,7 @@ class Site:
         finally:
             process.stop()
 
-    def interval(self, process: Process) -> Interval:
+    def interval(self, process: BenchProcess) -> Interval:
         """Send calls for an interval."""
         before = signed(process)
         url, script = f"http://{self.place.address}", self.folder / "calls.lua"
@@ -121,12 +121,12 @@ class Site:
         return Interval(account.rate, account.p99_us, signed(process) - before)
 
 
-def signed(process: Process) -> int:
+def signed(process: BenchProcess) -> int:
     """How many checkpoints a server has told of."""
     return process.output.count('"audit_checkpoint"')
 
 
-def stopped(process: Process) -> float:
+def stopped(process: BenchProcess) -> float:
     """How many seconds a server takes to end once it is told to."""
     began = time.monotonic()
     os.kill(process.pid, signal.SIGTERM)
@@ -135,7 +135,7 @@ def stopped(process: Process) -> float:
     return time.monotonic() - began
 
 
-def run(site: Site, tenants: int, say: Callable[[str], object] = print) -> Costs:
+def run(site: CheckpointSite, tenants: int, say: Callable[[str], object] = print) -> Costs:
     """Measure calls before, while and after all chains are signed, and then the two stops."""
     asyncio.run(grow(site.folder, tenants))
     intervals: list[Interval] = []

@@ -12,9 +12,9 @@ from pathlib import Path
 from bench import contestants, gatepost, wrk
 from bench.gatepost import DEMO_TOOLS, free_port
 from bench.history import PageCost, fill, pages
-from bench.issuer import Issuer
+from bench.issuer import BenchIssuer
 from bench.probe import first_answer, line_printed
-from bench.process import Cores, Process, usage
+from bench.process import BenchProcess, Cores, usage
 from bench.servers.settings import Settings
 from bench.tokens import Mint
 from bench.workload import PATH, WORKLOADS, Place
@@ -42,7 +42,7 @@ OF_TENANTS = 1.30
 
 
 @dataclass(frozen=True)
-class Step:
+class FlatStep:
     """One server of a run: what grows, and how far."""
 
     name: str
@@ -80,10 +80,10 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Sample:
+class FlatSample:
     """One interval of one server."""
 
-    step: Step
+    step: FlatStep
     cpu_us: float
     """CPU time of the server for each call."""
     rate: float
@@ -94,30 +94,31 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Results:
+class FlatResults:
     """What a run found."""
 
-    samples: list[Sample]
+    samples: list[FlatSample]
     pages: list[PageCost]
 
 
-def steps(*, full: bool, only: Sequence[str] = ()) -> dict[str, list[Step]]:
+def steps(*, full: bool, only: Sequence[str] = ()) -> dict[str, list[FlatStep]]:
     """The steps of each row; ValueError for an unknown name."""
     if unknown := set(only) - SIZES.keys():
         raise ValueError(f"unknown {sorted(unknown)[0]!r}; there are {', '.join(SIZES)}")
     return {
         name: [
-            Step(name, size) for size in (*sizes, *((FULL[name],) if full and name in FULL else ()))
+            FlatStep(name, size)
+            for size in (*sizes, *((FULL[name],) if full and name in FULL else ()))
         ]
         for name, sizes in SIZES.items()
         if name in (only or SIZES)
     }
 
 
-class Site:
+class FlatSite:
     """Where the servers of a run live, each in a folder of its own."""
 
-    def __init__(self, folder: Path, issuer: Issuer, cores: Cores) -> None:
+    def __init__(self, folder: Path, issuer: BenchIssuer, cores: Cores) -> None:
         self.folder, self.cores, self._issuer = folder, cores, issuer
         # All servers are one resource, so that a token is minted once.
         self._port = free_port()
@@ -126,7 +127,7 @@ class Site:
         issuer.key_set = self._mint.key_set
 
     @contextmanager
-    def served(self, step: Step) -> Iterator["Served"]:
+    def served(self, step: FlatStep) -> Iterator["Served"]:
         """Run the server of a step that has answered a call with each token."""
         folder = self.folder / f"{step.name}-{step.size}"
         folder.mkdir()
@@ -143,17 +144,17 @@ class Site:
         finally:
             process.stop()
 
-    def database(self, step: Step) -> Path:
+    def database(self, step: FlatStep) -> Path:
         """The SQLite file of a step."""
         return self.folder / f"{step.name}-{step.size}" / "gatepost.db"
 
-    def _tokens(self, step: Step, folder: Path) -> list[str]:
+    def _tokens(self, step: FlatStep, folder: Path) -> list[str]:
         mint = Mint(self._mint.issuer, self._mint.resource, self._mint.key, step.tenants)
         tokens = mint.pool(step.tokens)
         (folder / "tokens").write_text("".join(f"{one}\n" for one in tokens), encoding="ascii")
         return tokens
 
-    def _started(self, step: Step, folder: Path) -> tuple[int, Process]:
+    def _started(self, step: FlatStep, folder: Path) -> tuple[int, BenchProcess]:
         port = free_port()
         sizes = dict.fromkeys(("call", "document", "progress", "list", "refusal"), 400)
         settings = Settings(
@@ -172,7 +173,7 @@ class Site:
                 asyncio.run(fill(folder, "tenant-0", step.records))
             launch = contestants.serve(config)
         log = folder / "output.log"
-        process = Process.start(
+        process = BenchProcess.start(
             launch.command, log=log, cores=self.cores, env={**launch.env, **env}
         )
         return port, process
@@ -182,7 +183,7 @@ class Served:
     """A server that answers."""
 
     def __init__(
-        self, step: Step, process: Process, place: Place, folder: Path, cores: Cores
+        self, step: FlatStep, process: BenchProcess, place: Place, folder: Path, cores: Cores
     ) -> None:
         self.step, self._process, self._place, self._cores = step, process, place, cores
         self._script, self._file = folder / "calls.lua", folder / "tokens"
@@ -204,13 +205,13 @@ class Served:
         while sent < len(self._tokens) and time.monotonic() < until:
             sent += self._load(2).requests
 
-    def sample(self, seconds: int) -> Sample:
+    def sample(self, seconds: int) -> FlatSample:
         """Call the server for an interval."""
         before = usage(self._process.pid).cpu_s
         account = self._load(seconds)
         after = usage(self._process.pid)
         cpu_s = after.cpu_s - before
-        return Sample(
+        return FlatSample(
             step=self.step,
             cpu_us=cpu_s / account.requests * 1e6 if account.requests else 0.0,
             rate=account.rate,
@@ -221,33 +222,33 @@ class Served:
 
 
 def run(
-    site: Site,
-    wanted: Mapping[str, Sequence[Step]],
+    site: FlatSite,
+    wanted: Mapping[str, Sequence[FlatStep]],
     rounds: int,
     seconds: int,
     say: Callable[[str], object] = print,
-) -> Results:
+) -> FlatResults:
     """Measure each row: the floor and all sizes in turn, several times."""
-    samples: list[Sample] = []
+    samples: list[FlatSample] = []
     for name, row in wanted.items():
         with ExitStack() as stack:
-            served = [stack.enter_context(site.served(Step(FLOOR, len(samples))))]
+            served = [stack.enter_context(site.served(FlatStep(FLOOR, len(samples))))]
             for step in row:
                 served.append(stack.enter_context(site.served(step)))
                 say(f"{step.size:,} {name}: ready")
             for _ in range(rounds):
                 for one in served:
                     found = one.sample(seconds)
-                    floor = Step(name, 0) if one.step.is_floor else one.step
+                    floor = FlatStep(name, 0) if one.step.is_floor else one.step
                     samples.append(replace(found, step=floor))
                     say(f"{floor.size:,} {name}: {found.cpu_us:.0f} µs")
     costs = []
     for step in wanted.get("records", ()):
         costs += asyncio.run(pages(site.database(step), "tenant-0", step.size))
-    return Results(samples, costs)
+    return FlatResults(samples, costs)
 
 
-def render(results: Results) -> str:
+def render(results: FlatResults) -> str:
     """
     The lowest CPU of each size, as other load only adds to it, in lines of text.
 
@@ -264,7 +265,7 @@ def render(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _row(name: str, samples: Sequence[Sample]) -> list[str]:
+def _row(name: str, samples: Sequence[FlatSample]) -> list[str]:
     lines, base = [], 0.0
     floor = min(one.cpu_us for one in samples if not one.step.size)
     for size in sorted({one.step.size for one in samples} - {0}):
@@ -294,7 +295,7 @@ def _met(times: float, target: float) -> str:
     return "met" if times <= target else f"missed by {times - target:.2f}"
 
 
-def save(results: Results, machine: dict[str, object], path: Path) -> None:
+def save(results: FlatResults, machine: dict[str, object], path: Path) -> None:
     """Everything as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, **asdict(results)}

@@ -12,9 +12,9 @@ from bench import contestants, gatepost, hotspots, peers, wrk
 from bench.contestants import Contestant, Launch, Unavailable
 from bench.envoy import envoy_config
 from bench.probe import NotAnswering, first_answer
-from bench.process import Cores, Process
+from bench.process import BenchProcess, Cores
 from bench.report import number, table, verdict
-from bench.rounds import START_S, Bench, Results, Sample
+from bench.rounds import START_S, RoundResults, RoundRunner, RoundSample
 from bench.servers.settings import Settings
 from bench.workload import Place, Workload
 
@@ -51,7 +51,7 @@ FLOOR, FORWARD, GATES = "floor", "forward", ("stripped", "gatepost")
 class GatewayCosts:
     """Every sample, and why what is missing is missing."""
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[RoundSample] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
 
     def of(self, server: str, workload: str, name: str = "cpu_us") -> dict[int, float]:
@@ -134,16 +134,16 @@ def place_of(contestant: Contestant) -> Contestant:
 
 
 @contextmanager
-def upstream_running(bench: Bench) -> Iterator[str]:
+def upstream_running(bench: RoundRunner) -> Iterator[str]:
     """Run the upstreams, on the core of the load; their origin."""
     port = gatepost.free_port()
-    settings = replace(bench.settings(FLOOR, TOOLS, Results().sizes), port=port)
+    settings = replace(bench.settings(FLOOR, TOOLS, RoundResults().sizes), port=port)
     folder = bench.folder / "upstream"
     folder.mkdir(exist_ok=True)
     launch = contestants.module("upstream")(settings, folder)
     cores = Cores(bench.cores.load, bench.cores.load)
     log = folder / "output.log"
-    process = Process.start(launch.command, log=log, cores=cores, env=launch.env)
+    process = BenchProcess.start(launch.command, log=log, cores=cores, env=launch.env)
     try:
         first_answer(process, Place(port), OWN, None, limit_s=START_S)
         yield f"http://127.0.0.1:{port}"
@@ -151,11 +151,15 @@ def upstream_running(bench: Bench) -> Iterator[str]:
         process.stop()
 
 
-Running = list[tuple[Contestant, Process]]
+Running = list[tuple[Contestant, BenchProcess]]
 
 
 def start_all(
-    stack: ExitStack, bench: Bench, rows: Sequence[Contestant], round_: int, costs: GatewayCosts
+    stack: ExitStack,
+    bench: RoundRunner,
+    rows: Sequence[Contestant],
+    round_: int,
+    costs: GatewayCosts,
 ) -> Running:
     """Start everyone who can be started, and wait until each has answered its last workload."""
     running: Running = []
@@ -165,7 +169,7 @@ def start_all(
         what = asked_of(contestant, OWN if contestant.name == FLOOR else PROXIED)
         try:
             process, _ = stack.enter_context(
-                bench.started(contestant, round_, gatepost.DEMO_TOOLS, Results())
+                bench.started(contestant, round_, gatepost.DEMO_TOOLS, RoundResults())
             )
             # Gatepost fetches the catalogues in the background.
             token = bench.purse.first("one")
@@ -179,7 +183,11 @@ def start_all(
 
 
 def run(
-    bench: Bench, rounds: int, seconds: int, tell: Callable[[str], None], only: Sequence[str] = ()
+    bench: RoundRunner,
+    rounds: int,
+    seconds: int,
+    tell: Callable[[str], None],
+    only: Sequence[str] = (),
 ) -> GatewayCosts:
     """
     Ask all of them in turn, in each round with new servers.
@@ -207,7 +215,7 @@ def run(
     return costs
 
 
-def profile(bench: Bench, servers: Sequence[str], seconds: int) -> str:
+def profile(bench: RoundRunner, servers: Sequence[str], seconds: int) -> str:
     """Return where the time of a call of an upstream goes."""
     parts = []
     with upstream_running(bench) as origin:

@@ -14,9 +14,9 @@ from pathlib import Path
 from bench import wrk
 from bench.contestants import CONTESTANTS, Contestant, Launch, Unavailable
 from bench.probe import NotAnswering
-from bench.process import Process
+from bench.process import BenchProcess
 from bench.report import number, table
-from bench.rounds import Bench, Results
+from bench.rounds import RoundResults, RoundRunner
 from bench.servers.settings import Settings
 from bench.workload import Workload
 
@@ -114,7 +114,7 @@ def spy() -> str | None:
 
 
 def watched(
-    bench: Bench, process: Process, contestant: Contestant, what: Workload, seconds: int
+    bench: RoundRunner, process: BenchProcess, contestant: Contestant, what: Workload, seconds: int
 ) -> str | None:
     """The stacks of a process under load; None when py-spy cannot say."""
     program = spy()
@@ -142,11 +142,11 @@ def under_cprofile(contestant: Contestant, path: Path) -> Contestant:
     return Contestant(contestant.name, contestant.title, launch, ready_line=contestant.ready_line)
 
 
-def profile(bench: Bench, server: str, what: Workload, seconds: int) -> str:
+def profile(bench: RoundRunner, server: str, what: Workload, seconds: int) -> str:
     """Load one server with one workload, once to count and once to look; a printable report."""
     contestant = next(each for each in CONTESTANTS if each.name == server)
     title = f"{contestant.title}, {what.title}"
-    results = Results()
+    results = RoundResults()
     try:
         with ExitStack() as stack:
             process, _ = stack.enter_context(bench.started(contestant, 0, what.tools, results))

@@ -12,7 +12,7 @@ METADATA_PATHS = (
 )
 
 
-class Issuer:
+class BenchIssuer:
     """What the issuer publishes; the key set may be set after the address is known."""
 
     def __init__(self, url: str) -> None:
@@ -40,10 +40,10 @@ class Issuer:
 
 
 @contextmanager
-def running() -> Iterator[Issuer]:
+def running() -> Iterator[BenchIssuer]:
     """An issuer on a free loopback port, served by a thread of this process."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class IssuerHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             document = issuer.document(self.path)
             body = json.dumps(document or {"error": "not_found"}).encode()
@@ -56,8 +56,8 @@ def running() -> Iterator[Issuer]:
         def log_message(self, *_: object) -> None:
             """Nothing: the report is what the run prints."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        issuer = Issuer(f"http://127.0.0.1:{server.server_port}")
+    with ThreadingHTTPServer(("127.0.0.1", 0), IssuerHandler) as server:
+        issuer = BenchIssuer(f"http://127.0.0.1:{server.server_port}")
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

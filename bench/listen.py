@@ -13,9 +13,9 @@ from threading import Thread
 from bench import contestants, gatepost, wrk
 from bench.client_streams import AT_ONCE, ClientStreams, room_for
 from bench.contestants import Contestant, Launch, module
-from bench.process import Process
+from bench.process import BenchProcess
 from bench.report import number, table
-from bench.rounds import WARM, Bench, Results
+from bench.rounds import WARM, RoundResults, RoundRunner
 from bench.servers.settings import Settings
 from bench.tokens import TENANTS, Mint
 from bench.workload import FEW_TOOLS, META, PATH, REVISION, Place
@@ -57,7 +57,7 @@ SSE = Contestant("sse", "Starlette on uvicorn", module("sse"), one_path=False)
 
 
 @dataclass
-class Cost:
+class ListenCost:
     """What the streams of one server cost."""
 
     server: str
@@ -100,7 +100,12 @@ class Trial:
     """One server's streams, from the first connection to the last announcement."""
 
     def __init__(
-        self, bench: Bench, contestant: Contestant, process: Process, tokens: list[str], idle_s: int
+        self,
+        bench: RoundRunner,
+        contestant: Contestant,
+        process: BenchProcess,
+        tokens: list[str],
+        idle_s: int,
     ) -> None:
         self._bench = bench
         self._contestant = contestant
@@ -110,14 +115,14 @@ class Trial:
         self._port = bench.ports[contestant.name]
         self._bare = not contestant.one_path
 
-    def connections(self, cost: Cost) -> None:
+    def connections(self, cost: ListenCost) -> None:
         """Idle connections, for comparison; of a server that has held nothing else."""
         before = self._warm()
         with ClientStreams(self._port) as streams:
             streams.join(cost.streams, self._call, b"HTTP/1.1 200", limit_s=OPEN_S)
             cost.bytes_per_connection = self._grown(before) / cost.streams
 
-    def streams(self, cost: Cost) -> None:
+    def streams(self, cost: ListenCost) -> None:
         """Everything that is measured of open streams."""
         before = self._warm()
         cost.p99_us["without"] = self._p99()
@@ -196,8 +201,8 @@ class Trial:
 
 
 def run(
-    bench: Bench, mint: Mint, streams: int, idle_s: int, tell: Callable[[str], None]
-) -> list[Cost]:
+    bench: RoundRunner, mint: Mint, streams: int, idle_s: int, tell: Callable[[str], None]
+) -> list[ListenCost]:
     """One trial of each server, one after the other."""
     room_for(streams)
     # All of one tenant, because a change is told to the clients of one.
@@ -205,16 +210,16 @@ def run(
     costs = []
     for contestant in (SSE, GATEPOST):
         tell(f"{contestant.title}: {streams} streams ...")
-        cost = Cost(contestant.name, streams)
+        cost = ListenCost(contestant.name, streams)
         for at, what in enumerate((Trial.connections, Trial.streams)):
             # A server of its own for each: freed memory is used again and would hide what is new.
-            with bench.started(contestant, at, FEW_TOOLS, Results()) as (process, _):
+            with bench.started(contestant, at, FEW_TOOLS, RoundResults()) as (process, _):
                 what(Trial(bench, contestant, process, tokens, idle_s), cost)
         costs.append(cost)
     return costs
 
 
-def render(costs: list[Cost]) -> str:
+def render(costs: list[ListenCost]) -> str:
     """The costs as a table."""
     rows = []
     for cost in costs:
@@ -245,7 +250,7 @@ def render(costs: list[Cost]) -> str:
     return table(head, rows)
 
 
-def save(costs: list[Cost], machine: dict[str, object], path: Path) -> None:
+def save(costs: list[ListenCost], machine: dict[str, object], path: Path) -> None:
     """Everything as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "streams": [asdict(cost) for cost in costs]}

@@ -28,14 +28,14 @@ class NotAnswering(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeResponse:
     """Status and body of one exchange."""
 
     status: int
     body: bytes
 
 
-def ask(place: Place, workload: Workload, token: str | None) -> Answer:
+def ask(place: Place, workload: Workload, token: str | None) -> ProbeResponse:
     """One request of a workload; OSError while nobody listens."""
     connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=TIMEOUT_S)
     try:
@@ -44,7 +44,7 @@ def ask(place: Place, workload: Workload, token: str | None) -> Answer:
             headers["Authorization"] = f"Bearer {token}"
         connection.request("POST", place.path, workload.body, headers)
         response = connection.getresponse()
-        return Answer(response.status, response.read())
+        return ProbeResponse(response.status, response.read())
     finally:
         connection.close()
 

@@ -54,7 +54,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Row:
+class ProcessRow:
     """One process of the system's table."""
 
     pid: int
@@ -63,14 +63,14 @@ class Row:
     resident: int
 
 
-def read_stat(text: str) -> Row:
+def read_stat(text: str) -> ProcessRow:
     """A line of /proc/PID/stat (proc(5)), CPU including children that were waited for."""
     pid, _, rest = text.partition(" (")
     # The name may hold spaces and brackets; the last bracket ends it.
     fields = rest.rpartition(") ")[2].split()
     ticks = sum(int(field) for field in fields[11:15])
     pages = int(fields[21])
-    return Row(
+    return ProcessRow(
         int(pid),
         int(fields[1]),
         ticks / os.sysconf("SC_CLK_TCK"),
@@ -78,16 +78,16 @@ def read_stat(text: str) -> Row:
     )
 
 
-def read_ps(line: str) -> Row:
+def read_ps(line: str) -> ProcessRow:
     """A line of `ps -o pid=,ppid=,rss=,time=` as macOS prints it: kilobytes, [[hh:]mm:]ss.cc."""
     pid, parent, kilobytes, time = line.split()
     seconds = 0.0
     for part in time.split(":"):
         seconds = seconds * 60 + float(part)
-    return Row(int(pid), int(parent), seconds, int(kilobytes) * 1024)
+    return ProcessRow(int(pid), int(parent), seconds, int(kilobytes) * 1024)
 
 
-def table() -> list[Row]:
+def table() -> list[ProcessRow]:
     """Every process that can be seen."""
     if not (PROC / "self/stat").exists():
         command = ["ps", "-axo", "pid=,ppid=,rss=,time="]
@@ -116,7 +116,7 @@ def usage(pid: int) -> Usage:
     return Usage(sum(row.cpu_s for row in members), sum(row.resident for row in members))
 
 
-class Process:
+class BenchProcess:
     """A server process in a session of its own, its output in a file."""
 
     def __init__(self, popen: subprocess.Popen[bytes], log: Path) -> None:

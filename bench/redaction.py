@@ -21,7 +21,7 @@ DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
 @dataclass(frozen=True)
-class Cost:
+class RedactionCost:
     """One kind of answer with so many secrets: milliseconds a megabyte, and times the floor's."""
 
     answer: str
@@ -96,7 +96,7 @@ def timed(work: Callable[[], object]) -> float:
     return (time.process_time() - begun) * 1000
 
 
-def run(rounds: int, size: int = MEGABYTE) -> tuple[list[Cost], list[Making]]:
+def run(rounds: int, size: int = MEGABYTE) -> tuple[list[RedactionCost], list[Making]]:
     """
     Search every answer with every number of secrets, in turn, so many times.
 
@@ -121,13 +121,15 @@ def run(rounds: int, size: int = MEGABYTE) -> tuple[list[Cost], list[Making]]:
                 scale = MEGABYTE / len(document)
                 searched.setdefault((name, count), []).append((ms * scale, ms / (floor or ms)))
     costs = [
-        Cost(name, count, median(ms for ms, _ in taken), median(ratio for _, ratio in taken))
+        RedactionCost(
+            name, count, median(ms for ms, _ in taken), median(ratio for _, ratio in taken)
+        )
         for (name, count), taken in searched.items()
     ]
     return costs, [Making(count, median(taken)) for count, taken in making.items()]
 
 
-def render(costs: Sequence[Cost], makings: Sequence[Making]) -> str:
+def render(costs: Sequence[RedactionCost], makings: Sequence[Making]) -> str:
     """Milliseconds a megabyte and, behind them, times the floor; then what making costs."""
     head = ["answer", *(f"{count} secrets" for count in SECRETS)]
     lines = []
@@ -140,7 +142,7 @@ def render(costs: Sequence[Cost], makings: Sequence[Making]) -> str:
 
 
 def save(
-    costs: Sequence[Cost],
+    costs: Sequence[RedactionCost],
     makings: Sequence[Making],
     machine: Mapping[str, object],
     path: Path,

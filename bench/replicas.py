@@ -13,9 +13,9 @@ from pathlib import Path
 
 from bench import contestants, gatepost, wrk
 from bench.contestants import ROOT
-from bench.issuer import Issuer
+from bench.issuer import BenchIssuer
 from bench.probe import first_answer, line_printed
-from bench.process import Cores, Process, usage
+from bench.process import BenchProcess, Cores, usage
 from bench.servers.settings import Settings
 from bench.tokens import Mint
 from bench.workload import PATH, WORKLOADS, Place
@@ -35,7 +35,7 @@ TARGET = 3.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class ReplicaSample:
     """One interval."""
 
     replicas: int
@@ -47,10 +47,10 @@ class Sample:
     failed: int
 
 
-class Site:
+class ReplicaSite:
     """A folder with the configuration of all replicas, and the tokens of one caller."""
 
-    def __init__(self, folder: Path, issuer: Issuer, postgres: Postgres) -> None:
+    def __init__(self, folder: Path, issuer: BenchIssuer, postgres: Postgres) -> None:
         self.folder, self.postgres = folder, postgres
         self.port = gatepost.free_port()
         self._resource = f"http://127.0.0.1:{self.port}{PATH}"
@@ -60,7 +60,7 @@ class Site:
         (folder / "token").write_text(f"{self.token}\n", encoding="ascii")
 
     @contextmanager
-    def served(self, number: int, delay_ms: float) -> Iterator[list[tuple[int, Process]]]:
+    def served(self, number: int, delay_ms: float) -> Iterator[list[tuple[int, BenchProcess]]]:
         """Run so many replicas on a new database; yields their ports and processes."""
         with self.postgres.database() as url, ExitStack() as stack:
             asyncio.run(migrate(url))
@@ -94,11 +94,11 @@ class Site:
         """Where a replica answers for the resource."""
         return Place(port, name=f"127.0.0.1:{self.port}")
 
-    def _started(self, name: str, command: list[str], env: dict[str, str]) -> Process:
+    def _started(self, name: str, command: list[str], env: dict[str, str]) -> BenchProcess:
         log = self.folder / f"{name}.log"
-        return Process.start(command, log=log, cores=ANYWHERE, env=env)
+        return BenchProcess.start(command, log=log, cores=ANYWHERE, env=env)
 
-    def sample(self, served: Sequence[tuple[int, Process]], seconds: int) -> Sample:
+    def sample(self, served: Sequence[tuple[int, BenchProcess]], seconds: int) -> ReplicaSample:
         """Call all replicas for an interval."""
 
         def called(port: int) -> wrk.Account:
@@ -112,7 +112,7 @@ class Site:
             accounts = list(threads.map(called, [port for port, _ in served]))
         cpu_s = sum(usage(process.pid).cpu_s for _, process in served) - before
         calls = sum(one.requests for one in accounts)
-        return Sample(
+        return ReplicaSample(
             replicas=len(served),
             rate=sum(one.rate for one in accounts),
             p99_us=max(one.p99_us for one in accounts),
@@ -123,15 +123,15 @@ class Site:
 
 def run(
     folder: Path,
-    issuer: Issuer,
+    issuer: BenchIssuer,
     rounds: int,
     seconds: int,
     say: Callable[[str], object] = print,
-) -> list[Sample]:
+) -> list[ReplicaSample]:
     """Measure each number of replicas in turn, several times."""
     samples = []
     with Postgres.running(in_memory=False) as postgres:
-        site = Site(folder, issuer, postgres)
+        site = ReplicaSite(folder, issuer, postgres)
         for _ in range(rounds):
             for number in NUMBERS:
                 with site.served(number, DELAY_MS) as served:
@@ -141,7 +141,7 @@ def run(
     return samples
 
 
-def render(samples: Sequence[Sample]) -> str:
+def render(samples: Sequence[ReplicaSample]) -> str:
     """The medians as lines of text."""
     lines = [
         f"one tenant, PostgreSQL with {DELAY_MS:g} ms for each round trip, {os.cpu_count()} cores",
@@ -163,7 +163,7 @@ def render(samples: Sequence[Sample]) -> str:
     return "\n".join([*lines, f"target: {TARGET:g} times with {NUMBERS[-1]} replicas: {verdict}"])
 
 
-def save(samples: Sequence[Sample], machine: dict[str, object], path: Path) -> None:
+def save(samples: Sequence[ReplicaSample], machine: dict[str, object], path: Path) -> None:
     """Everything as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "replicas": [asdict(one) for one in samples]}

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.contestants import Contestant
-from bench.rounds import Results, Sample, Start
+from bench.rounds import RoundResults, RoundSample, Start
 from bench.workload import WORKLOADS, Workload
 
 FLOOR = "floor"
@@ -59,7 +59,7 @@ def ratio(own: float, floor: float, *, inverse: bool) -> float:
 
 
 def of_samples(
-    samples: Iterable[Sample], server: str, workload: str, field: str
+    samples: Iterable[RoundSample], server: str, workload: str, field: str
 ) -> dict[int, float]:
     """One field of one server and workload, by round; what has a remark does not count."""
     return {
@@ -105,7 +105,7 @@ COLUMNS: tuple[tuple[str, str, bool, Callable[[float], str]], ...] = (
 )
 
 
-def workload_table(results: Results, contestants: Sequence[Contestant], what: Workload) -> str:
+def workload_table(results: RoundResults, contestants: Sequence[Contestant], what: Workload) -> str:
     """One workload: a row per server, figures with their ratio to the floor."""
     rows = []
     for contestant in contestants:
@@ -130,7 +130,7 @@ def spread(measure: Measure | None) -> str:
     return f"{measure.low:.2f}-{measure.high:.2f}"
 
 
-def start_table(results: Results, contestants: Sequence[Contestant]) -> str:
+def start_table(results: RoundResults, contestants: Sequence[Contestant]) -> str:
     """Start-up and memory: a row per server."""
     fields = (("first_answer_s", 1.0), ("resident_idle", MEGA), ("resident", MEGA))
     rows = []
@@ -154,7 +154,7 @@ def start_table(results: Results, contestants: Sequence[Contestant]) -> str:
     return table(head, rows)
 
 
-def targets(results: Results) -> list[tuple[str, str, str, str]]:
+def targets(results: RoundResults) -> list[tuple[str, str, str, str]]:
     """What Gatepost is to reach, what it reaches, and the verdict; informs, never fails."""
     lines = []
     for what in WORKLOADS:
@@ -175,7 +175,7 @@ def targets(results: Results) -> list[tuple[str, str, str, str]]:
     return lines + start_targets(results)
 
 
-def disk_targets(results: Results, what: Workload) -> list[tuple[str, str, str, str]]:
+def disk_targets(results: RoundResults, what: Workload) -> list[tuple[str, str, str, str]]:
     """The latency of a workload, compared with an `fsync` of the same round."""
     lines = []
     for name, field in (("p50", "p50_us"), ("p99", "p99_us")):
@@ -190,14 +190,14 @@ def disk_targets(results: Results, what: Workload) -> list[tuple[str, str, str, 
 
 
 def compared(
-    results: Results, server: str, what: Workload, value: str, *, inverse: bool = False
+    results: RoundResults, server: str, what: Workload, value: str, *, inverse: bool = False
 ) -> Measure | None:
     """One value of a server in a workload, compared with the floor."""
     own = of_samples(results.samples, server, what.name, value)
     return over_rounds(own, of_samples(results.samples, FLOOR, what.name, value), inverse=inverse)
 
 
-def start_targets(results: Results) -> list[tuple[str, str, str, str]]:
+def start_targets(results: RoundResults) -> list[tuple[str, str, str, str]]:
     """The same for start and memory."""
     lines = []
     for server, (state, seconds, mebibytes) in START_TARGETS.items():
@@ -216,7 +216,7 @@ def start_targets(results: Results) -> list[tuple[str, str, str, str]]:
     return lines
 
 
-def render(results: Results, contestants: Sequence[Contestant]) -> str:
+def render(results: RoundResults, contestants: Sequence[Contestant]) -> str:
     """The whole report as text."""
     ordered = sorted(contestants, key=lambda each: each.name != FLOOR)
     parts = [
@@ -236,7 +236,7 @@ def render(results: Results, contestants: Sequence[Contestant]) -> str:
     return "\n\n".join(parts)
 
 
-def save(results: Results, machine: dict[str, object], path: Path) -> None:
+def save(results: RoundResults, machine: dict[str, object], path: Path) -> None:
     """Every sample as JSON, for whoever wants other statistics."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, **asdict(results)}

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from bench import wrk
 from bench.contestants import Contestant, Unavailable
-from bench.issuer import Issuer
+from bench.issuer import BenchIssuer
 from bench.probe import NotAnswering, ask, first_answer, line_printed
-from bench.process import Cores, Process
+from bench.process import BenchProcess, Cores
 from bench.servers.settings import Settings
 from bench.tokens import Purse
 from bench.workload import FEW_TOOLS, WORKLOADS, Place, Workload
@@ -28,7 +28,7 @@ DEFAULT_SIZES = {"call": 213, "list": 26_000, "refusal": 84, "document": 135_000
 
 
 @dataclass(frozen=True)
-class Sample:
+class RoundSample:
     """One server under one workload in one round; microseconds and answers a second."""
 
     round: int
@@ -64,10 +64,10 @@ class Disk:
 
 
 @dataclass
-class Results:
+class RoundResults:
     """Everything that was measured, and why what is missing is missing."""
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[RoundSample] = field(default_factory=list)
     starts: list[Start] = field(default_factory=list)
     disk: list[Disk] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Results:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchPlan:
     """Which servers are asked what, for how long, how often."""
 
     contestants: Sequence[Contestant]
@@ -87,11 +87,11 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Bench:
+class RoundRunner:
     """What all rounds share."""
 
     folder: Path
-    issuer: Issuer
+    issuer: BenchIssuer
     resource: str
     purse: Purse
     cores: Cores
@@ -132,14 +132,14 @@ class Bench:
 
     @contextmanager
     def started(
-        self, contestant: Contestant, number: int, tools: int, results: Results
-    ) -> Iterator[tuple[Process, Start]]:
+        self, contestant: Contestant, number: int, tools: int, results: RoundResults
+    ) -> Iterator[tuple[BenchProcess, Start]]:
         """A running server that has answered once; Unavailable or NotAnswering if it will not."""
         folder = self.folder / f"{number}-{tools}-{contestant.name}"
         folder.mkdir()
         launch = contestant.launch(self.settings(contestant.name, tools, results.sizes), folder)
         begun = time.monotonic()
-        process = Process.start(
+        process = BenchProcess.start(
             launch.command, log=folder / "output.log", cores=self.cores, env=launch.env
         )
         try:
@@ -163,8 +163,13 @@ class Bench:
         raise NotAnswering(f"{what.name}: not every token was sent in {MOST_WARM_UPS} s")
 
     def measure(
-        self, number: int, contestant: Contestant, process: Process, what: Workload, seconds: int
-    ) -> Sample:
+        self,
+        number: int,
+        contestant: Contestant,
+        process: BenchProcess,
+        what: Workload,
+        seconds: int,
+    ) -> RoundSample:
         """One interval, the server's CPU taken from outside around it."""
         answer = ask(self.place(contestant, what), what, self.purse.take(what.tokens))
         wrong = what.misread(answer.status, answer.body)
@@ -175,7 +180,7 @@ class Bench:
         before = process.usage().cpu_s
         account = self.load(contestant, what, seconds)
         used = process.usage().cpu_s - before
-        return Sample(
+        return RoundSample(
             number,
             contestant.name,
             what.name,
@@ -201,7 +206,7 @@ def remark(account: wrk.Account, workload: Workload, contestant: Contestant) -> 
     return ""
 
 
-def learn_sizes(bench: Bench, workloads: Sequence[Workload], results: Results) -> None:
+def learn_sizes(bench: RoundRunner, workloads: Sequence[Workload], results: RoundResults) -> None:
     """Let the floor answer as many bytes as Gatepost does."""
     place = Place(bench.ports["gatepost"])
     for what in workloads:
@@ -212,7 +217,7 @@ def learn_sizes(bench: Bench, workloads: Sequence[Workload], results: Results) -
             results.sizes[what.answer] = len(answer.body)
 
 
-def run_round(bench: Bench, plan: Plan, number: int, results: Results) -> None:
+def run_round(bench: RoundRunner, plan: BenchPlan, number: int, results: RoundResults) -> None:
     """One round: the calls with few tools, then the list with many, each with fresh servers."""
     for tools in sorted({what.tools for what in WORKLOADS}):
         workloads = [what for what in WORKLOADS if what.tools == tools]
@@ -238,15 +243,15 @@ def staged(contestant: Contestant, tools: int) -> str:
     return contestant.name if tools == FEW_TOOLS else f"{contestant.name} with {tools} tools"
 
 
-Running = list[tuple[Process, Start, Contestant]]
+Running = list[tuple[BenchProcess, Start, Contestant]]
 
 
 def start_all(
     stack: ExitStack,
-    bench: Bench,
+    bench: RoundRunner,
     contestants: Sequence[Contestant],
     stage: tuple[int, int],
-    results: Results,
+    results: RoundResults,
 ) -> Running:
     """Start and warm up everyone who can be started; *stage* is round and number of tools."""
     running = []
@@ -264,7 +269,11 @@ def start_all(
 
 
 def ask_in_turn(
-    bench: Bench, plan: Plan, what: Workload, running: Running, account: tuple[int, Results]
+    bench: RoundRunner,
+    plan: BenchPlan,
+    what: Workload,
+    running: Running,
+    account: tuple[int, RoundResults],
 ) -> None:
     """One interval of a workload for each server that has it, one after another."""
     number, results = account
@@ -297,9 +306,9 @@ def disk(folder: Path, number: int) -> Disk:
     return Disk(number, median(took), quantiles(took, n=100)[98])
 
 
-def run(bench: Bench, plan: Plan, tell: Callable[[str], None]) -> Results:
+def run(bench: RoundRunner, plan: BenchPlan, tell: Callable[[str], None]) -> RoundResults:
     """All rounds; *tell* hears how far it is."""
-    results = Results()
+    results = RoundResults()
     for number in range(1, plan.rounds + 1):
         tell(f"round {number} of {plan.rounds} ...")
         run_round(bench, plan, number, results)

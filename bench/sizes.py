@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bench import contestants, gatepost, wrk
 from bench.gatepost import free_port
-from bench.issuer import Issuer
+from bench.issuer import BenchIssuer
 from bench.probe import NotAnswering, ask, first_answer, line_printed
-from bench.process import Cores, Process, usage
+from bench.process import BenchProcess, Cores, usage
 from bench.report import number, table
 from bench.servers.settings import Settings
 from bench.tokens import Mint
@@ -59,7 +59,7 @@ KINDS: Mapping[str, Callable[[int], str]] = {"text": prose, "JSON": rows, "base6
 
 
 @dataclass(frozen=True)
-class Row:
+class SizeRow:
     """CPU microseconds of a call with one document, the lowest of each server's intervals."""
 
     kind: str
@@ -70,17 +70,17 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Server:
+class SizedServer:
     """A server that answers, as the load finds it."""
 
     pid: int
     place: Place
 
 
-class Site:
+class SizeSite:
     """The servers of a run; both Gateposts are one resource, so that they accept one token."""
 
-    def __init__(self, folder: Path, issuer: Issuer, cores: Cores) -> None:
+    def __init__(self, folder: Path, issuer: BenchIssuer, cores: Cores) -> None:
         self.folder, self._issuer, self._cores = folder, issuer, cores
         self._port = free_port()
         self._resource = f"http://127.0.0.1:{self._port}{PATH}"
@@ -91,7 +91,7 @@ class Site:
         (folder / "documents.py").write_text(TOOLS, encoding="utf-8")
 
     @contextmanager
-    def gate(self, controls: str) -> Iterator[Server]:
+    def gate(self, controls: str) -> Iterator[SizedServer]:
         """Run Gatepost with the controls off or on."""
         folder = self.folder / controls
         folder.mkdir()
@@ -110,17 +110,17 @@ class Site:
             "GATEPOST_LIMITS__MAX_BODY_VALUES": str(MOST_BYTES),
         }
         log = folder / "output.log"
-        process = Process.start(
+        process = BenchProcess.start(
             launch.command, log=log, cores=self._cores, env={**launch.env, **env}
         )
         try:
             line_printed(process, "Gatepost is ready at", limit_s=START_S)
-            yield Server(process.pid, Place(port, PATH, f"127.0.0.1:{self._port}"))
+            yield SizedServer(process.pid, Place(port, PATH, f"127.0.0.1:{self._port}"))
         finally:
             process.stop()
 
     @contextmanager
-    def floor(self, what: Workload, answer_bytes: int) -> Iterator[Server]:
+    def floor(self, what: Workload, answer_bytes: int) -> Iterator[SizedServer]:
         """Run the bare server, which answers as many bytes as Gatepost does."""
         folder = self.folder / f"floor-{what.name}"
         folder.mkdir()
@@ -129,17 +129,17 @@ class Site:
         launch = contestants.module("floor")(
             Settings(port, "", "", self._resource, 0, sizes), folder
         )
-        process = Process.start(
+        process = BenchProcess.start(
             launch.command, log=folder / "output.log", cores=self._cores, env=launch.env
         )
         place = Place(port, "/call", f"127.0.0.1:{port}")
         try:
             first_answer(process, place, WORKLOADS[0], self.token, limit_s=START_S)
-            yield Server(process.pid, place)
+            yield SizedServer(process.pid, place)
         finally:
             process.stop()
 
-    def cost(self, server: Server, what: Workload, seconds: int) -> float:
+    def cost(self, server: SizedServer, what: Workload, seconds: int) -> float:
         """Return the CPU microseconds of a call over an interval; raises NotAnswering."""
         script = self.folder / "calls.lua"
         script.write_text(wrk.script(what, server.place, self.folder / "token"), encoding="utf-8")
@@ -156,9 +156,11 @@ class Site:
         return (usage(server.pid).cpu_s - before) / account.requests * 1e6
 
 
-def run(site: Site, rounds: int, seconds: int, say: Callable[[str], object] = print) -> list[Row]:
+def run(
+    site: SizeSite, rounds: int, seconds: int, say: Callable[[str], object] = print
+) -> list[SizeRow]:
     """Measure each document with the floor and both Gateposts in turn, several times."""
-    found: list[Row] = []
+    found: list[SizeRow] = []
     with ExitStack() as stack:
         gates = [stack.enter_context(site.gate(controls)) for controls in CONTROLS]
         for kind, make in KINDS.items():
@@ -173,12 +175,12 @@ def run(site: Site, rounds: int, seconds: int, say: Callable[[str], object] = pr
                         [site.cost(server, what, seconds) for server in (floor, *gates)]
                         for _ in range(rounds)
                     ]
-                found.append(Row(kind, size, *map(min, zip(*costs, strict=True))))
+                found.append(SizeRow(kind, size, *map(min, zip(*costs, strict=True))))
                 say(f"{size // KIB:,} KiB of {kind}: done")
     return found
 
 
-def render(found: Sequence[Row]) -> str:
+def render(found: Sequence[SizeRow]) -> str:
     """The lowest costs, as other load only adds to them, with their growth, in lines of text."""
     head = ["", "floor µs", "off µs", "ratio", "µs a KiB", "on µs", "ratio", "µs a KiB"]
     lines = []
@@ -190,7 +192,7 @@ def render(found: Sequence[Row]) -> str:
     return table(head, lines)
 
 
-def save(found: Sequence[Row], machine: dict[str, object], path: Path) -> None:
+def save(found: Sequence[SizeRow], machine: dict[str, object], path: Path) -> None:
     """Everything as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "rows": [asdict(one) for one in found]}

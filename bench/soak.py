@@ -12,13 +12,13 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from bench import contestants, gatepost
-from bench.issuer import Issuer
+from bench.issuer import BenchIssuer
 from bench.probe import line_printed
-from bench.process import Cores, Process
+from bench.process import BenchProcess, Cores
 from bench.servers import soak_tools
 from bench.servers.settings import Settings
 from bench.tokens import Mint
-from bench.traffic import OPERATIONS, Traffic
+from bench.traffic import OPERATIONS, BenchTraffic
 from bench.workload import PATH
 
 START_S = 60
@@ -66,7 +66,7 @@ max_waiting_per_tenant = 10000
 
 
 @dataclass(frozen=True)
-class Held:
+class MemoryUse:
     """What the server held at one moment, after so many operations."""
 
     operations: int
@@ -81,8 +81,8 @@ class Soak:
     seconds: float
     counts: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    before: Held = Held(0, 0, {})
-    after: Held = Held(0, 0, {})
+    before: MemoryUse = MemoryUse(0, 0, {})
+    after: MemoryUse = MemoryUse(0, 0, {})
 
     @property
     def leaks(self) -> list[str]:
@@ -107,7 +107,7 @@ class Soak:
 
 
 @contextmanager
-def served(folder: Path, issuer: Issuer, port: int) -> Iterator[tuple[Process, Mint]]:
+def served(folder: Path, issuer: BenchIssuer, port: int) -> Iterator[tuple[BenchProcess, Mint]]:
     """Run a Gatepost with everything on, its tools of `soak_tools` and a key for its tokens."""
     resource = f"http://127.0.0.1:{port}{PATH}"
     mint = Mint.create(issuer.url, resource)
@@ -117,7 +117,9 @@ def served(folder: Path, issuer: Issuer, port: int) -> Iterator[tuple[Process, M
     path = gatepost.write_config(settings, folder, more=tools, controls=gatepost.ON + APPROVALS)
     launch = contestants.serve(path)
     cores = Cores(None, None)
-    process = Process.start(launch.command, log=folder / "output.log", cores=cores, env=launch.env)
+    process = BenchProcess.start(
+        launch.command, log=folder / "output.log", cores=cores, env=launch.env
+    )
     try:
         line_printed(process, "Gatepost is ready at", limit_s=START_S)
         yield process, mint
@@ -126,13 +128,13 @@ def served(folder: Path, issuer: Issuer, port: int) -> Iterator[tuple[Process, M
 
 
 async def run(
-    process: Process, mint: Mint, seconds: float, say: Callable[[str], object] = print
+    process: BenchProcess, mint: Mint, seconds: float, say: Callable[[str], object] = print
 ) -> Soak:
     """Send every kind of operation for so long; look after a fifth of it and at the end."""
     parts = urlsplit(mint.resource)
     address = (parts.hostname or "", parts.port or 80)
     tokens = mint.pool(CALLERS)
-    callers = [Traffic(address, parts.netloc, parts.path, token) for token in tokens]
+    callers = [BenchTraffic(address, parts.netloc, parts.path, token) for token in tokens]
     soak = Soak(seconds)
     for part, name in ((WARM_UP, "before"), (1 - WARM_UP, "after")):
         until = monotonic() + seconds * part
@@ -144,7 +146,7 @@ async def run(
     return soak
 
 
-async def _work(soak: Soak, callers: list[Traffic], until: float, seed: int) -> None:
+async def _work(soak: Soak, callers: list[BenchTraffic], until: float, seed: int) -> None:
     source = random.Random(seed)
     names = list(OPERATIONS)
     for number, caller in enumerate(cycle(callers)):
@@ -158,14 +160,14 @@ async def _work(soak: Soak, callers: list[Traffic], until: float, seed: int) -> 
         soak.counts[name] += 1
 
 
-async def _settled(process: Process, caller: Traffic, soak: Soak) -> Held:
+async def _settled(process: BenchProcess, caller: BenchTraffic, soak: Soak) -> MemoryUse:
     """Look again until no call is left that its client has abandoned, for a while."""
     until = monotonic() + SETTLE_S
     while True:
         objects = await caller.objects()
         # The call that counts is one of them.
         if objects.get("gatepost.tools.redaction.RedactedCall", 0) <= 1 or monotonic() >= until:
-            return Held(soak.counts.total(), process.usage().resident, objects)
+            return MemoryUse(soak.counts.total(), process.usage().resident, objects)
         await asyncio.sleep(0.5)
 
 

@@ -21,7 +21,7 @@ class Unexpected(Exception):
     """The server answered something else than the operation expects."""
 
 
-class Connection:
+class TrafficConnection:
     """One request on a connection of its own, whose answer is read as it comes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,7 +29,7 @@ class Connection:
         self.status = 0
         self.fields: dict[str, str] = {}
 
-    async def head(self) -> "Connection":
+    async def head(self) -> "TrafficConnection":
         """Read the head of the answer."""
         head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.rstrip().split("\r\n")
@@ -61,7 +61,7 @@ class Connection:
         self._writer.close()
 
 
-class Traffic:
+class BenchTraffic:
     """
     One caller of one server; every operation sends a text of *size* characters as argument.
 
@@ -78,7 +78,7 @@ class Traffic:
         """Open the connection of the next request in advance."""
         self._opened = await asyncio.open_connection(*self._address, limit=MOST_LINE)
 
-    async def send(self, verb: str, fields: Fields, body: bytes = b"") -> Connection:
+    async def send(self, verb: str, fields: Fields, body: bytes = b"") -> TrafficConnection:
         """Send one request."""
         if self._opened is None:
             await self.connect()
@@ -87,14 +87,14 @@ class Traffic:
             ("Host", self._authority),
             ("Authorization", f"Bearer {self._token}"),
             ("Accept", "application/json, text/event-stream"),
-            ("Connection", "close"),
+            ("TrafficConnection", "close"),
             *((("Content-Type", "application/json"),) if body else ()),
             ("Content-Length", str(len(body))),
         ]
         lines = [f"{verb} {self._path} HTTP/1.1", *(f"{n}: {v}" for n, v in (*known, *fields))]
         writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
         await writer.drain()
-        return Connection(reader, writer)
+        return TrafficConnection(reader, writer)
 
     async def begin(
         self,
@@ -104,7 +104,7 @@ class Traffic:
         capabilities: Mapping[str, Any] | None = None,
         fields: Fields = (),
         **meta: Any,
-    ) -> Connection:
+    ) -> TrafficConnection:
         """Send one request of 2026-07-28."""
         known = {META + "protocolVersion": MODERN, META + "clientCapabilities": capabilities or {}}
         named = params.get("name") or params.get("taskId")
@@ -284,28 +284,28 @@ class Traffic:
         connection.close()
 
 
-Operation = Callable[[Traffic, int], Awaitable[None]]
+Operation = Callable[[BenchTraffic, int], Awaitable[None]]
 
 OPERATIONS: Mapping[str, Operation] = {
     each.__name__: each
     for each in (
-        Traffic.calls,
-        Traffic.lists,
-        Traffic.progress,
-        Traffic.nested,
-        Traffic.threads,
-        Traffic.failures,
-        Traffic.timeouts,
-        Traffic.retried,
-        Traffic.tasks,
-        Traffic.elicitations,
-        Traffic.approvals,
-        Traffic.vanished,
-        Traffic.half_sent,
-        Traffic.subscriptions,
-        Traffic.sessions_left,
-        Traffic.sessions_ended,
-        Traffic.cancelled,
+        BenchTraffic.calls,
+        BenchTraffic.lists,
+        BenchTraffic.progress,
+        BenchTraffic.nested,
+        BenchTraffic.threads,
+        BenchTraffic.failures,
+        BenchTraffic.timeouts,
+        BenchTraffic.retried,
+        BenchTraffic.tasks,
+        BenchTraffic.elicitations,
+        BenchTraffic.approvals,
+        BenchTraffic.vanished,
+        BenchTraffic.half_sent,
+        BenchTraffic.subscriptions,
+        BenchTraffic.sessions_left,
+        BenchTraffic.sessions_ended,
+        BenchTraffic.cancelled,
     )
 }
 """What a client does, by name."""

@@ -24,7 +24,7 @@ from bench.servers import soak_tools
 from bench.servers.settings import Settings
 from bench.soak import APPROVALS
 from bench.tokens import Mint
-from bench.traffic import Traffic
+from bench.traffic import BenchTraffic
 from bench.workload import PATH, Place, named
 from gatepost import serve
 from gatepost.cli.configuration import examine
@@ -53,7 +53,7 @@ TURNS = 3
 
 
 @dataclass(frozen=True)
-class Walk:
+class WalkFiles:
     """What runs for one request, each as `file` or `file function`."""
 
     functions: frozenset[str]
@@ -73,12 +73,12 @@ class Walks:
     goes on to the answer.
     """
 
-    call: Walk
-    approval: Walk
-    approved: Walk
+    call: WalkFiles
+    approval: WalkFiles
+    approved: WalkFiles
 
 
-class Recorder:
+class WalkRecorder:
     """
     A profile function that notes which code begins or goes on while it is recording.
 
@@ -106,9 +106,9 @@ class Recorder:
             self._codes = None
 
 
-def always(recordings: Iterable[set[CodeType]]) -> Walk:
+def always(recordings: Iterable[set[CodeType]]) -> WalkFiles:
     """Return what every recording has: background tasks run during some of them only."""
-    return Walk(frozenset(filter(None, map(name_of, set.intersection(*recordings)))))
+    return WalkFiles(frozenset(filter(None, map(name_of, set.intersection(*recordings)))))
 
 
 def name_of(code: CodeType) -> str | None:
@@ -122,10 +122,10 @@ def name_of(code: CodeType) -> str | None:
     return None
 
 
-class Caller:
+class WalkCaller:
     """Sends requests to the server from a thread of its own."""
 
-    def __init__(self, recorder: Recorder, mint: Mint) -> None:
+    def __init__(self, recorder: WalkRecorder, mint: Mint) -> None:
         self._recorder = recorder
         self._token = mint.token(0)
         self._parts = urlsplit(mint.resource)
@@ -179,7 +179,7 @@ class Caller:
     async def _approved(self, text: str) -> set[CodeType]:
         """A call on an open connection that waits on its stream, its approval, and its answer."""
         address = (self._parts.hostname or "", self._parts.port or 80)
-        traffic = Traffic(address, self._parts.netloc, self._parts.path, self._token)
+        traffic = BenchTraffic(address, self._parts.netloc, self._parts.path, self._token)
         codes: set[CodeType] = set()
         params = {"name": "sign", "arguments": {"text": text}}
         await traffic.connect()
@@ -216,7 +216,7 @@ class Caller:
 
 def run() -> Walks:
     """Serve in this process and thread until both walks are known; only once in a process."""
-    recorder = Recorder()
+    recorder = WalkRecorder()
     with TemporaryDirectory(prefix="bench-") as place, running() as issuer:
         port = free_port()
         mint = Mint.create(issuer.url, f"http://127.0.0.1:{port}{PATH}")
@@ -224,7 +224,7 @@ def run() -> Walks:
         settings = Settings(port, issuer.url, issuer.jwks_uri, mint.resource, tools=0, sizes={})
         tools = [Path(soak_tools.__file__)]
         path = write_config(settings, Path(place), more=tools, controls=ON + APPROVALS)
-        caller = Caller(recorder, mint)
+        caller = WalkCaller(recorder, mint)
         threading.setprofile(recorder)
         sys.setprofile(recorder)
         try:
@@ -237,20 +237,20 @@ def run() -> Walks:
     return caller.found
 
 
-def _serve(path: Path, port: int, caller: Caller) -> None:
+def _serve(path: Path, port: int, caller: WalkCaller) -> None:
     config, toolbox, found = examine(path)
     if config is None:
         raise RuntimeError(str(found))
     thread = threading.Thread(target=caller.run)
 
-    class Seen(Services):
+    class WalkServices(Services):
         """The server's services, which the caller decides with."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             caller.services, caller.loop = self, asyncio.get_running_loop()
 
-    with replaced(Seen):
+    with replaced(WalkServices):
         setup = serve.ServerSetup(
             config=config,
             toolbox=toolbox,

@@ -25,7 +25,7 @@ class Expense(BaseModel):
     category: Literal["travel", "meals", "equipment"]
 
 
-class Confirmation(BaseModel):
+class SureForm(BaseModel):
     """What the person is asked."""
 
     sure: Annotated[bool, Field(description="Really delete them?")]
@@ -72,7 +72,7 @@ async def largest_expense(ctx: CallContext) -> Expense:
 async def clear_expenses(ctx: CallContext) -> str:
     """Delete all receipts, once a person has agreed."""
     count = len(await kept(ctx))
-    answer = await ctx.ask(f"Delete {count} receipts?", Confirmation)
+    answer = await ctx.ask(f"Delete {count} receipts?", SureForm)
     if answer.content is None or not answer.content.sure:
         return "Nothing was deleted."
     await ctx.workspace.delete(FILE)

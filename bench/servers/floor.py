@@ -29,7 +29,7 @@ def answer(
     )
 
 
-class Floor:
+class FloorApp:
     """Sends an answer of the kind and size that the path names: `/call`, `/list` …."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
@@ -57,4 +57,4 @@ class Floor:
 
 if __name__ == "__main__":
     settings = Settings.read()
-    serve(Floor(settings.sizes), settings, lifespan="off")
+    serve(FloorApp(settings.sizes), settings, lifespan="off")

@@ -14,7 +14,7 @@ LIMITS = httpx2.Limits(max_connections=128, max_keepalive_connections=32, keepal
 PASSED = frozenset({b"accept", b"content-type", b"mcp-protocol-version", b"mcp-method"})
 
 
-class Forward:
+class ForwardApp:
     """Checks nothing; sends the body on with the headers that an MCP server needs."""
 
     def __init__(self, url: str) -> None:
@@ -48,4 +48,4 @@ class Forward:
 
 if __name__ == "__main__":
     settings = Settings.read()
-    serve(Forward(settings.upstream), settings, lifespan="on")
+    serve(ForwardApp(settings.upstream), settings, lifespan="on")

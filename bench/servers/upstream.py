@@ -20,7 +20,7 @@ CONTENT: dict[str, Any] = {"content": [{"type": "text", "text": TEXT}], "isError
 NO_METHOD = {"error": {"code": -32601, "message": "Method not found"}}
 
 
-class Asked(msgspec.Struct):
+class UpstreamMessage(msgspec.Struct):
     """What decides the answer to a message."""
 
     method: str
@@ -66,13 +66,13 @@ def members(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()[1:]
 
 
-class Upstream:
+class UpstreamApp:
     """Answers constants; only the id is that of the request."""
 
     def __init__(self, tools: int) -> None:
         self._results = results(tools)
         self._unknown = members(NO_METHOD)
-        self._read = msgspec.json.Decoder(Asked).decode
+        self._read = msgspec.json.Decoder(UpstreamMessage).decode
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["method"] != "POST":
@@ -103,4 +103,4 @@ async def respond(send: Send, status: int, body: bytes) -> None:
 
 if __name__ == "__main__":
     settings = Settings.read()
-    serve(Upstream(settings.tools), settings, lifespan="off")
+    serve(UpstreamApp(settings.tools), settings, lifespan="off")

@@ -12,7 +12,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.middleware import CALLER
 from tests.policy.conftest import run_ready, run_until
-from tests.support.endpoint import JSON, META, VERSION, Header, TaskClient, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointTaskClient, Header, message
 
 WITHIN_S = 10
 MOST_STEPS = 60
@@ -79,7 +79,7 @@ class SlowServer:
         self.wire: Any = shared_store.of("acme")
         shared_store._tenants["acme"] = Slow(self.wire)  # type: ignore[assignment]
         tools = [*pack.tools.values(), *pack.documents.values()]
-        self.client = TaskClient(tools, records=records, shared_store=shared_store)
+        self.client = EndpointTaskClient(tools, records=records, shared_store=shared_store)
         self.sent: list[Any] = []
         self.before = asyncio.all_tasks()
 

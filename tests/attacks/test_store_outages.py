@@ -11,7 +11,15 @@ from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
 from tests.mcp import fixture_questions
 from tests.policy.conftest import run_until
-from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
+from tests.support.endpoint import (
+    DECLARED,
+    JSON,
+    META,
+    VERSION,
+    EndpointTaskClient,
+    Response,
+    message,
+)
 
 pack = Pack("documents")
 
@@ -36,7 +44,7 @@ RECORDS = {
 SHARED_STORE = ("publish", "follow", "put", "take", "spend", "append", "read")
 
 
-class ServerWithOutages(TaskClient):
+class ServerWithOutages(EndpointTaskClient):
     """A server whose stores answer until ``left`` more questions were asked, and then never."""
 
     def __init__(self) -> None:

@@ -13,7 +13,15 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
 from tests.policy.conftest import run_ready, run_until
-from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
+from tests.support.endpoint import (
+    DECLARED,
+    JSON,
+    META,
+    VERSION,
+    EndpointTaskClient,
+    Response,
+    message,
+)
 
 WITHIN_S = 10
 MOST = 2
@@ -59,7 +67,7 @@ class ServerWithTasks:
 
         records = MemoryRecords()
         self.tasks = records.of("acme").tasks = Slow()
-        self.client = TaskClient(
+        self.client = EndpointTaskClient(
             pack.tools.values(), task_limits=TaskLimits(max_per_caller=MOST), records=records
         )
         self.hang_up = asyncio.Event()

@@ -18,7 +18,7 @@ from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.backends import open_records
 from gatepost.storage.sql import database, postgresql_audit_writer, sqlite
 from gatepost.storage.sql.records import SqlRecords
-from tests.support.client import Client, RawAnswer
+from tests.support.client import RawAnswer, ResourceClient
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.proxies import tcp_proxy
@@ -51,7 +51,7 @@ MOMENTS = {
 class PostgresServer:
     """A server on a PostgreSQL, its callers, and what is on record of them."""
 
-    def __init__(self, client: Client, token: str, url: str, ring: Path) -> None:
+    def __init__(self, client: ResourceClient, token: str, url: str, ring: Path) -> None:
         self.client, self.token, self.url, self.ring = client, token, url, ring
 
     def call(self) -> RawAnswer:

@@ -19,11 +19,11 @@ from tests.audit.test_lost_connections import (
     request_id,
 )
 from tests.support import sample_tools
-from tests.support.client import Client, RawAnswer
+from tests.support.client import RawAnswer, ResourceClient
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
-from tests.support.replicas import Replicas
+from tests.support.replicas import ReplicaProcesses
 from tests.support.stores import Postgres
 
 RECOVERED_S = 1.0
@@ -41,11 +41,11 @@ A machine that others use makes both longer; on an idle one a call takes some mi
 @contextlib.contextmanager
 def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[PostgresServer]]:
     """So many `gatepost serve` on one database, each of which has served a call."""
-    replicas = Replicas(idp, folder, {"database": url}, tools=Path(sample_tools.__file__))
+    replicas = ReplicaProcesses(idp, folder, {"database": url}, tools=Path(sample_tools.__file__))
     replicas.ports = [replicas.port, *(free_port() for _ in range(number - 1))]
     token, servers = replicas.token(org_id="acme"), []
     for port in replicas.ports:
-        client = Client(replicas.url)
+        client = ResourceClient(replicas.url)
         client.port = port
         servers.append(PostgresServer(client, token, url, folder / "keyring.json"))
     with replicas.running():

@@ -11,11 +11,11 @@ from gatepost.tools.tenant_offers import Agent
 from tests.audit.test_calls import AuditedServer
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
-from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, ToolUpstream
 
 NAME = "mcp_crm__find"
 PASSWORD = "correct-horse-battery-staple"
-source, crm = MemorySource(), Upstream()
+source, crm = MemorySource(), ToolUpstream()
 SECRET = {
     "type": "object",
     "properties": {"password": {"type": "string", "x-gatepost-secret": True}},

@@ -19,10 +19,10 @@ from gatepost.storage.backends import open_records
 from gatepost.storage.sql.records import SqlRecords
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
 from tests.support import replica_tools
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.processes import free_port
-from tests.support.replicas import Replicas
+from tests.support.replicas import ReplicaProcesses
 
 
 class ReplicaLog(AuditLog):
@@ -319,13 +319,13 @@ def test_replicas_write_one_tenant_and_one_is_killed(
 ) -> None:
     """Each in its own chain; the chain of the killed one verifies, and the next one goes on."""
     storage = {"database": migrated_postgres}
-    replicas = Replicas(idp, tmp_path, storage, tools=Path(replica_tools.__file__))
+    replicas = ReplicaProcesses(idp, tmp_path, storage, tools=Path(replica_tools.__file__))
     replicas.ports += [free_port() for _ in range(number - 2)]
     token = replicas.token(org_id="acme")
     answered = 0
 
     def call(port: int) -> int:
-        client = Client(replicas.url)
+        client = ResourceClient(replicas.url)
         client.port = port
         answers = [client.call(token, "pid") for _ in range(5)]
         return sum(answer.status == 200 for answer in answers)

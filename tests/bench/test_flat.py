@@ -2,13 +2,13 @@
 
 import pytest
 
-from bench.flat import FLOOR, FULL, Results, Sample, Step, render, steps
+from bench.flat import FLOOR, FULL, FlatResults, FlatSample, FlatStep, render, steps
 from bench.history import PageCost
 
 
-def sample(name: str, size: int, cpu_us: float, failed: int = 0) -> Sample:
-    return Sample(
-        Step(name, size), cpu_us, rate=1_000, p99_us=2_000, failed=failed, resident=100 << 20
+def sample(name: str, size: int, cpu_us: float, failed: int = 0) -> FlatSample:
+    return FlatSample(
+        FlatStep(name, size), cpu_us, rate=1_000, p99_us=2_000, failed=failed, resident=100 << 20
     )
 
 
@@ -16,7 +16,7 @@ def test_each_size_is_compared_with_the_first() -> None:
     """By the lowest CPU of its rounds, in floors of the same row; failures are not passed over."""
     rows = [("tools", 0, 50), ("tools", 5, 100), ("tools", 100, 108), ("tools", 1_000, 120)]
     samples = [sample(*row) for row in rows] + [sample("tools", 1_000, 190, failed=3)]
-    _, _, _, first, some, most = render(Results(samples, [])).splitlines()
+    _, _, _, first, some, most = render(FlatResults(samples, [])).splitlines()
 
     assert first.split() == ["5", "tools", "100", "2.00", "1.00", "2.0", "100", "20,000"]
     assert some.split()[2:5] == ["108", "2.16", "1.08"]
@@ -28,7 +28,7 @@ def test_each_size_is_compared_with_the_first() -> None:
 def test_the_number_of_cached_tokens_is_told() -> None:
     """The default, or as many as are sent."""
     samples = [sample("tokens", size, 100) for size in (0, 1, 100_000)]
-    *_, few, many = render(Results(samples, [])).splitlines()
+    *_, few, many = render(FlatResults(samples, [])).splitlines()
 
     assert few.split()[7] == "20,000"
     assert many.split()[7] == "100,000"
@@ -38,7 +38,7 @@ def test_tenants_have_a_wider_bound_too() -> None:
     """Both are told."""
     samples = [sample("tenants", size, cpu) for size, cpu in ((0, 50), (1, 100), (1_000, 125))]
 
-    assert render(Results(samples, [])).endswith("1.1: missed by 0.15, 1.3: met")
+    assert render(FlatResults(samples, [])).endswith("1.1: missed by 0.15, 1.3: met")
 
 
 def test_pages_are_held_against_a_time() -> None:
@@ -48,7 +48,7 @@ def test_pages_are_held_against_a_time() -> None:
         PageCost("audit", 1_000_000, 140.0, limited=True),
         PageCost("audit verify", 1_000_000, 9_000.0, limited=False),
     ]
-    *_, usage, audit, verify = render(Results([], pages)).splitlines()
+    *_, usage, audit, verify = render(FlatResults([], pages)).splitlines()
 
     assert usage.endswith("100: met")
     assert audit.endswith("100: missed by 40")
@@ -63,6 +63,6 @@ def test_a_full_run_has_the_largest_sizes() -> None:
     assert all(row[0] == full[name][0] for name, row in usual.items())
     assert [(one.tenants, one.tokens) for one in full["tenants"]][-1] == (10_000, 10_000)
     assert [(one.tenants, one.tokens) for one in full["tokens"]][-1] == (1, 100_000)
-    assert Step(FLOOR, 3).is_floor
+    assert FlatStep(FLOOR, 3).is_floor
     with pytest.raises(ValueError, match="nothing"):
         steps(full=False, only=["nothing"])

@@ -11,16 +11,16 @@ import pytest
 
 from bench.envoy import envoy_config
 from bench.gateway import GatewayCosts, ratios, render, targets, upstream_tables
-from bench.rounds import Sample
+from bench.rounds import RoundSample
 from bench.servers.settings import Settings
-from bench.servers.upstream import Upstream
+from bench.servers.upstream import UpstreamApp
 from tests.architecture.source import ROOT
 
 ID = 7
 
 
-def sample(server: str, workload: str, cpu_us: float, p50_us: float = 100.0) -> Sample:
-    return Sample(1, server, workload, 1000, p50_us, 2 * p50_us, cpu_us)
+def sample(server: str, workload: str, cpu_us: float, p50_us: float = 100.0) -> RoundSample:
+    return RoundSample(1, server, workload, 1000, p50_us, 2 * p50_us, cpu_us)
 
 
 def costs() -> GatewayCosts:
@@ -80,7 +80,7 @@ async def asked(message: dict[str, Any]) -> tuple[int, Any]:
     async def send(part: dict[str, Any]) -> None:
         sent.append(part)
 
-    await Upstream(3)({"type": "http", "method": "POST"}, receive, send)
+    await UpstreamApp(3)({"type": "http", "method": "POST"}, receive, send)
     body = sent[1]["body"]
     return sent[0]["status"], json.loads(body) if body else None
 

@@ -6,7 +6,7 @@ import pytest
 from starlette.applications import Starlette
 
 from bench.client_streams import ClientStreams, Stuck, room_for
-from bench.listen import Cost, render, request
+from bench.listen import ListenCost, render, request
 from bench.servers.sse import routes
 from bench.workload import Place
 from tests.support.issuers import AsgiServer
@@ -46,7 +46,9 @@ def test_a_system_without_room_says_so() -> None:
 def test_costs_are_shown_beside_each_other() -> None:
     """A row for each server, ratios to its own calls without streams."""
     p99 = {"without": 1000.0, "idle": 1500.0, "announced": 2000.0}
-    shown = render([Cost("sse", 10, p99_us=p99), Cost("gatepost", 10, 2048.0, 4096.0, p99_us=p99)])
+    shown = render(
+        [ListenCost("sse", 10, p99_us=p99), ListenCost("gatepost", 10, 2048.0, 4096.0, p99_us=p99)]
+    )
 
     assert shown.splitlines()[0].startswith("10 streams")
     assert shown.splitlines()[-1].split() == [

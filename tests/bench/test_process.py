@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.process import Cores, Process, read_ps, read_stat, usage
+from bench.process import BenchProcess, Cores, read_ps, read_stat, usage
 
 UNPINNED = Cores(None, None)
 BURN = """
@@ -22,7 +22,7 @@ child.wait()
 """
 
 
-def wait_for(process: Process, text: str) -> None:
+def wait_for(process: BenchProcess, text: str) -> None:
     deadline = time.monotonic() + 20
     while text not in process.output:
         assert time.monotonic() < deadline, process.output
@@ -32,7 +32,7 @@ def wait_for(process: Process, text: str) -> None:
 
 def test_cpu_of_children_counts(tmp_path: Path) -> None:
     """A server that works in child processes must not look free."""
-    process = Process.start([sys.executable, "-c", BURN], log=tmp_path / "log", cores=UNPINNED)
+    process = BenchProcess.start([sys.executable, "-c", BURN], log=tmp_path / "log", cores=UNPINNED)
     try:
         wait_for(process, "burnt")
         used = process.usage()
@@ -45,7 +45,7 @@ def test_cpu_of_children_counts(tmp_path: Path) -> None:
 
 def test_stopping_leaves_nobody_behind(tmp_path: Path) -> None:
     """A server left over from one round would be the noise of the next."""
-    process = Process.start(["sleep", "60"], log=tmp_path / "log", cores=UNPINNED)
+    process = BenchProcess.start(["sleep", "60"], log=tmp_path / "log", cores=UNPINNED)
     assert process.running
 
     process.stop()
@@ -77,7 +77,7 @@ def test_server_and_load_are_kept_apart(tmp_path: Path) -> None:
     cores = Cores.choose()
     if cores.server is None:
         pytest.skip("one core only")
-    process = Process.start(["sleep", "60"], log=tmp_path / "log", cores=cores)
+    process = BenchProcess.start(["sleep", "60"], log=tmp_path / "log", cores=cores)
     try:
         assert os.sched_getaffinity(process.pid) == {cores.server}
         assert cores.load != cores.server

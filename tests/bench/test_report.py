@@ -9,15 +9,15 @@ import pytest
 from bench import report
 from bench.contestants import CONTESTANTS
 from bench.hotspots import from_stacks
-from bench.rounds import Disk, Results, Sample, Start, disk
+from bench.rounds import Disk, RoundResults, RoundSample, Start, disk
 
 
-def sample(number: int, server: str, cpu_us: float, note: str = "") -> Sample:
-    return Sample(number, server, "warm", 1e6 / cpu_us, 800.0, 1500.0, cpu_us, note)
+def sample(number: int, server: str, cpu_us: float, note: str = "") -> RoundSample:
+    return RoundSample(number, server, "warm", 1e6 / cpu_us, 800.0, 1500.0, cpu_us, note)
 
 
-def results() -> Results:
-    found = Results()
+def results() -> RoundResults:
+    found = RoundResults()
     for number, floor, ours in ((1, 20.0, 50.0), (2, 40.0, 80.0), (3, 20.0, 40.0)):
         found.samples += [sample(number, "floor", floor), sample(number, "gatepost", ours)]
     found.starts = [Start(1, "floor", 0.1, None, 30_000_000, 30_000_000)]
@@ -65,8 +65,8 @@ def test_a_verdict_says_met_or_by_how_much_short(
 
 def test_a_single_call_is_compared_with_the_disk_of_its_round() -> None:
     """Both the usual time and the longest, as only a part of either is ours."""
-    found = Results(disk=[Disk(1, 400.0, 1_000.0)])
-    found.samples.append(Sample(1, "gatepost", "alone", 1_000.0, 800.0, 3_000.0, 200.0))
+    found = RoundResults(disk=[Disk(1, 400.0, 1_000.0)])
+    found.samples.append(RoundSample(1, "gatepost", "alone", 1_000.0, 800.0, 3_000.0, 200.0))
     lines = [line for line in report.render(found, CONTESTANTS).splitlines() if "fsync" in line]
 
     assert [line.partition("< 2.5")[2].split() for line in lines] == [

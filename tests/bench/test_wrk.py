@@ -10,7 +10,7 @@ from bench.__main__ import free_ports
 from bench.contestants import CONTESTANTS
 from bench.issuer import running
 from bench.process import Cores
-from bench.rounds import Bench, Results
+from bench.rounds import RoundResults, RoundRunner
 from bench.tokens import Mint, Purse, garbage
 from bench.workload import WORKLOADS, Place, Workload
 
@@ -79,8 +79,8 @@ def test_every_workload_runs_against_the_floor(workload: Workload, tmp_path: Pat
             files[name] = tmp_path / name
             files[name].write_text("".join(f"{token}\n" for token in pool), encoding="ascii")
         purse = Purse(files | {"thousand": files["garbage"], "fresh": files["garbage"]})
-        bench = Bench(tmp_path, issuer, mint.resource, purse, UNPINNED, free_ports(["floor"]))
-        with bench.started(floor, 1, workload.tools, Results()) as (process, start):
+        bench = RoundRunner(tmp_path, issuer, mint.resource, purse, UNPINNED, free_ports(["floor"]))
+        with bench.started(floor, 1, workload.tools, RoundResults()) as (process, start):
             sample = bench.measure(1, floor, process, workload, 1)
 
     assert sample.note == ""

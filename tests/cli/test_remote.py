@@ -17,7 +17,7 @@ from gatepost.cli.main import main
 from gatepost.cli.remote import value_of
 from tests.support import commands
 from tests.support.cases import each
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, run
 from tests.support.issuers import AsgiServer
 from tests.support.measuring import eventually
@@ -330,7 +330,7 @@ def test_a_forged_redirect_is_ignored(dev: Gatepost) -> None:
     page = process.wait_for(PAGE)["page"]
     back = re.search(r"redirect_uri=http%3A%2F%2F127.0.0.1%3A(\d+)%2Fcallback", page)
     assert back is not None
-    forged = Client(f"http://127.0.0.1:{back[1]}/callback")
+    forged = ResourceClient(f"http://127.0.0.1:{back[1]}/callback")
     assert forged.send("GET", "/callback?code=stolen&state=guessed").status == 200
     assert forged.send("GET", "/other").status == 404
     assert process.process.poll() is None

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl, FileUrl
 
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 
 REDIRECT = "http://127.0.0.1:33419/callback"
 ANSWER_WITHIN_S = 60
@@ -64,7 +64,7 @@ class Wire:
         )
 
 
-def provider_for(url: str, wallet: Wallet, person: Person) -> OAuthClientProvider:
+def provider_for(url: str, wallet: Wallet, person: BrowserUser) -> OAuthClientProvider:
     """The SDK's OAuth flow, with *person* at its browser."""
     back: list[str] = []
 
@@ -105,7 +105,7 @@ async def connected(
 
 
 async def walk_python(
-    url: str, person: Person, *, mode: str, csv: dict[str, Any]
+    url: str, person: BrowserUser, *, mode: str, csv: dict[str, Any]
 ) -> dict[str, Any]:
     """Sign in, list, call, step up, refresh; answers the report that the other clients answer."""
     wallet, wire = Wallet(), Wire()
@@ -178,7 +178,7 @@ def registrations(report: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def expect_grants(report: dict[str, Any], person: Person, resource: str) -> None:
+def expect_grants(report: dict[str, Any], person: BrowserUser, resource: str) -> None:
     """PKCE with S256 and `resource` went along with everything, and a refresh token was used."""
     for asked in person.asked:
         assert asked["code_challenge_method"] == "S256"
@@ -200,7 +200,7 @@ def expect_calls(report: dict[str, Any], *, tenant: str) -> None:
     assert report["after_refresh"] == "again"
 
 
-def expect_step_up(report: dict[str, Any], person: Person, url: str) -> None:
+def expect_step_up(report: dict[str, Any], person: BrowserUser, url: str) -> None:
     """Saving was refused with the scope it needs, and the person was asked for it once more."""
     refused = [each for each in report["exchanges"] if each["status"] == 403]
     assert {each["url"] for each in refused} == {url}, refused
@@ -213,14 +213,14 @@ def expect_step_up(report: dict[str, Any], person: Person, url: str) -> None:
     assert "files:write" in person.asked[-1]["scope"].split()
 
 
-def expect_no_step_up(report: dict[str, Any], person: Person) -> None:
+def expect_no_step_up(report: dict[str, Any], person: BrowserUser) -> None:
     """A client that asked for everything at first was never refused, nor its person asked again."""
     assert 403 not in {each["status"] for each in report["exchanges"]}
     assert len(person.asked) == 1
 
 
 def expect_all(
-    report: dict[str, Any], person: Person, url: str, *, tenant: str, steps_up: bool = True
+    report: dict[str, Any], person: BrowserUser, url: str, *, tenant: str, steps_up: bool = True
 ) -> None:
     """The whole journey."""
     for exchange in report["exchanges"]:

@@ -27,7 +27,7 @@ from mcp.shared.exceptions import MCPError
 
 from tests.clients.conftest import Stage
 from tests.clients.sdk_clients import FORM, ClientAnswers
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
 
 WITHIN_S = 30
@@ -256,7 +256,7 @@ async def test_a_stranger_is_refused(stage: Stage, mode: str, auth: str | None) 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_person_signs_in(dev: Gatepost, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Discovery, registration, the browser and the callback server are FastMCP's own."""
-    person, visits = Person("alice"), list[threading.Thread]()
+    person, visits = BrowserUser("alice"), list[threading.Thread]()
 
     def visit(url: str) -> None:
         back = person.visit(url)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.clients import sdk_clients
 from tests.clients.sdk_clients import CSV, expect_all
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
 
 
@@ -14,7 +14,7 @@ from tests.support.commands import Gatepost
 )
 async def test_the_python_client_goes_all_the_way(dev: Gatepost, mode: str, protocol: str) -> None:
     """Discovery, registration, sign-in, tools and refresh work in both eras."""
-    person = Person("alice")
+    person = BrowserUser("alice")
 
     report = await sdk_clients.walk_python(dev.url, person, mode=mode, csv=CSV)
 

@@ -12,14 +12,14 @@ from gatepost.doctor import DoctorCredentials, examine
 from tests.clients import sdk_clients
 from tests.clients.sdk_clients import CSV, expect_all
 from tests.support import commands, node
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
 from tests.support.issuers import (
     MACHINE,
     RESOURCE_SERVER,
     SECRET,
-    AuthorizationServer,
     ProofKey,
+    RunningOidcProvider,
     TokenForm,
     authorization_server,
 )
@@ -56,7 +56,7 @@ class Pair(NamedTuple):
     """A Gatepost and the authorization server whose tokens it accepts."""
 
     gatepost: Gatepost
-    issuer: AuthorizationServer
+    issuer: RunningOidcProvider
     form: TokenForm
 
 
@@ -89,7 +89,7 @@ def pair(
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_python_client_goes_all_the_way(pair: Pair, mode: str) -> None:
     """The same journey as with the development issuer, with another issuer's tokens."""
-    person = Person("alice")
+    person = BrowserUser("alice")
 
     report = await sdk_clients.walk_python(pair.gatepost.url, person, mode=mode, csv=CSV)
 
@@ -102,7 +102,7 @@ async def test_the_python_client_goes_all_the_way(pair: Pair, mode: str) -> None
 )
 def test_the_typescript_clients_go_all_the_way(pair: Pair, script: str, mode: str) -> None:
     """The same journey as with the development issuer, with another issuer's tokens."""
-    person = Person("alice")
+    person = BrowserUser("alice")
 
     report = node.walk_typescript(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.clients.sdk_clients import CSV, expect_all
 from tests.support import node
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
 
 
@@ -21,7 +21,7 @@ def test_the_typescript_clients_go_all_the_way(
     dev: Gatepost, script: str, mode: str, protocol: str
 ) -> None:
     """Discovery, registration, sign-in, tools, step-up and refresh work in both eras."""
-    person = Person("bob")
+    person = BrowserUser("bob")
 
     report = node.walk_typescript(script, person, url=dev.url, mode=mode, csv=CSV)
 

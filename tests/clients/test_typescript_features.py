@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import Stage
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.node import walk_typescript
 
 RUNS = {
@@ -29,7 +29,7 @@ def reports(stage: Stage) -> dict[str, dict[str, Any]]:
     """What each client has to tell, after one run of each."""
 
     def run(script: str, mode: str) -> dict[str, Any]:
-        return walk_typescript(script, Person(), url=stage.url, token=stage.token, mode=mode)
+        return walk_typescript(script, BrowserUser(), url=stage.url, token=stage.token, mode=mode)
 
     with ThreadPoolExecutor(len(RUNS)) as pool:
         return dict(zip(RUNS, pool.map(lambda each: run(*each), RUNS.values()), strict=True))

@@ -14,7 +14,7 @@ from gatepost.credentials.keyring_key import key_set
 from gatepost.credentials.registry import CredentialRegistry
 from gatepost.secrets.keyring import KeyRing
 from tests.credentials.conftest import TENANT, MetadataServer, Replica, Replicas
-from tests.support.issuers import MACHINE, SECRET, AuthorizationServer, authorization_server
+from tests.support.issuers import MACHINE, SECRET, RunningOidcProvider, authorization_server
 
 KEYED = "keyed-client"
 RING = KeyRing.ephemeral()
@@ -22,7 +22,7 @@ METADATA = "/.well-known/oauth-protected-resource/mcp"
 
 
 @pytest.fixture(scope="module")
-def idp(upstream: MetadataServer) -> Iterator[AuthorizationServer]:
+def idp(upstream: MetadataServer) -> Iterator[RunningOidcProvider]:
     """oidc-provider, with tokens for the upstream, and a client that signs with the key ring."""
     client = {
         "client_id": KEYED,
@@ -68,7 +68,7 @@ async def credential_of(
     return registry.named(tenant, "crm", f"{upstream.origin}/mcp")
 
 
-async def works(idp: AuthorizationServer, token: str) -> bool:
+async def works(idp: RunningOidcProvider, token: str) -> bool:
     """Whether the authorization server knows the token as active."""
     async with httpx2.AsyncClient() as client:
         answer = await client.post(
@@ -80,7 +80,7 @@ async def works(idp: AuthorizationServer, token: str) -> bool:
 
 
 async def test_a_token_is_found_by_the_metadata_of_the_upstream(
-    replicas: Replicas, upstream: MetadataServer, idp: AuthorizationServer
+    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """RFC 9728, then RFC 8414, then the grant; and the token is in the redaction set."""
     replica = replicas.one(upstream.origin, idp.issuer)
@@ -95,7 +95,7 @@ async def test_a_token_is_found_by_the_metadata_of_the_upstream(
 
 
 async def test_a_key_of_the_key_ring_signs_in(
-    replicas: Replicas, upstream: MetadataServer, idp: AuthorizationServer
+    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """By `private_key_jwt`, with the public key that `gatepost upstream jwks` prints."""
     replicas.keyring = RING
@@ -108,7 +108,7 @@ async def test_a_key_of_the_key_ring_signs_in(
 
 
 async def test_one_replica_gets_the_token_and_the_others_use_it(
-    replicas: Replicas, upstream: MetadataServer, idp: AuthorizationServer
+    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """Also when all of them need it at the same moment."""
     found = [
@@ -121,7 +121,7 @@ async def test_one_replica_gets_the_token_and_the_others_use_it(
 
 
 async def test_a_refused_token_is_renewed_once(
-    replicas: Replicas, upstream: MetadataServer, idp: AuthorizationServer
+    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """After a 401 there is a new one, and a second 401 soon after changes nothing."""
     credential = await credential_of(replicas.one(upstream.origin, idp.issuer), upstream)
@@ -137,7 +137,7 @@ async def test_a_refused_token_is_renewed_once(
 
 
 async def test_tokens_of_two_tenants_never_meet(
-    replicas: Replicas, upstream: MetadataServer, idp: AuthorizationServer
+    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """The same table, upstream and client, and yet a token each."""
     replica = replicas.one(upstream.origin, idp.issuer)
@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
 async def test_a_credential_that_cannot_be_had_says_why(
     replicas: Replicas,
     upstream: MetadataServer,
-    idp: AuthorizationServer,
+    idp: RunningOidcProvider,
     name: str,
 ) -> None:
     """In a sentence without the secret."""
@@ -184,7 +184,7 @@ async def test_a_credential_that_cannot_be_had_says_why(
 
 
 async def test_metadata_about_another_resource_are_not_believed(
-    replicas: Replicas, upstream: MetadataServer, idp: AuthorizationServer
+    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """An upstream cannot have a token for its neighbour (RFC 9728 section 3.3)."""
     right = upstream.documents[METADATA]
@@ -198,7 +198,7 @@ async def test_metadata_about_another_resource_are_not_believed(
 
 
 async def test_a_configured_issuer_is_the_only_one_that_gets_the_secret(
-    replicas: Replicas, upstream: MetadataServer, idp: AuthorizationServer
+    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """The metadata of the upstream are not even read."""
     credential = await credential_of(

@@ -38,7 +38,7 @@ from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, T
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
 from gatepost_keys.mint import TokenSubject as User
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.issuers import AsgiServer
 from tests.support.processes import free_port
 from tests.support.server import Server
@@ -212,7 +212,7 @@ class HttpBrowser:
 
     def sign_in(self, name: str, onward: str = "") -> httpx2.Response:
         """All the way, as *name*; answers what the dashboard answered to the way back."""
-        back = Person(name).visit(self.start(onward).headers["location"])
+        back = BrowserUser(name).visit(self.start(onward).headers["location"])
         answer = self.http.get(back)
         assert answer.status_code == 303, answer.text
         return answer

@@ -18,7 +18,7 @@ from gatepost.secrets.keyring import create
 from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
 from tests.dashboard.conftest import CLIENT, SECRET, DashboardServer, open_dashboard_server
 from tests.support.browser import forms_of
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, running, toml
 from tests.support.issuers import Idp, Receive, Scope, Send, respond, serving
 from tests.support.processes import free_port
@@ -164,9 +164,9 @@ class ProductionServer:
         self.home = self.origin + BASE
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ResourceClient:
         """Where agents come in."""
-        return Client(f"{self.origin}/mcp", tls=self.trusting)
+        return ResourceClient(f"{self.origin}/mcp", tls=self.trusting)
 
     def token(self, **claims: Any) -> str:
         """An agent's."""

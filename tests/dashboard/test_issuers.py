@@ -20,7 +20,7 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     parameters,
 )
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.issuers import RESOURCE_SERVER, TokenForm, authorization_server
 from tests.support.issuers import SECRET as OTHER_SECRET
 from tests.support.measuring import capture_logs
@@ -75,7 +75,7 @@ def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> No
         issuers = [one.issuer for one in opened.gatepost.config.issuers]
         assert [offered.index(one) for one in issuers] == sorted(map(offered.index, issuers))
 
-        back = Person("alice").visit(guest.start(which=1).headers["location"])
+        back = BrowserUser("alice").visit(guest.start(which=1).headers["location"])
         answer = guest.http.get(back)
 
         assert answer.status_code == 303, answer.text
@@ -87,7 +87,9 @@ def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
     """A code of one issuer is never redeemed at the other, whatever the way back says."""
     with two_issuers(tmp_path) as opened, opened.guest() as guest, opened.guest() as other:
         first, second = (one.issuer for one in opened.gatepost.config.issuers)
-        code = parameters(Person("alice").visit(guest.start(which=1).headers["location"]))["code"]
+        code = parameters(BrowserUser("alice").visit(guest.start(which=1).headers["location"]))[
+            "code"
+        ]
         asked = parameters(other.start(which=0).headers["location"])
 
         for sender in (first, second, ""):
@@ -122,7 +124,7 @@ def test_each_tenant_has_a_dashboard_of_its_own(apart: DashboardServer) -> None:
 def test_nobody_signs_in_to_a_neighbours_dashboard(apart: DashboardServer) -> None:
     """The token names that resource, and its owner is not of that tenant."""
     with apart.guest() as guest:
-        back = Person("bob").visit(guest.start().headers["location"])
+        back = BrowserUser("bob").visit(guest.start().headers["location"])
         answer = guest.http.get(back)
 
         assert answer.status_code == 403
@@ -153,7 +155,7 @@ def test_two_tokens_that_name_different_people_open_nothing(
     """The ID token is held against the access token; the page says nothing, the log why."""
     provider: Provider = apart.provider
     with apart.guest() as guest:
-        back = Person("alice").visit(guest.start().headers["location"])
+        back = BrowserUser("alice").visit(guest.start().headers["location"])
         kept = provider.id_token
         provider.id_token = lambda identity, access: kept(  # type: ignore[method-assign]
             msgspec.structs.replace(

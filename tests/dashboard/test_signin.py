@@ -22,7 +22,7 @@ from tests.dashboard.conftest import (
     parameters,
 )
 from tests.redaction.echo_server import overheard
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.cases import each
 from tests.support.processes import free_port
 
@@ -77,7 +77,7 @@ def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: DashboardSer
 def test_no_token_and_no_secret_leaves_the_server(shared: DashboardServer) -> None:
     """Neither a cookie nor a page nor the log holds a token, the code or the verifier."""
     with shared.guest() as guest:
-        back = Person("alice").visit(guest.start().headers["location"])
+        back = BrowserUser("alice").visit(guest.start().headers["location"])
         answer = guest.http.get(back)
         told = [guest.get("").text, str(answer.headers), shared.gatepost.log()]
 
@@ -118,7 +118,7 @@ def test_an_answer_that_is_not_the_issuers_opens_nothing(
 ) -> None:
     """Login CSRF, mixed-up issuers, made-up codes: a page, no session, nothing echoed."""
     with shared.guest() as guest:
-        back = Person("alice").visit(guest.start().headers["location"])
+        back = BrowserUser("alice").visit(guest.start().headers["location"])
         answer = finish(guest, altered(back, **changes))
 
         assert answer.status_code == status
@@ -130,7 +130,7 @@ def test_an_answer_that_is_not_the_issuers_opens_nothing(
 def test_an_answer_works_once_and_in_the_browser_that_asked(shared: DashboardServer) -> None:
     """A replayed way back, and one taken to another browser, are over."""
     with shared.guest() as guest, shared.guest() as thief:
-        back = Person("alice").visit(guest.start().headers["location"])
+        back = BrowserUser("alice").visit(guest.start().headers["location"])
         taken = finish(thief, back)
         first, again = finish(guest, back), finish(guest, back)
 
@@ -141,8 +141,8 @@ def test_an_answer_works_once_and_in_the_browser_that_asked(shared: DashboardSer
 def test_a_code_of_somebody_elses_sign_in_is_refused(shared: DashboardServer) -> None:
     """Injected into one's own sign-in, a stolen code fails by its PKCE challenge and its nonce."""
     with shared.guest() as victim, shared.guest() as attacker:
-        stolen = parameters(Person("alice").visit(victim.start().headers["location"]))["code"]
-        own = Person("eve").visit(attacker.start().headers["location"])
+        stolen = parameters(BrowserUser("alice").visit(victim.start().headers["location"]))["code"]
+        own = BrowserUser("eve").visit(attacker.start().headers["location"])
         answer = finish(attacker, altered(own, code=stolen))
 
         assert answer.status_code == 403
@@ -155,8 +155,8 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
     """With its reason and the issuer, and nothing of the code."""
     monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
     with shared.guest() as victim, shared.guest() as attacker, overheard("json") as log:
-        stolen = parameters(Person("alice").visit(victim.start().headers["location"]))["code"]
-        own = Person("eve").visit(attacker.start().headers["location"])
+        stolen = parameters(BrowserUser("alice").visit(victim.start().headers["location"]))["code"]
+        own = BrowserUser("eve").visit(attacker.start().headers["location"])
         finish(attacker, altered(own, code=stolen))
 
     events = [json.loads(line) for line in log.getvalue().splitlines() if line.startswith("{")]
@@ -169,7 +169,7 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
 def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardServer) -> None:
     """Login CSRF: the victim's browser has no sign-in under way, or another one."""
     with shared.guest() as victim, shared.guest() as attacker:
-        back = Person("eve").visit(attacker.start().headers["location"])
+        back = BrowserUser("eve").visit(attacker.start().headers["location"])
         without = finish(victim, back)
         victim.start()
         during = finish(victim, back)

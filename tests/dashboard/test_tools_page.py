@@ -16,7 +16,7 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.tenant_offers import Agent
 from tests.dashboard.conftest import open_dashboard_server
 from tests.support.endpoint import a_caller
-from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, ToolUpstream
 
 NOW = 2_000_000.0
 pack = Pack("vaults")
@@ -124,7 +124,7 @@ def test_a_machine_whose_calls_nobody_approves_is_told_so(
 
 async def test_an_agent_without_the_capability_is_told_so() -> None:
     """In place of scopes, which it has."""
-    source, crm = MemorySource(), Upstream()
+    source, crm = MemorySource(), ToolUpstream()
     tool = crm.tool("find")
     source.put("acme", tool, agents={"agent": Agent(frozenset())})
     registry = Registry(pack.offers, source=source)
@@ -140,8 +140,8 @@ async def test_an_agent_without_the_capability_is_told_so() -> None:
 def test_the_page_shows_the_tools_of_the_visitors_tenant(tmp_path: Path) -> None:
     """Beside those of the configuration, with their rules."""
     source = MemorySource()
-    source.put("acme", Upstream().tool("find", "Find a person."))
-    source.put("globex", Upstream("wiki").tool("read"))
+    source.put("acme", ToolUpstream().tool("find", "Find a person."))
+    source.put("globex", ToolUpstream("wiki").tool("read"))
     with (
         open_dashboard_server(tmp_path, source_of=lambda services, config: source) as server,
         server.guest("dave") as dave,

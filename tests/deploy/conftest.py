@@ -17,7 +17,7 @@ import pytest
 from gatepost.secrets.keyring import create
 from tests.architecture.source import ROOT
 from tests.support import tokens as f
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.commands import READY, Gatepost, toml
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -201,12 +201,12 @@ class Deployment:
             for server in self.servers:
                 server.kill()
 
-    def client(self, port: int, *, certificate: tuple[str, str] | None = None) -> Client:
+    def client(self, port: int, *, certificate: tuple[str, str] | None = None) -> ResourceClient:
         """A client of the resource that connects to this port of this machine by TLS."""
         context = ssl.create_default_context(cafile=str(self.authority.bundle))
         if certificate:
             context.load_cert_chain(*certificate)
-        client = Client(self.resource, tls=context)
+        client = ResourceClient(self.resource, tls=context)
         client.port = port
         return client
 

@@ -17,7 +17,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from tests.deploy.conftest import PROXIES, SWITCHED_OFF, WITHIN_S, Deployment
-from tests.support.client import Client, failure, modern, request, result
+from tests.support.client import ResourceClient, failure, modern, request, result
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def proxied(
 
 
 @contextmanager
-def connected(client: Client, source: str = NEAR) -> Iterator[ssl.SSLSocket]:
+def connected(client: ResourceClient, source: str = NEAR) -> Iterator[ssl.SSLSocket]:
     """A TLS connection from that address."""
     assert client.tls is not None
     with (
@@ -62,7 +62,7 @@ def connected(client: Client, source: str = NEAR) -> Iterator[ssl.SSLSocket]:
         yield connection
 
 
-def posted(client: Client, token: str, fields: Any, body: bytes) -> bytes:
+def posted(client: ResourceClient, token: str, fields: Any, body: bytes) -> bytes:
     """A whole request."""
     head = [
         ("Host", client.authority),

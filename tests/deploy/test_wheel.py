@@ -11,7 +11,7 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.deploy.conftest import PROGRAMS, clean, dev, printed
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -133,7 +133,7 @@ def test_the_wheel_runs(version: str, wheel: Path, tmp_path: Path) -> None:
     (folder / "shop.py").write_text(TOOLS, encoding="utf-8")
     environment = clean() | {"PYTHONWARNINGS": "error"}
     with dev(gatepost, cwd=folder, tools=folder / "shop.py") as process:
-        challenge = Client(process.url).send("POST", body=b"{}")
+        challenge = ResourceClient(process.url).send("POST", body=b"{}")
         token = printed(gatepost, "token", "--tenant", "acme", cwd=folder).strip()
         ordered = printed(
             *(gatepost, "call", "order", 'item:={"name": "tea", "count": 2}'),

@@ -15,7 +15,7 @@ import pytest
 from gatepost_keys.imitation import IMITATIONS
 from tests.clients.sdk_clients import CSV, walk_python
 from tests.keys.conftest import challenge_of
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.cases import each
 from tests.support.commands import Gatepost, dev, ended, run, token
 from tests.support.tokens import unb64
@@ -84,7 +84,7 @@ class Journey(NamedTuple):
             "code_challenge_method": "S256",
             "resource": self.gatepost.url,
         } | changes
-        back = Person(user).visit(f"{document['authorization_endpoint']}?{urlencode(asked)}")
+        back = BrowserUser(user).visit(f"{document['authorization_endpoint']}?{urlencode(asked)}")
         query = parse_qs(urlsplit(back).query)
         assert "code" in query, back
         form = {
@@ -207,7 +207,7 @@ def test_the_dashboard_knows_the_roles(tmp_path: Path, name: str) -> None:
         found = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)
         assert found is not None, page
         asked = http.get(found[1].replace("&amp;", "&"))
-        assert http.get(Person("alice").visit(asked.headers["location"])).status_code == 303
+        assert http.get(BrowserUser("alice").visit(asked.headers["location"])).status_code == 303
         home = http.get("/dashboard")
         assert (home.status_code, "acme" in home.text) == (200, True)
 
@@ -239,7 +239,7 @@ async def test_the_python_client_needs_no_help(tmp_path: Path, name: str) -> Non
     folder = tmp_path / name
     folder.mkdir()
     with dev(folder, "--as", name) as gatepost:
-        report = await walk_python(gatepost.url, Person("alice"), mode="auto", csv=CSV)
+        report = await walk_python(gatepost.url, BrowserUser("alice"), mode="auto", csv=CSV)
 
     assert "files:write" in report["granted"].split()
     assert report["after_refresh"] == "again"

@@ -10,7 +10,7 @@ from gatepost.config.settings import Listen
 from gatepost.dev.composition import dev_config
 from gatepost.dev.given_settings import given_settings
 from tests.support import commands
-from tests.support.client import Client, result
+from tests.support.client import ResourceClient, result
 from tests.support.commands import Gatepost
 from tests.support.measuring import eventually
 
@@ -62,7 +62,7 @@ def reloading(tmp_path: Path) -> Iterator[Gatepost]:
 def told(running: Gatepost, folder: Path, *scopes: str) -> str:
     """What the tool answers."""
     token = commands.token(folder, "--tenant", "acme", *scopes)
-    return str(result(Client(running.url).call(token, "price"))["content"][0]["text"])
+    return str(result(ResourceClient(running.url).call(token, "price"))["content"][0]["text"])
 
 
 def test_a_change_of_a_file_is_served_without_a_restart(
@@ -80,7 +80,7 @@ def test_a_change_of_a_file_is_served_without_a_restart(
 
     shop(tmp_path, options="scopes={'shop:read'}", price="seven thousand")
     token = commands.token(tmp_path, "--tenant", "acme")
-    eventually(lambda: Client(reloading.url).call(token, "price").status == 403, within=20)
+    eventually(lambda: ResourceClient(reloading.url).call(token, "price").status == 403, within=20)
     assert told(reloading, tmp_path, "--scopes", "shop:read") == "seven thousand"
 
 
@@ -91,7 +91,7 @@ def test_a_configuration_is_joined_with_issuer_tenants_and_users(tmp_path: Path)
     env = {"GATEPOST_LIMITS__MAX_BODY_BYTES": "2000"}
     with commands.dev(tmp_path, "--config", "gatepost.toml", env=env) as running:
         token = commands.token(tmp_path, "--tenant", "acme", "--scopes", "memory:read")
-        client = Client(running.url)
+        client = ResourceClient(running.url)
         listed = result(client.ask(token, "tools/list"))["tools"]
         read = client.call(token, "memory_read")
         long = client.call(token, "echo", {"text": "x" * 3000})

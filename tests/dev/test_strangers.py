@@ -22,7 +22,7 @@ from tests.support.issuers import (
     MACHINE,
     RESOURCE_SERVER,
     SECRET,
-    AuthorizationServer,
+    RunningOidcProvider,
     authorization_server,
 )
 from tests.support.processes import Process, free_port
@@ -116,7 +116,7 @@ def in_time(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def oidc_provider() -> Iterator[AuthorizationServer]:
+def oidc_provider() -> Iterator[RunningOidcProvider]:
     """Run the real one, from npm: it issues JWTs for RESOURCE and opaque tokens for OPAQUE."""
     with authorization_server(
         {RESOURCE: "jwt", OPAQUE: "opaque"},

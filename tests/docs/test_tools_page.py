@@ -18,7 +18,7 @@ from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
 from tests.support.cases import each
 from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
-from tests.support.endpoint import EndpointClient, TaskClient, a_caller
+from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import listening
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
@@ -199,7 +199,7 @@ async def test_the_example_that_asks_works() -> None:
 
 async def test_the_examples_that_take_long_work() -> None:
     """One is a task from its start, the other once the year is chosen."""
-    client = TaskClient(example(7).offers)
+    client = EndpointTaskClient(example(7).offers)
     counted = await client.until((await client.start("count_everything"))["taskId"])
     first = (await client.call_with("write_report")).json["result"]
     again = {

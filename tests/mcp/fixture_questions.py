@@ -19,7 +19,7 @@ class Color(BaseModel):
     color: str
 
 
-class Confirmation(BaseModel):
+class FixtureConfirmation(BaseModel):
     ok: bool
 
 
@@ -118,7 +118,7 @@ async def test_missing_capability(ctx: CallContext) -> str:
 async def test_streaming_elicitation(ctx: CallContext) -> str:
     """Report, then ask."""
     await ctx.progress(1, 2, "About to ask")
-    answered = await ctx.ask("Go on?", Confirmation)
+    answered = await ctx.ask("Go on?", FixtureConfirmation)
     return answered.action
 
 
@@ -145,7 +145,7 @@ async def test_input_required_result_list_roots(ctx: CallContext) -> str:
 @pack.tool(read_only=True)
 async def test_input_required_result_request_state(ctx: CallContext) -> str:
     """Ask for a confirmation."""
-    return (await ctx.ask("Go on?", Confirmation, key="confirm")).action
+    return (await ctx.ask("Go on?", FixtureConfirmation, key="confirm")).action
 
 
 @pack.tool(read_only=True)
@@ -172,14 +172,14 @@ async def test_input_required_result_multi_round(ctx: CallContext) -> str:
 @pack.tool(read_only=True)
 async def test_input_required_result_tampered_state(ctx: CallContext) -> str:
     """Ask for a confirmation, with a state that must come back as it was."""
-    return (await ctx.ask("Go on?", Confirmation, key="confirm")).action
+    return (await ctx.ask("Go on?", FixtureConfirmation, key="confirm")).action
 
 
 @pack.tool(read_only=True)
 async def test_input_required_result_capabilities(ctx: CallContext) -> str:
     """Ask whoever can be asked."""
     if ctx.can("elicitation"):
-        return (await ctx.ask("Go on?", Confirmation, key="confirm")).action
+        return (await ctx.ask("Go on?", FixtureConfirmation, key="confirm")).action
     return (await ctx.sample("Shall we go on?", max_tokens=20, key="opinion")).text
 
 

@@ -118,7 +118,7 @@ def test_a_07_scopes_to_request_are_named_and_not_needed(idp: Idp) -> None:
 
 
 @pytest.mark.requirement("A-07", "A4")
-def test_a_07_no_scope_is_listed_that_nobody_can_get(idp: Idp) -> None:
+def test_a_07_only_scopes_that_a_caller_can_get_are_listed(idp: Idp) -> None:
     """A client requests all that it reads, and an issuer may refuse all for the sake of one."""
     scopes = {"obtainable": ["files:read", "never:declared"]}
     with running_server(

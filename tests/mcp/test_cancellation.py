@@ -16,7 +16,7 @@ pack = Pack("slow")
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
 
-class Signal:
+class CancellationSignal:
     """Set when the waiting tool has started, and when it ended."""
 
     started: asyncio.Event
@@ -28,11 +28,11 @@ async def wait(ctx: CallContext, report: bool = False) -> str:
     """Wait until somebody ends it."""
     if report:
         await ctx.progress(1)
-    Signal.started.set()
+    CancellationSignal.started.set()
     try:
         await asyncio.Event().wait()
     finally:
-        Signal.ended.set()
+        CancellationSignal.ended.set()
     return "never"
 
 
@@ -43,7 +43,7 @@ async def quick(ctx: CallContext) -> str:
 
 
 async def opened(version: str = "2025-11-25") -> EndpointPair:
-    Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
+    CancellationSignal.started, CancellationSignal.ended = asyncio.Event(), asyncio.Event()
     return await EndpointPair(pack.tools.values(), version=version).open()
 
 
@@ -56,14 +56,14 @@ async def begun(
     replicas: EndpointPair, identity: object = 7, *, report: bool = False
 ) -> OpenExchange:
     live = replicas.call(replicas.one, "wait", identity=identity, report=report)
-    await asyncio.wait_for(Signal.started.wait(), 5)
+    await asyncio.wait_for(CancellationSignal.started.wait(), 5)
     return live
 
 
 async def runs(live: OpenExchange) -> bool:
     """Whether the call is still there, some time after every process could have heard."""
     done, _ = await asyncio.wait({live.task}, timeout=3 * WATCH_AFTER_S)
-    return not done and not Signal.ended.is_set()
+    return not done and not CancellationSignal.ended.is_set()
 
 
 @pytest.mark.requirement("CX-03", "CX-04")
@@ -81,7 +81,7 @@ async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
 
     assert await replicas.cancel(replicas.two, identity) == 202
 
-    await asyncio.wait_for(Signal.ended.wait(), 5)
+    await asyncio.wait_for(CancellationSignal.ended.wait(), 5)
     assert [one.get("method") for one in await live.rest()] == ["notifications/progress"]
     await live.over()
 
@@ -120,7 +120,7 @@ async def test_cx_04_a_request_that_is_over_is_not_taken_back(replicas: Endpoint
 
 
 @pytest.mark.requirement("CX-04")
-async def test_cx_04_what_is_over_leaves_nobody_listening(replicas: EndpointPair) -> None:
+async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair) -> None:
     """However a request ended, its process hears no more for it."""
     live = await begun(replicas)
     assert await runs(live)
@@ -157,7 +157,7 @@ async def test_s_08_a_dropped_connection_is_no_cancellation(version: str, report
     assert await runs(live)
     await replicas.cancel(replicas.two, 7)
     await live.over()
-    assert Signal.ended.is_set()
+    assert CancellationSignal.ended.is_set()
 
 
 async def test_a_request_continues_without_the_shared_store(
@@ -176,7 +176,7 @@ async def test_a_request_continues_without_the_shared_store(
 
     assert await replicas.cancel(replicas.one, 7) == 202
     await live.over()
-    assert Signal.ended.is_set()
+    assert CancellationSignal.ended.is_set()
 
 
 @pytest.mark.requirement("CX-03")

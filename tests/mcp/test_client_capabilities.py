@@ -148,7 +148,7 @@ async def test_j_07_each_result_names_its_type(client: EndpointClient) -> None:
 
 
 @pytest.mark.requirement("X-03")
-async def test_x_03_an_extensions_result_goes_to_nobody_who_did_not_declare_it(
+async def test_x_03_an_extensions_result_goes_only_to_clients_that_declared_it(
     client: EndpointClient,
 ) -> None:
     """Another extension's name, or one that is no object, opens nothing."""

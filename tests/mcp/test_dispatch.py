@@ -140,7 +140,7 @@ async def test_de_06_a_session_serves_its_requests(client: EndpointClient) -> No
         {"client_id": None},
     ],
 )
-async def test_de_06_somebody_elses_session_is_an_unknown_one(
+async def test_de_06_the_session_of_another_caller_is_unknown(
     client: EndpointClient, change: dict
 ) -> None:
     """A stolen session id opens nothing, and does not even tell that it was one."""

@@ -74,7 +74,9 @@ async def until(condition: Any) -> None:
 
 @pytest.mark.requirement("SU-10", "SU-09")
 @pytest.mark.parametrize("protocol", [HttptoolsProtocol, StrictH11Protocol])
-async def test_a_client_that_reads_nothing_costs_one_message_and_is_cut_off(protocol: Any) -> None:
+async def test_a_client_that_reads_nothing_costs_one_message_and_is_disconnected(
+    protocol: Any,
+) -> None:
     """However much changes, one piece of news waits; then the connection is given up."""
     client = EndpointClient()
     async with serving(gated(client), protocol) as port:
@@ -102,7 +104,7 @@ async def test_a_client_that_reads_nothing_costs_one_message_and_is_cut_off(prot
 
 @pytest.mark.requirement("SU-09", "T-11")
 @pytest.mark.parametrize("protocol", [HttptoolsProtocol, StrictH11Protocol])
-async def test_a_client_that_hangs_up_frees_its_place(protocol: Any) -> None:
+async def test_a_client_that_disconnects_frees_its_concurrency(protocol: Any) -> None:
     """The connection's end is heard without anything being sent."""
     client = EndpointClient()
     async with serving(gated(client), protocol) as port:

@@ -21,13 +21,13 @@ class Flat:
     count: int = 1
 
 
-class Loose(TypedDict):
+class LooseDict(TypedDict):
     name: str
     count: NotRequired[int]
 
 
 @pytest.mark.requirement("E-02")
-@pytest.mark.parametrize("fields", [Flat, Loose])
+@pytest.mark.parametrize("fields", [Flat, LooseDict])
 def test_e_02_a_form_may_be_any_flat_type(fields: Any) -> None:
     """A dataclass or a TypedDict says the same as a model."""
     shown = Elicitation("Who?", fields).request.params["requestedSchema"]
@@ -52,7 +52,7 @@ class Above(BaseModel):
     x: Annotated[int, Field(gt=3)]
 
 
-class Hidden(BaseModel):
+class HiddenField(BaseModel):
     x: SecretStr
 
 
@@ -117,7 +117,7 @@ def test_e_04_no_form_asks_for_a_secret(name: str) -> None:
 def test_e_04_a_secret_type_is_a_secret() -> None:
     """Whatever its field is called."""
     with pytest.raises(ValueError, match="ask_url"):
-        Elicitation("Fill this in", Hidden)
+        Elicitation("Fill this in", HiddenField)
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "author", "monkey", "sort_key", "discard", "pins"])

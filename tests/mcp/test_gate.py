@@ -36,7 +36,7 @@ class Stranger:
     ("body", "headers"),
     [(DISCOVER, MODERN), (INITIALIZE, [JSON]), (b"nonsense", []), (INITIALIZE, "session")],
 )
-async def test_a_stranger_hears_401_whatever_it_speaks(
+async def test_a_client_without_a_token_gets_401_in_every_revision(
     token: str | None, verb: str, body: bytes, headers: Any
 ) -> None:
     """Modern, legacy, within a session or neither: the challenge comes before any meaning."""

@@ -55,7 +55,7 @@ async def test_mcp_method_must_be_the_bodys_method(
 
 
 @pytest.mark.requirement("H-08", "H-09")
-async def test_a_head_that_comes_again_is_held_against_each_body(client: EndpointClient) -> None:
+async def test_a_repeated_head_is_checked_against_each_body(client: EndpointClient) -> None:
     """Requests of a connection may be about anything."""
     asked = [
         ("tools/call", "echo"),

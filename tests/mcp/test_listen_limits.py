@@ -142,7 +142,7 @@ async def until(condition: Any) -> None:
     raise AssertionError("not within a hundred rounds of the loop")
 
 
-class Counted:
+class CountingStream:
     """A stream that counts what is done to it."""
 
     watches = False
@@ -165,7 +165,7 @@ class Counted:
 async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
     """In one round every stream has its turn once, and no step of it takes many of them."""
     streams = OpenStreams()
-    held = [Counted(a_caller(subject=f"caller-{number}")) for number in range(1000)]
+    held = [CountingStream(a_caller(subject=f"caller-{number}")) for number in range(1000)]
     for stream in held:
         streams.enter(stream)
     most = 0
@@ -184,7 +184,7 @@ async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
 async def test_su_10_a_change_wakes_streams_in_turns() -> None:
     """Calls get their turn between two portions of ten thousand streams."""
     streams = OpenStreams(most_per_caller=1000)
-    held = [Counted(a_caller()) for _ in range(1000)]
+    held = [CountingStream(a_caller()) for _ in range(1000)]
     for stream in held:
         streams.enter(stream)
         streams.wake(stream)

@@ -135,7 +135,7 @@ async def test_a_message_of_a_newer_release_is_passed_over() -> None:
         max_size=12,
     ),
 )
-def test_su_10_tenants_never_hear_of_each_other(streams: Any, told: Any) -> None:
+def test_su_10_no_tenant_is_notified_of_another(streams: Any, told: Any) -> None:
     """Whatever is announced where, each stream is told of what its own tenant changed."""
 
     async def run() -> None:

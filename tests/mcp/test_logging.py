@@ -112,7 +112,7 @@ async def test_lg_03_messages_at_or_above_the_level_come_before_the_result(
 
 
 @pytest.mark.requirement("LG-03")
-async def test_lg_03_nobody_is_told_who_did_not_ask(client: EndpointClient) -> None:
+async def test_lg_03_a_client_that_did_not_ask_is_told_nothing(client: EndpointClient) -> None:
     """No level, no messages: plain JSON, or a stream of progress alone."""
     silent = await ask_again(client, "speak")
     deaf = await client.ask(
@@ -169,7 +169,7 @@ async def test_a_logger_that_is_no_text_fails_unsent(client: EndpointClient) -> 
     assert "hidden" not in response.body.decode()
 
 
-async def test_a_level_that_there_is_not_is_the_authors_mistake(client: EndpointClient) -> None:
+async def test_an_unknown_log_level_is_the_authors_error(client: EndpointClient) -> None:
     """Also when nobody listens, so that it shows before somebody does."""
     assert (await ask_again(client, "mislabel")).json["result"]["isError"] is True
 
@@ -189,11 +189,11 @@ async def test_pr_02_fast_reports_are_thinned_and_the_last_one_comes(
 
 
 @pytest.mark.requirement("PR-02")
-async def test_pr_02_a_report_that_was_held_back_comes_as_soon_as_one_may() -> None:
+async def test_pr_02_a_delayed_report_comes_as_soon_as_the_limit_allows() -> None:
     """Also when the tool says nothing more for a long time."""
     sent: list[Any] = []
 
-    class Wire:
+    class LoggingClient:
         """Takes what is said."""
 
         def notified(self, message: bytes) -> bool:
@@ -203,7 +203,7 @@ async def test_pr_02_a_report_that_was_held_back_comes_as_soon_as_one_may() -> N
         async def notify(self, message: bytes) -> None:
             self.notified(message)
 
-    wire: Any = Wire()
+    wire: Any = LoggingClient()
     audience = StreamClient(wire, capabilities={}, token=b"1", level=None)  # type: ignore[arg-type]
     for number in range(100):
         await audience.progress(number, None, None)
@@ -216,7 +216,7 @@ async def test_pr_02_a_report_that_was_held_back_comes_as_soon_as_one_may() -> N
 
 
 @pytest.mark.requirement("PR-02", "LG-06")
-def test_pr_02_a_pace_is_a_burst_and_then_a_rate() -> None:
+def test_pr_02_the_progress_limit_is_a_burst_and_then_a_rate() -> None:
     """So many at once, then so many a second, and no saving up beyond the burst."""
     now = [0.0]
     pace = Bucket.of(10, 3, now[0])

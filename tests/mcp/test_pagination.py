@@ -156,7 +156,7 @@ FOREIGN: list[dict[str, Any]] = [
 @pytest.mark.requirement("C-10")
 @PER_METHOD
 @each("changes", FOREIGN, ids=lambda change: next(iter(change)))
-async def test_c_10_a_cursor_of_somebody_else_is_an_invalid_one(
+async def test_c_10_a_cursor_of_another_caller_is_invalid(
     method: str, changes: dict[str, Any]
 ) -> None:
     """In the very words of one that never was."""

@@ -16,7 +16,7 @@ pack = Pack("slow")
 SEEN: list[str] = []
 
 
-class Signal:
+class ProgressSignal:
     """Set when the waiting tool has started."""
 
     started = asyncio.Event()
@@ -31,7 +31,7 @@ async def wait_forever(ctx: CallContext, report: bool = False) -> str:
     SEEN.append("started")
     if report:
         await ctx.progress(1)
-    Signal.started.set()
+    ProgressSignal.started.set()
     try:
         await asyncio.Event().wait()
     finally:
@@ -105,7 +105,7 @@ async def too_slow(ctx: CallContext) -> str:
 @pytest.fixture
 def client() -> EndpointClient:
     SEEN.clear()
-    Signal.started = asyncio.Event()  # each test has a loop of its own
+    ProgressSignal.started = asyncio.Event()  # each test has a loop of its own
     return EndpointClient(pack.tools.values())
 
 
@@ -188,7 +188,7 @@ async def test_a_message_that_is_no_text_fails_unsent(client: EndpointClient) ->
 
 
 @pytest.mark.requirement("PR-01")
-async def test_nobody_is_told_who_did_not_ask(client: EndpointClient) -> None:
+async def test_a_client_that_did_not_ask_is_told_nothing(client: EndpointClient) -> None:
     """No token, a token of no good type, or a client that reads no events: plain JSON."""
     call = {"name": "count", "arguments": {"values": [1]}}
 
@@ -217,7 +217,7 @@ async def test_progress_tokens_come_back_as_they_are(client: EndpointClient) -> 
 
 
 @pytest.mark.requirement("PR-01")
-async def test_a_session_hears_of_progress_too(client: EndpointClient) -> None:
+async def test_a_session_is_told_of_progress_too(client: EndpointClient) -> None:
     """The same in the older revisions, without the members they do not have."""
     session = await client.open()
     call = {"name": "count", "arguments": {"values": [1]}, "_meta": TOKEN}
@@ -252,7 +252,7 @@ async def test_cx_01_cx_02_hanging_up_cancels_a_modern_request(
     asking = asyncio.create_task(
         client.send(message("tools/call", params), headers, hang_up=hang_up)
     )
-    await asyncio.wait_for(Signal.started.wait(), 20)
+    await asyncio.wait_for(ProgressSignal.started.wait(), 20)
     hang_up.set()
     response = await asyncio.wait_for(asking, 20)
 
@@ -268,7 +268,7 @@ async def test_a_session_cancels_by_notification(client: EndpointClient) -> None
     mine, other = await client.open(), await client.open()
     body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity="a")
     asking = asyncio.create_task(client.within(mine, body))
-    await asyncio.wait_for(Signal.started.wait(), 20)
+    await asyncio.wait_for(ProgressSignal.started.wait(), 20)
     cancel = message("notifications/cancelled", {"requestId": "a"}, identity=None)
 
     assert (await client.within(other, cancel)).status == 202
@@ -301,7 +301,7 @@ async def test_a_session_survives_a_dropped_connection(client: EndpointClient) -
     body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity=1)
     headers = [JSON, ("mcp-session-id", session)]
     asking = asyncio.create_task(client.send(body, headers, hang_up=hang_up))
-    await asyncio.wait_for(Signal.started.wait(), 20)
+    await asyncio.wait_for(ProgressSignal.started.wait(), 20)
     # Four times as long as it takes to notice.
     done, _ = await asyncio.wait({asking}, timeout=0.2)
 
@@ -314,7 +314,7 @@ async def test_a_session_survives_a_dropped_connection(client: EndpointClient) -
 async def test_a_cancelled_server_cancels_its_calls(client: EndpointClient) -> None:
     """Cancellation from outside passes through every stage; nothing swallows it."""
     asking = asyncio.create_task(client.call("wait_forever"))
-    await asyncio.wait_for(Signal.started.wait(), 20)
+    await asyncio.wait_for(ProgressSignal.started.wait(), 20)
     asking.cancel()
 
     with pytest.raises(asyncio.CancelledError):

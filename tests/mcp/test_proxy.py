@@ -13,7 +13,7 @@ from tests.support.proxies import with_token
 WITHIN_S = 10
 
 
-class Upstream:
+class ProxiedApp:
     """Answers what it was sent; `/stream` sends one chunk and waits to be hung up on."""
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class Upstream:
 
 
 @pytest.fixture
-def upstream() -> Upstream:
-    return Upstream()
+def upstream() -> ProxiedApp:
+    return ProxiedApp()
 
 
 @pytest.fixture
-def proxy(upstream: Upstream) -> Iterator[tuple[str, str]]:
+def proxy(upstream: ProxiedApp) -> Iterator[tuple[str, str]]:
     with serving(upstream) as origin, with_token(f"{origin}/mcp", "the-token") as url:
         yield url, origin
 
@@ -72,7 +72,7 @@ def test_a_foreign_name_reaches_the_server_as_it_is(proxy: tuple[str, str]) -> N
 
 
 def test_chunks_pass_at_once_and_hanging_up_reaches_the_server(
-    proxy: tuple[str, str], upstream: Upstream
+    proxy: tuple[str, str], upstream: ProxiedApp
 ) -> None:
     """A listener gets each event when it is sent, and its going away ends the request upstream."""
     url, _ = proxy

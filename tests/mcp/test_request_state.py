@@ -162,7 +162,7 @@ async def test_m_07_a_state_expires(client: EndpointClient) -> None:
 
 
 @pytest.mark.requirement("M-07", "E-13")
-async def test_m_07_a_yes_counts_for_the_question_that_was_asked(client: EndpointClient) -> None:
+async def test_m_07_a_yes_counts_for_the_request_that_was_sent(client: EndpointClient) -> None:
     """When the question reads differently by now, the person is asked again."""
     first = await ask_again(client, "purge")
     FILES["count"] = 300

@@ -109,7 +109,7 @@ async def test_the_list_of_tools_is_complete_and_private(client: EndpointClient)
     assert "nextCursor" not in result
 
 
-async def test_a_cursor_nobody_gave_out_is_invalid(client: EndpointClient) -> None:
+async def test_a_cursor_that_the_server_did_not_issue_is_invalid(client: EndpointClient) -> None:
     """There is one page, so no cursor is right."""
     session = await client.open()
 
@@ -174,7 +174,7 @@ async def test_a_body_too_large_is_refused() -> None:
     assert (await client.send(large)).status == 413
 
 
-async def test_a_suspended_tenant_hears_so_after_signing_in() -> None:
+async def test_a_user_of_a_suspended_tenant_is_told_so_after_signing_in() -> None:
     """HTTP 200: a 401 or 403 would send its people through the login again and again."""
     client = EndpointClient(suspended=frozenset({"acme"}))
 

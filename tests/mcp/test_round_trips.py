@@ -82,7 +82,9 @@ async def test_m_01_prompts_and_resources_ask_too(client: EndpointClient) -> Non
 
 
 @pytest.mark.requirement("M-02")
-async def test_m_02_a_question_is_the_answer_and_its_answer_goes_on(client: EndpointClient) -> None:
+async def test_m_02_an_input_request_is_the_answer_and_its_answer_goes_on(
+    client: EndpointClient,
+) -> None:
     """The tool ends at its question; called again with the answer, it gets past it."""
     first = await ask_again(client, "purge")
 
@@ -107,7 +109,7 @@ async def test_m_02_a_question_is_the_answer_and_its_answer_goes_on(client: Endp
 
 
 @pytest.mark.requirement("M-03")
-async def test_m_03_only_three_kinds_of_questions_go_out(client: EndpointClient) -> None:
+async def test_m_03_only_three_kinds_of_client_requests_go_out(client: EndpointClient) -> None:
     """By keys, and without what makes a message a request."""
     asked = input_requests_of(await ask_again(client, "test_input_required_result_multiple_inputs"))
 
@@ -120,7 +122,7 @@ async def test_m_03_only_three_kinds_of_questions_go_out(client: EndpointClient)
 
 
 @pytest.mark.requirement("M-12", "C-04")
-async def test_m_12_questions_carry_no_caching_hints(client: EndpointClient) -> None:
+async def test_m_12_input_requests_carry_no_caching_hints(client: EndpointClient) -> None:
     """Nobody may keep them."""
     result = (await ask_again(client, "purge")).json["result"]
 
@@ -214,7 +216,7 @@ async def test_m_11_an_answer_that_does_not_fit_is_asked_for_again(client: Endpo
     assert said(await go_on(client, "purge", second, YES)) == "accept ok=True"
 
 
-async def test_questions_of_several_tasks_are_asked_at_once(client: EndpointClient) -> None:
+async def test_input_requests_of_several_tasks_are_sent_at_once(client: EndpointClient) -> None:
     """A tool may ask from tasks of its own."""
     first = await ask_again(client, "ask_in_tasks")
 
@@ -224,7 +226,7 @@ async def test_questions_of_several_tasks_are_asked_at_once(client: EndpointClie
 
 
 @pytest.mark.requirement("J-08", "M-02")
-async def test_j_08_a_stream_ends_with_the_questions_and_holds_no_request(
+async def test_j_08_a_stream_ends_with_the_input_requests_and_sends_no_request(
     client: EndpointClient,
 ) -> None:
     """Progress may come first; what is asked is in the result, never a request of the server's."""
@@ -236,7 +238,7 @@ async def test_j_08_a_stream_ends_with_the_questions_and_holds_no_request(
     assert last["result"]["resultType"] == "input_required"
 
 
-async def test_several_kinds_of_questions_go_out_at_once(client: EndpointClient) -> None:
+async def test_several_kinds_of_client_requests_go_out_at_once(client: EndpointClient) -> None:
     """And their answers come back at once."""
     tool = "test_input_required_result_multiple_inputs"
     first = await ask_again(client, tool)

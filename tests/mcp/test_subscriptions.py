@@ -9,7 +9,7 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.subscriptions import MOST_NAMES
 from gatepost.storage.memory.records import MemoryRecords, MemorySessions
 from gatepost.storage.sessions import SessionRecord
-from tests.support.endpoint import DECLARED, EndpointClient, TaskClient, a_caller, message
+from tests.support.endpoint import DECLARED, EndpointClient, EndpointTaskClient, a_caller, message
 from tests.support.endpoint_streams import WITHIN_S, EndpointPair, OpenExchange, listening
 
 pytestmark = pytest.mark.anyio
@@ -118,7 +118,7 @@ async def _rest(stream: Any) -> Any:
 
 @pytest.mark.requirement("P-08", "TL-16")
 @pytest.mark.parametrize("version", LEGACY)
-async def test_p_08_sessions_hear_of_lists_too(version: str) -> None:
+async def test_p_08_sessions_are_told_of_lists_too(version: str) -> None:
     """Before 2026 on the session's own stream, made at another process."""
     replicas = await a_house(version=version).open()
     live = await replicas.get(replicas.one).opened()
@@ -165,7 +165,7 @@ async def test_r_09_the_older_methods_are_unknown_in_2026(
 
 @pytest.mark.requirement("R-10", "S-10")
 @pytest.mark.parametrize("version", LEGACY)
-async def test_r_10_a_session_subscribes_and_hears(version: str) -> None:
+async def test_r_10_a_session_subscribes_and_is_notified(version: str) -> None:
     """At whichever process: subscribed at one, changed at the other, told on the open stream."""
     replicas = await a_house(version=version).open()
     live = await replicas.get(replicas.one).opened()
@@ -185,7 +185,7 @@ async def test_r_10_a_session_subscribes_and_hears(version: str) -> None:
     await live.over()
 
 
-class Slow(MemorySessions):
+class SlowSessions(MemorySessions):
     """Takes its time to answer after the next change, until `go`."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class Slow(MemorySessions):
 @pytest.mark.requirement("R-10")
 async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
     """Though the stream, at another process, still reads what the session is subscribed to."""
-    records, slow = MemoryRecords(), Slow()
+    records, slow = MemoryRecords(), SlowSessions()
     records.of("acme").sessions = slow
     replicas = await a_house(records=records).open()
     live = await replicas.get(replicas.one).opened()
@@ -295,7 +295,7 @@ async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
 @pytest.mark.requirement("K-18", "SU-02", "SU-10", "SEC-03")
 async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
     """Each word of it is the whole task as it stands; the id alone opens nothing to others."""
-    client = TaskClient(pack.offers)
+    client = EndpointTaskClient(pack.offers)
     task = (await client.start("wait"))["taskId"]
     wanted = {"taskIds": [task, "t_unknown"]}
     bob = a_caller(subject="bob")

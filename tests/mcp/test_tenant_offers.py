@@ -14,14 +14,14 @@ from tests.mcp.conftest import REVISIONS, ask, declared, result_of
 from tests.support.cases import each
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_streams import listening
-from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, ToolUpstream
 
 GLOBEX = a_caller(tenant_id="globex")
 
 
 def with_everything(word: str) -> tuple[Offer, ...]:
     """A tool, a prompt with suggestions, a resource, and a template with a list."""
-    upstream = Upstream(word=word)
+    upstream = ToolUpstream(word=word)
     pack = upstream.pack
 
     @pack.prompt(name="mcp_crm__greet")
@@ -118,7 +118,7 @@ async def test_an_apps_interface_is_named_in_both_spellings(
     revision: str, meta: dict[str, Any]
 ) -> None:
     """Whichever the upstream has; the first revision knows no `_meta`."""
-    source, upstream = MemorySource(), Upstream()
+    source, upstream = MemorySource(), ToolUpstream()
     source.put("acme", upstream.tool("map", meta={**meta, "other": [1]}))
     client = EndpointClient(source=source)
     tools = (await result_of(client, revision, "tools/list"))["tools"]
@@ -137,7 +137,7 @@ async def test_a_list_stays_fresh_as_long_as_the_shortest_says(
 ) -> None:
     """Never longer than the server's own lists."""
     source = MemorySource()
-    source.put("acme", Upstream().tool("find"), ttl_ms=listed)
+    source.put("acme", ToolUpstream().tool("find"), ttl_ms=listed)
     client = EndpointClient(source=source)
 
     assert (await client.ask("tools/list")).json["result"]["ttlMs"] == shown
@@ -175,7 +175,7 @@ async def test_offers_are_loaded_once_and_an_outage_is_503(method: str, revision
 @pytest.mark.requirement("C-10")
 async def test_a_cursor_is_of_one_snapshot_and_one_tenant() -> None:
     """Pages never mix two snapshots: the client begins again."""
-    source, upstream = MemorySource(), Upstream()
+    source, upstream = MemorySource(), ToolUpstream()
     tools = [upstream.tool(f"t{number}") for number in range(5)]
     source.put("acme", *tools)
     source.put("globex", *tools)
@@ -194,7 +194,7 @@ async def test_a_cursor_is_of_one_snapshot_and_one_tenant() -> None:
 
 async def test_arguments_in_headers_are_compared_for_a_tenants_tool() -> None:
     """As for an enabled tool; a tool without such arguments needs none."""
-    source, upstream = MemorySource(), Upstream()
+    source, upstream = MemorySource(), ToolUpstream()
     region = {"type": "string", "x-mcp-header": "Region"}
     schema = {"type": "object", "properties": {"region": region}}
     source.put("acme", upstream.tool("find", schema=schema), upstream.tool("plain"))
@@ -212,7 +212,7 @@ async def test_arguments_in_headers_are_compared_for_a_tenants_tool() -> None:
 @pytest.mark.requirement("E9")
 async def test_a_tool_without_the_capability_is_answered_as_an_unknown_one() -> None:
     """To the byte, but for the name."""
-    source, upstream = MemorySource(), Upstream()
+    source, upstream = MemorySource(), ToolUpstream()
     agents = {"agent": Agent(frozenset({upstream.capability}))}
     source.put("acme", upstream.tool("find"), agents=agents)
     client = EndpointClient(source=source)
@@ -229,14 +229,14 @@ async def test_a_tool_that_goes_away_is_unknown_from_then_on() -> None:
     client, source = two_tenants()
     assert (await client.call("mcp_crm__find")).status == 200
 
-    source.put("acme", Upstream("wiki").tool("read"))
+    source.put("acme", ToolUpstream("wiki").tool("read"))
     assert (await client.call("mcp_crm__find")).error == (400, -32602)
     assert (await client.call("mcp_wiki__read")).status == 200
 
 
 async def test_a_prompt_that_goes_away_during_its_call_is_still_answered() -> None:
     """The call was made; only its description is unknown."""
-    source, upstream = MemorySource(), Upstream()
+    source, upstream = MemorySource(), ToolUpstream()
 
     @upstream.pack.prompt(name="mcp_crm__last")
     async def last(ctx: CallContext) -> str:
@@ -255,7 +255,7 @@ async def test_a_prompt_that_goes_away_during_its_call_is_still_answered() -> No
 @each("revision", REVISIONS)
 async def test_a_changed_definition_is_shown_and_called(revision: str) -> None:
     """Nothing of the old one is left in a cache."""
-    source, upstream = MemorySource(), Upstream()
+    source, upstream = MemorySource(), ToolUpstream()
     source.put("acme", upstream.tool("find", "Before."))
     client = EndpointClient(source=source)
     before = await result_of(client, revision, "tools/list")
@@ -282,7 +282,7 @@ async def test_clients_may_listen_for_lists_that_are_still_empty() -> None:
     assert heard["method"] == "notifications/prompts/list_changed"
 
 
-async def test_word_of_a_changed_list_reaches_the_clients_of_its_tenant_alone() -> None:
+async def test_a_list_change_is_announced_to_the_clients_of_its_tenant_only() -> None:
     """`ChangePubSub.of(tenant).listed(...)` is the call that tells them, on every replica."""
     client, _ = two_tenants()
     heard: dict[str, list[str]] = {"acme": [], "globex": []}

@@ -9,7 +9,7 @@ import pytest
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.tools.api import Offer
 from gatepost_packs.text import TEXT_RESULT, result_schema
-from tests.support.endpoint import EndpointClient, TaskClient, message
+from tests.support.endpoint import EndpointClient, EndpointTaskClient, message
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26"]
 STRUCTURED = {"2026-07-28", "2025-11-25", "2025-06-18"}
@@ -73,9 +73,9 @@ async def called(client: EndpointClient, revision: str, tool: str, **arguments: 
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[TaskClient]:
+async def client() -> AsyncIterator[EndpointTaskClient]:
     offers: tuple[Offer, ...] = pack.offers
-    client = TaskClient(offers)
+    client = EndpointTaskClient(offers)
     yield client
     await client.task_runner.aclose()
 
@@ -146,7 +146,7 @@ async def test_a_tool_may_label_one_answer(client: EndpointClient, source: str) 
     assert TOKEN not in json.dumps(result)
 
 
-async def test_a_task_and_a_replay_have_the_same_form(client: TaskClient) -> None:
+async def test_a_task_and_a_replay_have_the_same_form(client: EndpointTaskClient) -> None:
     """What is kept of an answer and read again is complete."""
     call = {"name": "fetch", "arguments": {"text": "x"}}
     first = (await client.ask("tools/call", call, idempotency_key="k1")).json["result"]

@@ -21,7 +21,7 @@ PUBLIC = "93.184.215.14"
 DOMAIN = "web.test"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ReceivedRequest(msgspec.Struct, frozen=True):
     """One request that arrived."""
 
     scheme: str
@@ -35,14 +35,14 @@ class Seen(msgspec.Struct, frozen=True):
     """Its number: the same for requests that shared it."""
 
 
-Page = Callable[[Seen, Send], Awaitable[None]]
+Page = Callable[[ReceivedRequest, Send], Awaitable[None]]
 
 
 class WebSite:
     """Answers what its pages say, by path, and remembers what was asked."""
 
     def __init__(self) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[ReceivedRequest] = []
         self.pages: dict[str, Page] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +52,7 @@ class WebSite:
             message = await receive()
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        seen = Seen(
+        seen = ReceivedRequest(
             scope["scheme"],
             headers["host"],
             scope["method"],
@@ -67,12 +67,12 @@ class WebSite:
         await page(seen, send)
 
 
-async def echo(seen: Seen, send: Send) -> None:
+async def echo(seen: ReceivedRequest, send: Send) -> None:
     """Say what was asked."""
     await respond(send, 200, msgspec.json.encode(seen))
 
 
-class Names:
+class ScriptedNames:
     """Resolves what it knows: each name to its addresses, the last ones again and again."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def says(body: bytes | str, kind: str = "text/html", status: int = 200, **header
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
     raw = tuple((name.encode(), value.encode()) for name, value in fields.items() if value)
 
-    async def page(seen: Seen, send: Send) -> None:
+    async def page(seen: ReceivedRequest, send: Send) -> None:
         await respond(send, status, data, raw)
 
     return page
@@ -113,7 +113,7 @@ class Internet(msgspec.Struct, frozen=True):
     """What there is: pages, names, and the only way to them."""
 
     site: WebSite
-    names: Names
+    names: ScriptedNames
     proxy: ConnectProxy
     company: CertificateAuthority
     plain: int
@@ -147,7 +147,7 @@ def small_internet(folder: Path) -> Iterator[Internet]:
     secure = AsgiServer(site, ssl_certfile=certificate, ssl_keyfile=key).start()
     with connect_proxy(secure.port, plain.port, user="user:word@") as proxy:
         try:
-            yield Internet(site, Names(), proxy, company, plain.port, secure.port)
+            yield Internet(site, ScriptedNames(), proxy, company, plain.port, secure.port)
         finally:
             secure.stop()
             plain.stop()

@@ -93,7 +93,7 @@ async def test_a_host_without_port_is_spoken_to_by_https_only(
     entry: str, url: str, allowed: bool
 ) -> None:
     """Whoever writes `host` has not asked for secrets in the clear, on whatever port."""
-    names = Recorder()
+    names = EmptyResolver()
     client = OutboundClient(
         Network(allow_hosts=(entry,)), tls=Fetcher(development=True).tls, resolver=names
     )
@@ -104,7 +104,7 @@ async def test_a_host_without_port_is_spoken_to_by_https_only(
     assert (names.asked == ["a"]) is allowed
 
 
-class Recorder:
+class EmptyResolver:
     """Answers every question with nobody, and remembers it."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ PIECES = (
 @example(url="https://example.com\\@127.0.0.1")
 async def test_whatever_is_written_is_refused_or_looked_up_as_it_reads(url: str) -> None:
     """Nobody is connected to whom a plain reading of the URL does not name."""
-    names = Recorder()
+    names = EmptyResolver()
     client = OutboundClient(Network(), tls=Fetcher(development=True).tls, resolver=names)
     where = url if url.startswith("http") else f"http://{url}"
     with pytest.raises(ToolFailure) as refused:

@@ -151,7 +151,7 @@ async def test_a_host_that_is_not_there(world: Internet) -> None:
             assert failure.value.failure.kind == "upstream_unavailable"
 
 
-async def test_a_certificate_that_nobody_vouches_for(world: Internet) -> None:
+async def test_an_untrusted_certificate_is_refused(world: Internet) -> None:
     """Also one that is good for another name."""
     strict = reaching(world, proxy=world.proxy.url)
     other = reaching(world, proxy=world.proxy.url, ca_bundle=str(world.company.bundle))

@@ -90,7 +90,7 @@ async def test_secrets_stay_with_the_origin_they_were_meant_for(
         assert seen.headers["accept"] == "text/plain"
 
 
-async def test_a_body_goes_to_nobody_else(client: OutboundClient, world: Internet) -> None:
+async def test_a_body_goes_to_no_other_host(client: OutboundClient, world: Internet) -> None:
     """The redirect is the answer then."""
     world.site.pages["/"] = leads(f"{OTHER}/there", 307)
 
@@ -119,7 +119,7 @@ async def test_so_many_and_no_more(client: OutboundClient, world: Internet) -> N
     assert len(world.site.seen) == 4
 
 
-async def test_whoever_is_outside_does_not_lead_inside(
+async def test_a_server_outside_does_not_lead_inside(
     client: OutboundClient, world: Internet
 ) -> None:
     """What the configuration allows is for tools to ask, not for pages to point at."""

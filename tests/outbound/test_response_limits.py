@@ -12,7 +12,7 @@ from gatepost.outbound.client import OutboundClient
 from gatepost.outbound.response import Unpacker
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
-from tests.outbound.conftest import Internet, Page, Seen
+from tests.outbound.conftest import Internet, Page, ReceivedRequest
 from tests.support.issuers import Send
 
 SITE = "https://www.web.test/"
@@ -20,7 +20,7 @@ MEGABYTE = 1_000_000
 
 
 def answers(body: bytes, coding: str = "") -> Page:
-    async def page(seen: Seen, send: Send) -> None:
+    async def page(seen: ReceivedRequest, send: Send) -> None:
         headers = [(b"content-length", str(len(body)).encode())]
         if coding:
             headers.append((b"content-encoding", coding.encode()))
@@ -81,7 +81,7 @@ async def test_a_body_is_cut_where_asked(
     assert (await get(client, max_bytes=len(TEXT))).truncated is False
 
 
-async def test_what_unpacks_to_gigabytes_is_never_held(
+async def test_a_body_that_unpacks_to_gigabytes_is_never_in_memory(
     client: OutboundClient, world: Internet
 ) -> None:
     """A thousandfold packing, also of a packing: the second one stays packed."""
@@ -140,7 +140,7 @@ async def test_a_packed_body_without_its_end_is_cut(
 async def test_a_server_that_drips_is_left(client: OutboundClient, world: Internet) -> None:
     """The time is for all of it, however often something arrives."""
 
-    async def drips(seen: Seen, send: Send) -> None:
+    async def drips(seen: ReceivedRequest, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(200):
             await send({"type": "http.response.body", "body": b"x", "more_body": True})
@@ -157,7 +157,7 @@ async def test_a_server_that_drips_is_left(client: OutboundClient, world: Intern
 async def test_headers_come_by_lower_case_names(client: OutboundClient, world: Internet) -> None:
     """Those that come several times as one (RFC 9110 section 5.3)."""
 
-    async def page(seen: Seen, send: Send) -> None:
+    async def page(seen: ReceivedRequest, send: Send) -> None:
         headers = [(b"x-one", b"1"), (b"x-one", b"2"), (b"content-length", b"0")]
         await send({"type": "http.response.start", "status": 404, "headers": headers})
         await send({"type": "http.response.body", "body": b""})

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.outbound.conftest import PUBLIC, Internet, leads, says
-from tests.packs.conftest import Agent, CallResult, PackServer, open_server
+from tests.packs.conftest import PackCaller, PackResult, PackServer, open_server
 from tests.support.cases import each
 
 LITERALS = """
@@ -277,7 +277,7 @@ def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def agent(server: PackServer) -> Agent:
+def agent(server: PackServer) -> PackCaller:
     return server.agent("rest")
 
 
@@ -296,9 +296,9 @@ def shared(urls: Sequence[str], taker: UrlTool, share: int) -> Sequence[str]:
     return urls[number % share :: share] if number else urls
 
 
-def ask(agent: Agent, taker: UrlTool, url: str) -> CallResult:
+def ask(agent: PackCaller, taker: UrlTool, url: str) -> PackResult:
     """What came of the last call; one before it may have refused already."""
-    reply = CallResult()
+    reply = PackResult()
     for tool, arguments in taker.calls(url):
         reply = agent.call(tool, **arguments)
         if reply.failure is not None:
@@ -311,7 +311,12 @@ def ask(agent: Agent, taker: UrlTool, url: str) -> CallResult:
 @each("some", SOME, ids=lambda urls: spelt(urls[0]))
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_url_does_not_lead_inside(
-    agent: Agent, world: Internet, inside: Inside, share: int, taker: UrlTool, some: Sequence[str]
+    agent: PackCaller,
+    world: Internet,
+    inside: Inside,
+    share: int,
+    taker: UrlTool,
+    some: Sequence[str],
 ) -> None:
     """It is refused in a sentence, and nobody is asked anything."""
     for url in shared(some, taker, share):
@@ -327,7 +332,12 @@ def test_a_url_does_not_lead_inside(
 @each("some", SOME, ids=lambda urls: spelt(urls[0]))
 @each("taker", [one for one in URL_TOOLS if one.follows], ids=lambda one: one.what)
 def test_a_redirect_does_not_lead_inside(
-    agent: Agent, world: Internet, inside: Inside, share: int, taker: UrlTool, some: Sequence[str]
+    agent: PackCaller,
+    world: Internet,
+    inside: Inside,
+    share: int,
+    taker: UrlTool,
+    some: Sequence[str],
 ) -> None:
     """Wherever a page points to."""
     for url in shared(some, taker, share):
@@ -344,7 +354,7 @@ def test_a_redirect_does_not_lead_inside(
 @each("url", REBOUND, ids=spelt)
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_name_that_changes_its_mind_does_not_lead_inside(
-    agent: Agent, world: Internet, inside: Inside, taker: UrlTool, url: str
+    agent: PackCaller, world: Internet, inside: Inside, taker: UrlTool, url: str
 ) -> None:
     """What was checked is what is connected to; the next check finds the change."""
     world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
@@ -358,7 +368,7 @@ def test_a_name_that_changes_its_mind_does_not_lead_inside(
 @each("status", [303, 308])
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_chain_of_redirects_ends(
-    agent: Agent, world: Internet, taker: UrlTool, status: int
+    agent: PackCaller, world: Internet, taker: UrlTool, status: int
 ) -> None:
     """Whether it goes in a circle or on and on."""
     world.site.seen.clear()

@@ -47,7 +47,7 @@ KINDS = {
 }
 
 
-class CallResult(msgspec.Struct, frozen=True):
+class PackResult(msgspec.Struct, frozen=True):
     """What came of a call: its value (structured, else text), or a failure's message."""
 
     value: Any = None
@@ -59,7 +59,7 @@ class CallResult(msgspec.Struct, frozen=True):
     """The whole result, over MCP."""
 
 
-class Agent:
+class PackCaller:
     """One agent of one tenant; what it names lies in *folder*."""
 
     def __init__(
@@ -74,25 +74,25 @@ class Agent:
         """The tenant's files, which a test may put there before the server does."""
         return tenant_folder(self._root, self.tenant)
 
-    def call(self, tool: str, **arguments: Any) -> CallResult:
+    def call(self, tool: str, **arguments: Any) -> PackResult:
         if self.protocol == "mcp":
             reply = self.gatepost.client.call(self.token, tool, arguments)
             if "error" in (document := json.loads(reply.body)):
-                return CallResult(failure=document["error"]["message"])  # a rate limit
+                return PackResult(failure=document["error"]["message"])  # a rate limit
             answer = result(reply)
             text = "\n\n".join(block["text"] for block in answer["content"])
             if answer["isError"]:
-                return CallResult(failure=text, result=answer)
+                return PackResult(failure=text, result=answer)
             value = answer.get("structuredContent", text)
             # As on REST, what is no object stands in one.
-            return CallResult(
+            return PackResult(
                 value["result"] if [*value] == ["result"] else value, text, result=answer
             )
         told = Octopus(self.gatepost, self.token).call(tool, arguments)
         if told.status != 200:
-            return CallResult(failure=told.json["message"], kind=KINDS[told.status])
+            return PackResult(failure=told.json["message"], kind=KINDS[told.status])
         value = told.json.get("result", told.json)
-        return CallResult(value, value if isinstance(value, str) else json.dumps(value))
+        return PackResult(value, value if isinstance(value, str) else json.dumps(value))
 
     def listed(self) -> list[str]:
         """The names of the tools it is shown."""
@@ -111,11 +111,11 @@ class PackServer:
 
     def agent(
         self, protocol: Protocol, tenant: str | None = None, scopes: str | None = None
-    ) -> Agent:
+    ) -> PackCaller:
         """An agent of that tenant, or of a new one; it may do everything unless told."""
         scopes = self._scopes if scopes is None else scopes
         tenant = tenant or f"{protocol}-{next(self._numbers)}"
-        return Agent(self.gatepost, self.root, tenant, protocol, scopes)
+        return PackCaller(self.gatepost, self.root, tenant, protocol, scopes)
 
 
 def scopes_of(packs: list[str]) -> list[str]:
@@ -152,7 +152,7 @@ class SecretWriter:
             putting = self.services.secrets.put(tenant, name, value, hosts)
             asyncio.run_coroutine_threadsafe(putting, self._loop).result(10)
 
-    def agent(self, server: PackServer, protocol: Any, *hosts: str, **secrets: str) -> Agent:
+    def agent(self, server: PackServer, protocol: Any, *hosts: str, **secrets: str) -> PackCaller:
         """An agent of a new tenant that has these secrets, bound to these hosts."""
         agent = server.agent(protocol)
         self.put(agent.tenant, *hosts, **secrets)
@@ -275,7 +275,7 @@ def arguments(tool: str, path: str) -> dict[str, Any]:
     return {FIELDS.get(tool, "path"): path, **TOOLS[tool]}
 
 
-class Told:
+class PackDefaults:
     """What packs are told: nothing, so they take their defaults."""
 
     def settings(self, kind: type[Any]) -> Any:
@@ -302,7 +302,7 @@ class TenantFiles:
         self.spaces = Workspaces(self.root, resolver=resolver_of(made))
         packs = (filesystem.pack, workspace.pack, memory.pack, vault.pack)
         offers = [offer for pack in packs for offer in pack.offers]
-        told: Any = Told()
+        told: Any = PackDefaults()
         self.client = EndpointClient(offers, workspaces=self.spaces, kit=told)
         self.client.caller = a_caller(
             scopes=frozenset(scopes_of(["filesystem", "workspace", "memory", "vault"]))
@@ -360,6 +360,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
     return server.agent(request.param)

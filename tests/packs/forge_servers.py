@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from tests.packs.conftest import (
-    Agent,
-    CallResult,
     HttpServer,
+    PackCaller,
+    PackResult,
     RecordedRequest,
     SecretWriter,
     StubResponse,
@@ -257,7 +257,7 @@ class ForgeServers(NamedTuple):
     secrets: SecretWriter
 
 
-def ask(agent: Agent, forge_servers: ForgeServers, path: str, /, **more: Any) -> CallResult:
+def ask(agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: Any) -> PackResult:
     """A request to the small GitLab, with the token that is kept."""
     usual = {"endpoint": forge_servers.gitlab.api, "token": "secret:GITLAB_TOKEN", "path": path}
     return agent.call("gitlab_request", **(usual | more))

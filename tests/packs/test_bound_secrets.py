@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.packs.conftest import (
-    Agent,
     HttpServer,
+    PackCaller,
     PackServer,
     RecordedRequest,
     SecretWriter,
@@ -97,7 +97,7 @@ def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretB
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(secret_servers: SecretBindingServers, request: pytest.FixtureRequest) -> Agent:
+def agent(secret_servers: SecretBindingServers, request: pytest.FixtureRequest) -> PackCaller:
     """An agent whose tenant has a secret for one host, one for another, and one for none."""
     agent = secret_servers.server.agent(request.param)
     secret_servers.secrets.put(agent.tenant, secret_servers.home.place, BOUND=TOKEN)
@@ -149,7 +149,7 @@ ATTEMPTS = {
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
 @by_rest
 def test_gitlab_gets_what_is_bound_to_it(
-    secret_servers: SecretBindingServers, agent: Agent, attempt: tuple[str, str, str | None]
+    secret_servers: SecretBindingServers, agent: PackCaller, attempt: tuple[str, str, str | None]
 ) -> None:
     """The endpoint is the caller's choice, and the hosts are the operator's."""
     name, base, says = attempt
@@ -172,7 +172,7 @@ def test_gitlab_gets_what_is_bound_to_it(
 @by_rest
 def test_a_loaded_api_gets_what_is_bound_to_it(
     secret_servers: SecretBindingServers,
-    agent: Agent,
+    agent: PackCaller,
     attempt: tuple[str, str, str | None],
     how: str,
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_loaded_api_gets_what_is_bound_to_it(
 
 def judge(
     secret_servers: SecretBindingServers,
-    agent: Agent,
+    agent: PackCaller,
     failure: str | None,
     kind: str | None,
     says: str | None,
@@ -214,7 +214,7 @@ def judge(
 
 
 def loaded(
-    secret_servers: SecretBindingServers, agent: Agent, secret: str, **more: Any
+    secret_servers: SecretBindingServers, agent: PackCaller, secret: str, **more: Any
 ) -> str | None:
     """What is told of loading an API with a secret."""
     given = {"spec_content": json.dumps(described(secret_servers.home.url))} | more
@@ -223,7 +223,7 @@ def loaded(
 
 
 def test_a_description_at_another_server_leads_there(
-    secret_servers: SecretBindingServers, agent: Agent
+    secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
     """A relative server is where the description was in the end."""
     failure = loaded(
@@ -238,7 +238,9 @@ def test_a_description_at_another_server_leads_there(
     assert not secret_servers.stolen()
 
 
-def test_binding_is_judged_at_each_call(secret_servers: SecretBindingServers, agent: Agent) -> None:
+def test_binding_is_judged_at_each_call(
+    secret_servers: SecretBindingServers, agent: PackCaller
+) -> None:
     """An API that was loaded before the operator bound its secret elsewhere gets it no more."""
     assert loaded(secret_servers, agent, "BOUND") is None
     secret_servers.secrets.put(agent.tenant, "gitlab.com", BOUND=TOKEN)
@@ -263,7 +265,7 @@ MOVED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize(("tool", "arguments"), FIXED.values(), ids=FIXED)
 def test_where_the_configuration_says_the_host(
-    secret_servers: SecretBindingServers, agent: Agent, tool: str, arguments: Mapping[str, Any]
+    secret_servers: SecretBindingServers, agent: PackCaller, tool: str, arguments: Mapping[str, Any]
 ) -> None:
     """A secret that is bound to none goes there; one that is bound elsewhere does not."""
     hosts: tuple[tuple[str, ...], ...] = ((), (secret_servers.home.place,), ("gitlab.com",))
@@ -281,7 +283,7 @@ def test_where_the_configuration_says_the_host(
 
 
 def test_a_description_that_was_fetched_does_not_say_the_host(
-    secret_servers: SecretBindingServers, agent: Agent
+    secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
     """Whoever serves it could send the secrets of all tenants anywhere."""
     secret_servers.secrets.put(agent.tenant, TOKEN=TOKEN)
@@ -296,7 +298,7 @@ def test_a_description_that_was_fetched_does_not_say_the_host(
 
 @pytest.mark.parametrize(("tool", "arguments"), MOVED.values(), ids=MOVED)
 def test_a_redirect_takes_no_configured_secret_along(
-    secret_servers: SecretBindingServers, agent: Agent, tool: str, arguments: Mapping[str, Any]
+    secret_servers: SecretBindingServers, agent: PackCaller, tool: str, arguments: Mapping[str, Any]
 ) -> None:
     """It is followed to another host, which learns nothing of who asks."""
     secret_servers.secrets.put(agent.tenant, secret_servers.home.place, TOKEN=TOKEN)
@@ -308,7 +310,7 @@ def test_a_redirect_takes_no_configured_secret_along(
 
 
 def test_a_redirect_takes_no_named_secret_along(
-    secret_servers: SecretBindingServers, agent: Agent
+    secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
     """Neither where the caller chose the first host."""
     agent.call(
@@ -322,7 +324,7 @@ def test_a_redirect_takes_no_named_secret_along(
 
 
 def test_a_literal_goes_where_its_caller_says(
-    secret_servers: SecretBindingServers, agent: Agent
+    secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
     """It is the caller's own."""
     reply = agent.call(
@@ -336,7 +338,9 @@ def test_a_literal_goes_where_its_caller_says(
     assert secret_servers.stolen()
 
 
-def test_what_was_withheld_is_logged(secret_servers: SecretBindingServers, agent: Agent) -> None:
+def test_what_was_withheld_is_logged(
+    secret_servers: SecretBindingServers, agent: PackCaller
+) -> None:
     """With the host that a caller wanted it to be sent to."""
     with capture_logs() as logs:
         agent.call(

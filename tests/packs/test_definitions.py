@@ -15,7 +15,7 @@ MUST = object()
 """In place of a default: the argument must be given."""
 
 
-class Page(NamedTuple):
+class DocumentedTool(NamedTuple):
     """A tool as its page has it: type and default of each parameter, hints, scopes."""
 
     pack: str
@@ -33,8 +33,8 @@ FETCHES = "TFTT"
 """The document calls searching GitLab's description closed: GitLab itself is not asked."""
 RUNS = "FTFT"
 
-PAGES: dict[str, Page] = {
-    "openapi_load": Page(
+PAGES: dict[str, DocumentedTool] = {
+    "openapi_load": DocumentedTool(
         "openapi",
         {
             "name": ("string", MUST),
@@ -48,8 +48,8 @@ PAGES: dict[str, Page] = {
         "openapi:load",
         "X7",
     ),
-    "openapi_list_apis": Page("openapi", {}, READS, "openapi:read", "X7"),
-    "openapi_list_endpoints": Page(
+    "openapi_list_apis": DocumentedTool("openapi", {}, READS, "openapi:read", "X7"),
+    "openapi_list_endpoints": DocumentedTool(
         "openapi",
         {
             "name": ("string", MUST),
@@ -62,14 +62,14 @@ PAGES: dict[str, Page] = {
         "openapi:read",
         "X7",
     ),
-    "openapi_get_operation": Page(
+    "openapi_get_operation": DocumentedTool(
         "openapi",
         {"name": ("string", MUST), "path": ("string", MUST), "method": ("string", MUST)},
         READS,
         "openapi:read",
         "X7",
     ),
-    "openapi_call": Page(
+    "openapi_call": DocumentedTool(
         "openapi",
         {
             "name": ("string", MUST),
@@ -86,7 +86,7 @@ PAGES: dict[str, Page] = {
         "openapi:call",
         "X7",
     ),
-    "calendar_read": Page(
+    "calendar_read": DocumentedTool(
         "calendar",
         {
             "start": ("string", MUST),
@@ -99,7 +99,7 @@ PAGES: dict[str, Page] = {
         "calendar:read",
         "P7",
     ),
-    "chat_send": Page(
+    "chat_send": DocumentedTool(
         "chat",
         {
             "channel": ("string", MUST),
@@ -110,58 +110,60 @@ PAGES: dict[str, Page] = {
         "chat:send",
         "P6",
     ),
-    "fs_list": Page("filesystem", {"path": ("string", ".")}, READS, "files:read", "X1"),
-    "fs_read_text": Page(
+    "fs_list": DocumentedTool("filesystem", {"path": ("string", ".")}, READS, "files:read", "X1"),
+    "fs_read_text": DocumentedTool(
         "filesystem",
         {"path": ("string", MUST), "max_bytes": ("integer", 200000)},
         READS,
         "files:read",
         "X1",
     ),
-    "fs_write_text": Page(
+    "fs_write_text": DocumentedTool(
         "filesystem",
         {"path": ("string", MUST), "text": ("string", MUST), "mkdirs": ("boolean", True)},
         WRITES,
         "files:write",
         "X1",
     ),
-    "fs_delete": Page(
+    "fs_delete": DocumentedTool(
         "filesystem",
         {"path": ("string", MUST), "recursive": ("boolean", False)},
         WRITES,
         "files:write",
         "X1",
     ),
-    "workspace_read": Page(
+    "workspace_read": DocumentedTool(
         "workspace",
         {"path": ("string", MUST), "max_bytes": ("integer", 200000)},
         READS,
         "files:read",
         "P3",
     ),
-    "workspace_write": Page(
+    "workspace_write": DocumentedTool(
         "workspace",
         {"path": ("string", MUST), "content": ("string", MUST), "mkdirs": ("boolean", True)},
         WRITES,
         "files:write",
         "P3",
     ),
-    "workspace_list": Page(
+    "workspace_list": DocumentedTool(
         "workspace",
         {"path": ("string", "."), "recursive": ("boolean", False), "limit": ("integer", 1000)},
         READS,
         "files:read",
         "P3",
     ),
-    "memory_read": Page("memory", {"name": ("string?", None)}, READS, "memory:read", "P4"),
-    "memory_write": Page(
+    "memory_read": DocumentedTool(
+        "memory", {"name": ("string?", None)}, READS, "memory:read", "P4"
+    ),
+    "memory_write": DocumentedTool(
         "memory",
         {"name": ("string", MUST), "content": ("string", MUST), "append": ("boolean", False)},
         "FTFF",
         "memory:write",
         "P4",
     ),
-    "github_list_issues": Page(
+    "github_list_issues": DocumentedTool(
         "github",
         {
             "repo": ("string", MUST),
@@ -174,7 +176,7 @@ PAGES: dict[str, Page] = {
         "github:read",
         "P8",
     ),
-    "github_create_issue": Page(
+    "github_create_issue": DocumentedTool(
         "github",
         {
             "repo": ("string", MUST),
@@ -187,7 +189,7 @@ PAGES: dict[str, Page] = {
         "github:write",
         "P8",
     ),
-    "gitlab_request": Page(
+    "gitlab_request": DocumentedTool(
         "gitlab",
         {
             "endpoint": ("string", MUST),
@@ -208,12 +210,12 @@ PAGES: dict[str, Page] = {
         "gitlab:request",
         "X4",
     ),
-    "gitlab_tool_help": Page("gitlab", {}, READS, "gitlab:read", "X6"),
-    "git": Page(
+    "gitlab_tool_help": DocumentedTool("gitlab", {}, READS, "gitlab:read", "X6"),
+    "git": DocumentedTool(
         "git", {"args": ("array", MUST), "timeout_s": ("integer", 120)}, "FTFF", "git:run", "X2"
     ),
-    "ssh_public_key": Page("ssh", {}, READS, "git:read", "X3"),
-    "gitlab_openapi_spec": Page(
+    "ssh_public_key": DocumentedTool("ssh", {}, READS, "git:read", "X3"),
+    "gitlab_openapi_spec": DocumentedTool(
         "gitlab",
         {
             "spec_url": ("string", SPEC_URL),
@@ -225,7 +227,7 @@ PAGES: dict[str, Page] = {
         "gitlab:read",
         "X5",
     ),
-    "gitlab_openapi_paths": Page(
+    "gitlab_openapi_paths": DocumentedTool(
         "gitlab",
         {
             "spec_url": ("string", SPEC_URL),
@@ -238,7 +240,7 @@ PAGES: dict[str, Page] = {
         "gitlab:read",
         "X5",
     ),
-    "gitlab_openapi_operation": Page(
+    "gitlab_openapi_operation": DocumentedTool(
         "gitlab",
         {
             "path": ("string", MUST),
@@ -250,18 +252,20 @@ PAGES: dict[str, Page] = {
         "gitlab:read",
         "X5",
     ),
-    "script_list": Page("scripts", {}, READS, "scripts:read", "P10"),
-    "script_run": Page(
+    "script_list": DocumentedTool("scripts", {}, READS, "scripts:read", "P10"),
+    "script_run": DocumentedTool(
         "scripts",
         {"name": ("string", MUST), "function": ("string?", None), "args": ("array", [])},
         RUNS,
         "scripts:run",
         "P10",
     ),
-    "script_exec": Page("scripts", {"code": ("string", MUST)}, RUNS, "scripts:exec", "P10"),
-    "script_reload": Page("scripts", {}, "FFTF", "scripts:run", "P10"),
-    "vault_read": Page("vault", {"path": ("string", MUST)}, READS, "vault:read", "P5"),
-    "vault_write": Page(
+    "script_exec": DocumentedTool(
+        "scripts", {"code": ("string", MUST)}, RUNS, "scripts:exec", "P10"
+    ),
+    "script_reload": DocumentedTool("scripts", {}, "FFTF", "scripts:run", "P10"),
+    "vault_read": DocumentedTool("vault", {"path": ("string", MUST)}, READS, "vault:read", "P5"),
+    "vault_write": DocumentedTool(
         "vault",
         {
             "path": ("string", MUST),
@@ -273,7 +277,7 @@ PAGES: dict[str, Page] = {
         "vault:write",
         "P5",
     ),
-    "vault_list": Page(
+    "vault_list": DocumentedTool(
         "vault",
         {
             "folder": ("string", "."),
@@ -285,14 +289,14 @@ PAGES: dict[str, Page] = {
         "vault:read",
         "P5",
     ),
-    "vault_search": Page(
+    "vault_search": DocumentedTool(
         "vault",
         {"query": ("string", MUST), "tag": ("string?", None), "limit": ("integer", 20)},
         READS,
         "vault:read",
         "P5",
     ),
-    "web_fetch": Page(
+    "web_fetch": DocumentedTool(
         "web",
         {
             "url": ("string", MUST),

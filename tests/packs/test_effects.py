@@ -16,9 +16,9 @@ from gatepost.tools.api import Effects, Tool
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
 from tests.packs.conftest import (
-    Agent,
-    CallResult,
     HttpServer,
+    PackCaller,
+    PackResult,
     PackServer,
     RecordedRequest,
     SecretWriter,
@@ -97,15 +97,15 @@ class PacksUnderTest(NamedTuple):
     folder: Path
     reader: Process
 
-    def agent(self) -> Agent:
+    def agent(self) -> PackCaller:
         agent = self.server.agent("mcp")
         self.secrets.put(agent.tenant, self.outside.place, GITLAB_TOKEN=TOKEN, GITHUB_TOKEN=TOKEN)
         self.secrets.put(agent.tenant, TEAM_CHAT_URL=f"json://{self.outside.place}/hook")
         return agent
 
     def call(
-        self, agent: Agent, tool: str, arguments: dict[str, Any], *, fails: bool = False
-    ) -> CallResult:
+        self, agent: PackCaller, tool: str, arguments: dict[str, Any], *, fails: bool = False
+    ) -> PackResult:
         """A call that works, unless it may fail; `{url}` is that of the host outside."""
         there = json.loads(json.dumps(arguments).replace("{url}", self.outside.url))
         reply = agent.call(tool, **there)
@@ -137,7 +137,7 @@ class PacksUnderTest(NamedTuple):
         return kept | dict.fromkeys(keys, "")
 
 
-class Case(NamedTuple):
+class EffectCase(NamedTuple):
     """One call after others that prepare for it, and what it is known to do."""
 
     tool: str
@@ -169,65 +169,71 @@ OPERATION = {"name": "things", "path": "/things", "method": "GET"}
 SPEC_AT = {"spec_url": "{url}/spec.json"}
 
 CASES = [
-    Case("echo", {"text": "x"}),
-    Case("whoami"),
-    Case("count_slowly", {"steps": 1, "delay_s": 0}),
-    Case("save_csv", CSV, changes=True),
-    Case("save_csv", CSV, [("save_csv", CSV)]),
-    Case("delete_csv", {"filename": "a"}, [("save_csv", CSV)], changes=True, destroys=True),
-    Case("fs_list", {}, [write("a")]),
-    Case("fs_read_text", {"path": "a"}, [write("a")]),
-    Case("fs_write_text", {"path": "a", "text": "y"}, [write("a")], changes=True, destroys=True),
-    Case("fs_delete", {"path": "a"}, [write("a")], changes=True, destroys=True),
-    Case("workspace_list", {}, [write("a")]),
-    Case("workspace_read", {"path": "a"}, [write("a")]),
-    Case("workspace_write", {"path": "a", "content": "y"}, [write("a")], True, True),
-    Case("memory_read", {}, [("memory_write", {"name": "a", "content": "x"})]),
-    Case(
+    EffectCase("echo", {"text": "x"}),
+    EffectCase("whoami"),
+    EffectCase("count_slowly", {"steps": 1, "delay_s": 0}),
+    EffectCase("save_csv", CSV, changes=True),
+    EffectCase("save_csv", CSV, [("save_csv", CSV)]),
+    EffectCase("delete_csv", {"filename": "a"}, [("save_csv", CSV)], changes=True, destroys=True),
+    EffectCase("fs_list", {}, [write("a")]),
+    EffectCase("fs_read_text", {"path": "a"}, [write("a")]),
+    EffectCase(
+        "fs_write_text", {"path": "a", "text": "y"}, [write("a")], changes=True, destroys=True
+    ),
+    EffectCase("fs_delete", {"path": "a"}, [write("a")], changes=True, destroys=True),
+    EffectCase("workspace_list", {}, [write("a")]),
+    EffectCase("workspace_read", {"path": "a"}, [write("a")]),
+    EffectCase("workspace_write", {"path": "a", "content": "y"}, [write("a")], True, True),
+    EffectCase("memory_read", {}, [("memory_write", {"name": "a", "content": "x"})]),
+    EffectCase(
         "memory_write",
         {"name": "a", "content": "y"},
         [("memory_write", {"name": "a", "content": "x"})],
         changes=True,
         destroys=True,
     ),
-    Case("memory_write", {"name": "a", "content": "x", "append": True}, changes=True),
-    Case("vault_read", {"path": "a.md"}, [NOTE]),
-    Case("vault_list", {}, [NOTE]),
-    Case("vault_search", {"query": "milk"}, [NOTE]),
-    Case("vault_write", {"path": "a.md", "content": "y"}, [NOTE], changes=True, destroys=True),
-    Case(*git("init"), changes=True),
-    Case(*git("status"), [git("init"), write("a")]),
-    Case(*git("clone", "https://outside.test/x.git"), [git("init")], leaves=True, fails=True),
-    Case(
+    EffectCase("memory_write", {"name": "a", "content": "x", "append": True}, changes=True),
+    EffectCase("vault_read", {"path": "a.md"}, [NOTE]),
+    EffectCase("vault_list", {}, [NOTE]),
+    EffectCase("vault_search", {"query": "milk"}, [NOTE]),
+    EffectCase(
+        "vault_write", {"path": "a.md", "content": "y"}, [NOTE], changes=True, destroys=True
+    ),
+    EffectCase(*git("init"), changes=True),
+    EffectCase(*git("status"), [git("init"), write("a")]),
+    EffectCase(*git("clone", "https://outside.test/x.git"), [git("init")], leaves=True, fails=True),
+    EffectCase(
         *git("checkout", "--", "a"),
         [git("init"), write("a"), git("add", "a"), write("a", "y")],
         changes=True,
         destroys=True,
     ),
-    Case("ssh_public_key", changes=True),
-    Case("ssh_public_key", {}, [("ssh_public_key", {})]),
-    Case("gitlab_request", GITLAB, leaves=True),
-    Case("gitlab_request", GITLAB | {"method": "DELETE"}, (), True, True, True),
-    Case("gitlab_openapi_spec", SPEC_AT, leaves=True),
-    Case("gitlab_openapi_paths", SPEC_AT, leaves=True),
-    Case("gitlab_openapi_operation", SPEC_AT | {"path": "/things", "method": "GET"}, leaves=True),
-    Case("gitlab_tool_help"),
-    Case("github_list_issues", {"repo": "octo/demo"}, leaves=True),
-    Case("github_create_issue", CREATE_ISSUE, changes=True, leaves=True),
-    Case("openapi_load", LOADED[1], changes=True, leaves=True),
-    Case("openapi_load", LOADED[1], [LOADED], leaves=True),
-    Case("openapi_list_apis", {}, [LOADED]),
-    Case("openapi_list_endpoints", {"name": "things"}, [LOADED]),
-    Case("openapi_get_operation", OPERATION, [LOADED]),
-    Case("openapi_call", OPERATION, [LOADED], leaves=True),
-    Case("openapi_call", OPERATION | {"method": "DELETE"}, [LOADED], True, True, True),
-    Case("web_fetch", {"url": "{url}/page"}, leaves=True),
-    Case("chat_send", {"channel": "team", "message": "hello"}, changes=True, leaves=True),
-    Case("calendar_read", PERIOD, leaves=True),
-    Case("script_list"),
-    Case("script_run", {"name": "writes", "args": ["a"]}, [write("a")], True, True),
-    Case("script_exec", {"code": "1 + 1"}),
-    Case("script_reload", changes=True),
+    EffectCase("ssh_public_key", changes=True),
+    EffectCase("ssh_public_key", {}, [("ssh_public_key", {})]),
+    EffectCase("gitlab_request", GITLAB, leaves=True),
+    EffectCase("gitlab_request", GITLAB | {"method": "DELETE"}, (), True, True, True),
+    EffectCase("gitlab_openapi_spec", SPEC_AT, leaves=True),
+    EffectCase("gitlab_openapi_paths", SPEC_AT, leaves=True),
+    EffectCase(
+        "gitlab_openapi_operation", SPEC_AT | {"path": "/things", "method": "GET"}, leaves=True
+    ),
+    EffectCase("gitlab_tool_help"),
+    EffectCase("github_list_issues", {"repo": "octo/demo"}, leaves=True),
+    EffectCase("github_create_issue", CREATE_ISSUE, changes=True, leaves=True),
+    EffectCase("openapi_load", LOADED[1], changes=True, leaves=True),
+    EffectCase("openapi_load", LOADED[1], [LOADED], leaves=True),
+    EffectCase("openapi_list_apis", {}, [LOADED]),
+    EffectCase("openapi_list_endpoints", {"name": "things"}, [LOADED]),
+    EffectCase("openapi_get_operation", OPERATION, [LOADED]),
+    EffectCase("openapi_call", OPERATION, [LOADED], leaves=True),
+    EffectCase("openapi_call", OPERATION | {"method": "DELETE"}, [LOADED], True, True, True),
+    EffectCase("web_fetch", {"url": "{url}/page"}, leaves=True),
+    EffectCase("chat_send", {"channel": "team", "message": "hello"}, changes=True, leaves=True),
+    EffectCase("calendar_read", PERIOD, leaves=True),
+    EffectCase("script_list"),
+    EffectCase("script_run", {"name": "writes", "args": ["a"]}, [write("a")], True, True),
+    EffectCase("script_exec", {"code": "1 + 1"}),
+    EffectCase("script_reload", changes=True),
 ]
 UNTRUE_HINTS = {"git", "ssh_public_key", "gitlab_openapi_paths", "gitlab_openapi_operation"}
 """Octoprox's own table says so, and `tools/list` repeats it; the effects are the true ones."""
@@ -273,14 +279,14 @@ def packs_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packs
                 reader.kill()
 
 
-def shown(case: Case) -> str:
+def shown(case: EffectCase) -> str:
     return f"{case.tool} {json.dumps(case.arguments)}"[:70]
 
 
 @pytest.mark.requirement("X8")
 @each("case", CASES, ids=shown)
 def test_a_call_does_no_more_than_its_tool_declares(
-    packs_under_test: PacksUnderTest, case: Case
+    packs_under_test: PacksUnderTest, case: EffectCase
 ) -> None:
     """Read-only leaves all as it was, and only what is destructive replaces or deletes."""
     effects, agent = TOOLS[case.tool].effects, packs_under_test.agent()
@@ -305,7 +311,7 @@ def test_a_call_does_no_more_than_its_tool_declares(
 
 @each("case", CASES, ids=shown)
 def test_an_answer_has_the_form_and_the_label_of_its_tool(
-    packs_under_test: PacksUnderTest, case: Case
+    packs_under_test: PacksUnderTest, case: EffectCase
 ) -> None:
     """The value satisfies the output schema; text of third parties names its source, as the page
     says."""

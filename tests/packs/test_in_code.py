@@ -27,7 +27,7 @@ PIXEL = b"\x89PNG\r\n\x1a\n"
 EVENTS: list[str] = []
 
 
-class Order(BaseModel):
+class ItemOrder(BaseModel):
     """An order."""
 
     item: str
@@ -62,9 +62,9 @@ async def read_order(number: int, who: Caller, verbose: bool = False) -> dict[st
 
 
 @app.post("/orders", tags=["orders"], operation_id="place_order")
-async def place_order(order: Order, who: Caller) -> Order:
+async def place_order(order: ItemOrder, who: Caller) -> ItemOrder:
     """Place an order."""
-    return Order(item=f"{order.item} for {who.subject}", count=order.count)
+    return ItemOrder(item=f"{order.item} for {who.subject}", count=order.count)
 
 
 @app.post("/files", tags=["files"], operation_id="upload")

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.conftest import Agent, PackServer, by_rest
+from tests.packs.conftest import PackCaller, PackServer, by_rest
 
 
-class Step(NamedTuple):
+class PackStep(NamedTuple):
     """A call after some files were put there, and what a model reads of its answer."""
 
     row: str
@@ -22,33 +22,33 @@ class Step(NamedTuple):
 NOTES = {"notes.md": "Grüße\n".encode(), "src/a.py": b"1", "src/b/c.py": b"22"}
 
 WORKS = [
-    Step("X1", "fs_list", {}, ["notes.md", "src"], NOTES),
-    Step("X1", "fs_list", {"path": "/workspace"}, ["notes.md", "src"], NOTES),
-    Step("X1", "fs_list", {"path": "src"}, ["a.py", "b"], NOTES),
-    Step("X1", "fs_list", {"path": "/workspace/src/"}, ["a.py", "b"], NOTES),
-    Step("X1", "fs_list", {"path": "nowhere"}, []),
-    Step("X1", "fs_list", {}, []),
-    Step("X1", "fs_read_text", {"path": "notes.md"}, "Grüße\n", NOTES),
-    Step("X1", "fs_read_text", {"path": "/workspace/notes.md"}, "Grüße\n", NOTES),
-    Step("X1", "fs_read_text", {"path": "empty"}, "", {"empty": b""}),
-    Step("X1", "fs_write_text", {"path": "a/b/c.txt", "text": "x"}, "ok"),
-    Step("X1", "fs_write_text", {"path": "a.txt", "text": "x", "mkdirs": False}, "ok"),
-    Step("X1", "fs_write_text", {"path": "notes.md", "text": ""}, "ok", NOTES),
-    Step("X1", "fs_delete", {"path": "notes.md"}, "ok", NOTES),
-    Step("X1", "fs_delete", {"path": "src", "recursive": True}, "ok", NOTES),
-    Step("X1", "fs_delete", {"path": "never/was"}, "ok"),
-    Step("P3", "workspace_read", {"path": "/workspace/notes.md"}, "Grüße\n", NOTES),
-    Step(
+    PackStep("X1", "fs_list", {}, ["notes.md", "src"], NOTES),
+    PackStep("X1", "fs_list", {"path": "/workspace"}, ["notes.md", "src"], NOTES),
+    PackStep("X1", "fs_list", {"path": "src"}, ["a.py", "b"], NOTES),
+    PackStep("X1", "fs_list", {"path": "/workspace/src/"}, ["a.py", "b"], NOTES),
+    PackStep("X1", "fs_list", {"path": "nowhere"}, []),
+    PackStep("X1", "fs_list", {}, []),
+    PackStep("X1", "fs_read_text", {"path": "notes.md"}, "Grüße\n", NOTES),
+    PackStep("X1", "fs_read_text", {"path": "/workspace/notes.md"}, "Grüße\n", NOTES),
+    PackStep("X1", "fs_read_text", {"path": "empty"}, "", {"empty": b""}),
+    PackStep("X1", "fs_write_text", {"path": "a/b/c.txt", "text": "x"}, "ok"),
+    PackStep("X1", "fs_write_text", {"path": "a.txt", "text": "x", "mkdirs": False}, "ok"),
+    PackStep("X1", "fs_write_text", {"path": "notes.md", "text": ""}, "ok", NOTES),
+    PackStep("X1", "fs_delete", {"path": "notes.md"}, "ok", NOTES),
+    PackStep("X1", "fs_delete", {"path": "src", "recursive": True}, "ok", NOTES),
+    PackStep("X1", "fs_delete", {"path": "never/was"}, "ok"),
+    PackStep("P3", "workspace_read", {"path": "/workspace/notes.md"}, "Grüße\n", NOTES),
+    PackStep(
         "P3",
         "workspace_write",
         {"path": "a/b.txt", "content": "Grüße"},
         {"path": "/workspace/a/b.txt", "bytes": 7},
     ),
-    Step(
+    PackStep(
         "P4", "memory_read", {}, "Nothing is stored yet. memory_write stores a text under a name."
     ),
-    Step("P4", "memory_write", {"name": "a.md", "content": "ü"}, {"name": "a.md", "bytes": 2}),
-    Step(
+    PackStep("P4", "memory_write", {"name": "a.md", "content": "ü"}, {"name": "a.md", "bytes": 2}),
+    PackStep(
         "P4",
         "memory_write",
         {"name": "a.md", "content": "ü", "append": True},
@@ -57,13 +57,13 @@ WORKS = [
 ]
 
 
-def put(agent: Agent, files: dict[str, bytes]) -> None:
+def put(agent: PackCaller, files: dict[str, bytes]) -> None:
     for path, data in files.items():
         (agent.folder / path).parent.mkdir(parents=True, exist_ok=True)
         (agent.folder / path).write_bytes(data)
 
 
-def told(step: Step) -> Any:
+def told(step: PackStep) -> Any:
     shown = " ".join(f"{name}={value}" for name, value in step.arguments.items())
     return pytest.param(
         step, marks=pytest.mark.requirement(step.row), id=f"{step.tool} {shown}"[:80]
@@ -71,7 +71,7 @@ def told(step: Step) -> Any:
 
 
 @pytest.mark.parametrize("step", [told(step) for step in WORKS])
-def test_a_call_answers_what_the_page_says(agent: Agent, step: Step) -> None:
+def test_a_call_answers_what_the_page_says(agent: PackCaller, step: PackStep) -> None:
     """The same by both protocols."""
     put(agent, step.files)
 
@@ -82,7 +82,7 @@ def test_a_call_answers_what_the_page_says(agent: Agent, step: Step) -> None:
 
 FAILS = [
     *[
-        Step("P14", tool, {"path": path, **more}, ("validation", says))
+        PackStep("P14", tool, {"path": path, **more}, ("validation", says))
         for tool, more in (
             ("fs_list", {}),
             ("fs_read_text", {}),
@@ -101,41 +101,51 @@ FAILS = [
             ("a/" * 2048 + "a", "too long: at most 4096"),
         )
     ],
-    Step("X1", "fs_list", {"path": "notes.md"}, ("validation", "not a plain file"), NOTES),
-    Step("X1", "fs_read_text", {"path": "no.md"}, ("not_found", "/workspace/no.md does not exist")),
-    Step("X1", "fs_read_text", {"path": "src"}, ("validation", "/workspace/src is not a"), NOTES),
-    Step(
+    PackStep("X1", "fs_list", {"path": "notes.md"}, ("validation", "not a plain file"), NOTES),
+    PackStep(
+        "X1", "fs_read_text", {"path": "no.md"}, ("not_found", "/workspace/no.md does not exist")
+    ),
+    PackStep(
+        "X1", "fs_read_text", {"path": "src"}, ("validation", "/workspace/src is not a"), NOTES
+    ),
+    PackStep(
         "X1",
         "fs_read_text",
         {"path": "a.png"},
         ("validation", r"not UTF-8 text but 4 bytes .*image/png"),
         {"a.png": b"\x89PNG"},
     ),
-    Step("X1", "fs_read_text", {"path": "z"}, ("validation", "not UTF-8 text"), {"z": b"a\0b"}),
-    Step("X1", "fs_read_text", {"path": "z"}, ("validation", "not UTF-8 text"), {"z": b"a\xc3"}),
-    Step("X1", "fs_read_text", {"path": "a", "max_bytes": 0}, ("validation", "max_bytes")),
-    Step(
+    PackStep("X1", "fs_read_text", {"path": "z"}, ("validation", "not UTF-8 text"), {"z": b"a\0b"}),
+    PackStep(
+        "X1", "fs_read_text", {"path": "z"}, ("validation", "not UTF-8 text"), {"z": b"a\xc3"}
+    ),
+    PackStep("X1", "fs_read_text", {"path": "a", "max_bytes": 0}, ("validation", "max_bytes")),
+    PackStep(
         "X1",
         "fs_write_text",
         {"path": "no/a.txt", "text": "x", "mkdirs": False},
         ("not_found", "/workspace/no does not exist. Pass mkdirs=true"),
     ),
-    Step("X1", "fs_write_text", {"path": "src", "text": "x"}, ("validation", "not a plain"), NOTES),
-    Step(
+    PackStep(
+        "X1", "fs_write_text", {"path": "src", "text": "x"}, ("validation", "not a plain"), NOTES
+    ),
+    PackStep(
         "X1",
         "fs_delete",
         {"path": "src"},
         ("validation", "/workspace/src is a folder. Pass recursive=true"),
         NOTES,
     ),
-    Step("X1", "fs_delete", {"path": ".", "recursive": True}, ("validation", "itself"), NOTES),
-    Step("X1", "fs_write_text", {"path": "a", "text": "x" * 1_000_001}, ("denied", "is full")),
-    Step("P3", "workspace_read", {"path": "no.md"}, ("not_found", "/workspace/no.md does not")),
-    Step("P3", "workspace_list", {"path": "no"}, ("not_found", "/workspace/no does not exist")),
-    Step("P3", "workspace_list", {"limit": 0}, ("validation", "limit")),
-    Step("P4", "memory_read", {"name": "no"}, ("not_found", "no memory 'no'. Call memory_read")),
+    PackStep("X1", "fs_delete", {"path": ".", "recursive": True}, ("validation", "itself"), NOTES),
+    PackStep("X1", "fs_write_text", {"path": "a", "text": "x" * 1_000_001}, ("denied", "is full")),
+    PackStep("P3", "workspace_read", {"path": "no.md"}, ("not_found", "/workspace/no.md does not")),
+    PackStep("P3", "workspace_list", {"path": "no"}, ("not_found", "/workspace/no does not exist")),
+    PackStep("P3", "workspace_list", {"limit": 0}, ("validation", "limit")),
+    PackStep(
+        "P4", "memory_read", {"name": "no"}, ("not_found", "no memory 'no'. Call memory_read")
+    ),
     *[
-        Step("P4", tool, {"name": name, **more}, ("validation", "letter or digit"))
+        PackStep("P4", tool, {"name": name, **more}, ("validation", "letter or digit"))
         for tool, more in (("memory_read", {}), ("memory_write", {"content": "x"}))
         for name in ("", "..", "../a", "a/b", "/a", ".hidden", "a\0b", "a\n", "a.", "x" * 81)
     ],
@@ -144,7 +154,7 @@ FAILS = [
 
 @pytest.mark.parametrize("step", [told(step) for step in FAILS])
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(agent: Agent, step: Step) -> None:
+def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, step: PackStep) -> None:
     """In the words of the workspace; nothing of the machine's own paths."""
     put(agent, step.files)
     kind, says = step.answer
@@ -159,7 +169,9 @@ def test_a_failure_tells_the_model_what_would_work(agent: Agent, step: Step) -> 
 
 @pytest.mark.requirement("X1", "P3")
 @pytest.mark.parametrize("tool", ["fs_read_text", "workspace_read"])
-def test_a_long_file_is_cut_where_a_character_ends_and_says_so(agent: Agent, tool: str) -> None:
+def test_a_long_file_is_cut_where_a_character_ends_and_says_so(
+    agent: PackCaller, tool: str
+) -> None:
     """Half an `ü` is no text; what is missing must not be taken for the end."""
     put(agent, {"long.txt": "aüü".encode()})
 
@@ -169,7 +181,7 @@ def test_a_long_file_is_cut_where_a_character_ends_and_says_so(agent: Agent, too
 
 
 @pytest.mark.requirement("P3")
-def test_a_folder_is_listed_with_all_that_it_holds(agent: Agent) -> None:
+def test_a_folder_is_listed_with_all_that_it_holds(agent: PackCaller) -> None:
     """Names relative to the folder, paths that any tool takes, sizes, times; cut where asked."""
     put(agent, NOTES)
     (agent.folder / "src/link").symlink_to("/etc/passwd")
@@ -193,7 +205,7 @@ def test_a_folder_is_listed_with_all_that_it_holds(agent: Agent) -> None:
 
 
 @pytest.mark.requirement("P4")
-def test_what_is_remembered_is_read_again(agent: Agent) -> None:
+def test_what_is_remembered_is_read_again(agent: PackCaller) -> None:
     """Replaced, or added to; listed by name; no file tool sees any of it."""
     agent.call("memory_write", name="b", content="1")
     agent.call("memory_write", name="Ä note.md", content="x")

@@ -47,7 +47,7 @@ from gatepost.tools.stage import Stage
 from gatepost.tools.tenant_offers import OfferSource
 from gatepost.workspace import TenantWorkspace
 from gatepost_authz.caller import TenantContext
-from tests.support.endpoint import Clock, a_caller
+from tests.support.endpoint import EndpointClock, a_caller
 
 WITHIN_S = 10
 LIMIT_S = 30.0
@@ -69,7 +69,7 @@ class IdempotencyDeployment:
         limit_s: float = LIMIT_S,
         max_result_bytes: int = 4_000_000,
     ) -> None:
-        self.clock = Clock()
+        self.clock = EndpointClock()
         self.records = records or MemoryRecords()
         self.shared_store = shared_store or MemorySharedStore()
         self.effects: Counter[str] = Counter()
@@ -225,7 +225,7 @@ class ApprovalDeployment:
         revokes: IsRevoked = none_revoked,
         **settings: Any,
     ) -> None:
-        self.clock = Clock()
+        self.clock = EndpointClock()
         self.records, self.shared_store = (
             records or MemoryRecords(),
             shared_store or MemorySharedStore(),

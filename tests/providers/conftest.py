@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from tests.providers.provider import PROVIDERS, READ, Provider, Site
+from tests.providers.provider import PROVIDERS, READ, IdentityProvider, ProviderSite
 from tests.support import commands
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, toml
 from tests.support.issuers import SECRET
 from tests.support.processes import free_port
@@ -24,9 +24,9 @@ ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
 class Pairing(NamedTuple):
     """A provider, and the Gatepost that accepts its tokens."""
 
-    provider: Provider
+    provider: IdentityProvider
     gatepost: Gatepost
-    client: Client
+    client: ResourceClient
     metrics: str
     """Where the Gatepost tells its counters."""
 
@@ -39,7 +39,9 @@ class Pairing(NamedTuple):
         return Counter({reason: int(float(count)) for reason, count in found if float(count)})
 
 
-def configuration(provider: Provider, *, ca_bundle: str = "", **changes: Any) -> dict[str, Any]:
+def configuration(
+    provider: IdentityProvider, *, ca_bundle: str = "", **changes: Any
+) -> dict[str, Any]:
     """Return Gatepost's settings for *provider*; *changes* are made to its `[[issuers]]`."""
     site = provider.site
     issuer = {"issuer": provider.issuer, "leeway_s": 0, "dashboard": provider.dashboard()}
@@ -74,11 +76,11 @@ def pairings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
         yield pairing
 
 
-def _paired(kind: type[Provider], folder: Path, stack: ExitStack) -> Pairing:
+def _paired(kind: type[IdentityProvider], folder: Path, stack: ExitStack) -> Pairing:
     if lacking := kind.missing():
         pytest.skip(lacking)
     company = CertificateAuthority(folder)
-    site = Site(folder, company, f"http://127.0.0.1:{free_port()}/mcp", free_port())
+    site = ProviderSite(folder, company, f"http://127.0.0.1:{free_port()}/mcp", free_port())
     provider = kind(site)
     stack.callback(provider.stop)
     provider.start()
@@ -86,7 +88,7 @@ def _paired(kind: type[Provider], folder: Path, stack: ExitStack) -> Pairing:
     metrics = f"127.0.0.1:{free_port()}"
     told = ENVIRONMENT | {"GATEPOST_LISTEN__METRICS": metrics}
     gatepost = stack.enter_context(commands.serve(config, folder, env=told))
-    return Pairing(provider, gatepost, Client(site.resource), f"http://{metrics}/metrics")
+    return Pairing(provider, gatepost, ResourceClient(site.resource), f"http://{metrics}/metrics")
 
 
 @pytest.fixture(params=sorted(PROVIDERS))

@@ -10,15 +10,15 @@ from tests.providers.provider import (
     PEOPLE,
     READ,
     WRITE,
-    Provider,
-    Registered,
+    IdentityProvider,
+    ProviderClient,
 )
 from tests.providers.visitor import PASSWORD
 from tests.support.issuers import TokenForm
 from tests.support.node import command, environment
 
 
-class DjangoOauthToolkit(Provider):
+class DjangoOauthToolkit(IdentityProvider):
     """A Django project of one file."""
 
     name = "django-oauth-toolkit"
@@ -44,7 +44,7 @@ class DjangoOauthToolkit(Provider):
         }
 
 
-class Canaille(Provider):
+class Canaille(IdentityProvider):
     """Canaille, with its memory as the store."""
 
     name = "canaille"
@@ -72,7 +72,7 @@ class Canaille(Provider):
         }
 
 
-class OidcProvider(Provider):
+class OidcProvider(IdentityProvider):
     """A server of `tests/node` whose people sign in by a form."""
 
     name = "oidc-provider"
@@ -114,7 +114,7 @@ class OidcProvider(Provider):
             "roles": {"approver": {"claim": "roles", "value": "approver"}},
         }
 
-    def _client(self, client: Registered) -> dict[str, Any]:
+    def _client(self, client: ProviderClient) -> dict[str, Any]:
         described: dict[str, Any] = {
             "client_id": client.client_id,
             "grant_types": list(client.grants),

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 
-from tests.providers.provider import DASHBOARD, HOST, PEOPLE, Provider, Registered
-from tests.providers.visitor import PASSWORD, Visitor
+from tests.providers.provider import DASHBOARD, HOST, PEOPLE, IdentityProvider, ProviderClient
+from tests.providers.visitor import PASSWORD, ProviderBrowser
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
 
@@ -47,7 +47,7 @@ database = {{ type = "sqlite3" path = "{database}" }};
 RIGHTS = {"authorization_code": "code", "client_credentials": "client_credentials"}
 
 
-class Glewlwyd(Provider):
+class Glewlwyd(IdentityProvider):
     """A server with one instance of its OpenID Connect plugin."""
 
     name = "glewlwyd"
@@ -97,7 +97,7 @@ class Glewlwyd(Provider):
             "roles": {"approver": {"claim": "role", "value": "approver"}},
         }
 
-    def sign_in(self, visitor: Visitor, answer: httpx2.Response) -> httpx2.Response:
+    def sign_in(self, visitor: ProviderBrowser, answer: httpx2.Response) -> httpx2.Response:
         """Do what the script of its login page does: sign in, grant the scopes, go on."""
         asked = {
             name: value[0] for name, value in parse_qs(urlsplit(str(answer.url)).query).items()
@@ -113,7 +113,7 @@ class Glewlwyd(Provider):
         separator = "&" if "?" in asked["callback_url"] else "?"
         return visitor.get(f"{asked['callback_url']}{separator}g_continue")
 
-    def _sign_out(self, visitor: Visitor, asked: dict[str, str]) -> httpx2.Response:
+    def _sign_out(self, visitor: ProviderBrowser, asked: dict[str, str]) -> httpx2.Response:
         api = f"{self.origin}/api"
         if asked.get("sid"):
             visitor.http.request("DELETE", f"{api}/{asked['plugin']}/session/{asked['sid']}")
@@ -168,7 +168,7 @@ class Glewlwyd(Provider):
             **({"role": person.role} if person.role else {}),
         }
 
-    def _client(self, client: Registered) -> dict[str, Any]:
+    def _client(self, client: ProviderClient) -> dict[str, Any]:
         rights = [RIGHTS.get(grant, grant) for grant in client.grants]
         described: dict[str, Any] = {
             "client_id": client.client_id,

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx2
 from joserfc.jwk import RSAKey
 
-from tests.providers.visitor import PASSWORD, Visitor
+from tests.providers.visitor import PASSWORD, ProviderBrowser
 from tests.support.issuers import SECRET
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.tokens import CertificateAuthority
@@ -33,7 +33,7 @@ READ, WRITE = "files:read", "files:write"
 LASTS_S = 300
 
 
-class Account(NamedTuple):
+class ProviderUser(NamedTuple):
     """A person that the provider knows; *tenant* and *role* only where its tokens say them."""
 
     name: str
@@ -41,10 +41,10 @@ class Account(NamedTuple):
     role: str = ""
 
 
-PEOPLE = (Account("alice", "acme", "approver"), Account("bob", "globex"))
+PEOPLE = (ProviderUser("alice", "acme", "approver"), ProviderUser("bob", "globex"))
 
 
-class Registered(NamedTuple):
+class ProviderClient(NamedTuple):
     """A client of the provider; without a secret it is a public one."""
 
     client_id: str
@@ -57,7 +57,7 @@ CODE = ("authorization_code", "refresh_token")
 CREDENTIALS = ("client_credentials",)
 
 
-class Site(NamedTuple):
+class ProviderSite(NamedTuple):
     """Where the provider runs, and the Gatepost that it issues tokens for."""
 
     folder: Path
@@ -91,7 +91,7 @@ class Site(NamedTuple):
         return "https://neighbour.example/mcp"
 
 
-class Provider(ABC):
+class IdentityProvider(ABC):
     """
     One real identity provider over TLS with a certificate of a private company.
 
@@ -112,7 +112,7 @@ class Provider(ABC):
     limits: ClassVar[Mapping[str, str]] = {}
     """Journeys that it cannot go, and why."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ProviderSite) -> None:
         self.site = site
         self.port = free_port()
         self.origin = f"https://{HOST}:{self.port}"
@@ -125,15 +125,15 @@ class Provider(ABC):
         self._metadata: dict[str, Any] = {}
 
     @property
-    def clients(self) -> tuple[Registered, ...]:
+    def clients(self) -> tuple[ProviderClient, ...]:
         """Every client that it knows from the start."""
         return (
-            Registered(AGENT, CODE, (REDIRECT, self.site.inspector), secret=""),
-            Registered(MACHINE, CREDENTIALS),
-            Registered(NEIGHBOUR, CODE, (REDIRECT,)),
-            Registered(OTHER_MACHINE, CREDENTIALS),
-            Registered(GATEPOST, CREDENTIALS),
-            Registered(DASHBOARD, CODE, (self.site.callback,)),
+            ProviderClient(AGENT, CODE, (REDIRECT, self.site.inspector), secret=""),
+            ProviderClient(MACHINE, CREDENTIALS),
+            ProviderClient(NEIGHBOUR, CODE, (REDIRECT,)),
+            ProviderClient(OTHER_MACHINE, CREDENTIALS),
+            ProviderClient(GATEPOST, CREDENTIALS),
+            ProviderClient(DASHBOARD, CODE, (self.site.callback,)),
         )
 
     @classmethod
@@ -206,7 +206,7 @@ class Provider(ABC):
         """Return a client that trusts the private company."""
         return httpx2.Client(verify=self.trusting, timeout=60)
 
-    def sign_in(self, visitor: Visitor, answer: httpx2.Response) -> httpx2.Response:
+    def sign_in(self, visitor: ProviderBrowser, answer: httpx2.Response) -> httpx2.Response:
         """Do what a person does with a page of it: by default, fill in its form."""
         return visitor.fill_in(answer)
 
@@ -245,7 +245,7 @@ class Provider(ABC):
             "code_challenge_method": "S256",
             **named,
         }
-        with Visitor(self, name) as visitor:
+        with ProviderBrowser(self, name) as visitor:
             back = visitor.visit(f"{self.endpoint('authorization')}?{urlencode(asked)}")
         answered = parse_qs(urlsplit(back).query)
         assert answered.get("state") == [asked["state"]], back
@@ -309,12 +309,12 @@ class Provider(ABC):
         return RSAKey.generate_key(2048, {"alg": "RS256", "use": "sig"}, auto_kid=True)
 
 
-def _providers() -> dict[str, type[Provider]]:
+def _providers() -> dict[str, type[IdentityProvider]]:
     """Return the providers of this folder by name: each file with a subclass adds one."""
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if not path.name.startswith(("test_", "_", "conftest", "provider")):
             import_module(f"tests.providers.{path.stem}")
-    known, found = [Provider], {}
+    known, found = [IdentityProvider], {}
     while known:
         known += (kind := known.pop()).__subclasses__()
         found[getattr(kind, "name", "")] = kind

@@ -15,7 +15,7 @@ from pydantic import AnyUrl
 from tests.clients.sdk_clients import Wallet, Wire, connected, provider_for
 from tests.providers.conftest import Pairing
 from tests.providers.provider import AGENT, READ, REDIRECT
-from tests.providers.visitor import PASSWORD, Visitor
+from tests.providers.visitor import PASSWORD, ProviderBrowser
 from tests.support.browser import CHROMIUM, chromium
 from tests.support.node import INSPECTOR, command, environment
 from tests.support.processes import Process
@@ -27,7 +27,7 @@ AGAIN = re.compile(r'href="([^"]*/sign-in\?[^"]*)"')
 TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 
-class DashboardVisitor(Visitor):
+class DashboardVisitor(ProviderBrowser):
     """A person who visits the dashboard of a pair."""
 
     def __init__(self, pair: Pairing, name: str) -> None:
@@ -119,7 +119,7 @@ async def test_the_python_sdk_finds_its_way(pair: Pairing, monkeypatch: pytest.M
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.provider.site.company.bundle))
     wallet, wire = Wallet(), Wire()
     wallet.client = known_client(REDIRECT)
-    with Visitor(pair.provider, "alice") as person, anyio.fail_after(WITHIN_S):
+    with ProviderBrowser(pair.provider, "alice") as person, anyio.fail_after(WITHIN_S):
         auth = provider_for(pair.client.resource, wallet, person)
         async with connected(pair.client.resource, auth, "auto", wire) as client:
             known = (await client.call_tool("whoami", {})).structured_content
@@ -149,7 +149,7 @@ def test_the_inspector_signs_in_by_itself(pair: Pairing, tmp_path: Path) -> None
     process = Process(command(INSPECTOR, *asked), env=told, cwd=tmp_path)
     try:
         address = process.wait_for(r"(https://\S+code_challenge\S+)", timeout_s=WITHIN_S)[1]
-        with Visitor(pair.provider, "alice") as person:
+        with ProviderBrowser(pair.provider, "alice") as person:
             back = person.visit(address)
             assert person.get(back).status_code == 200
         process.process.wait(WITHIN_S)

@@ -11,7 +11,7 @@ import pytest
 from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, written
 from tests.providers.provider import MACHINE, NEIGHBOUR, OTHER_MACHINE, PROVIDERS
 from tests.support import commands
-from tests.support.client import Client, RawAnswer
+from tests.support.client import RawAnswer, ResourceClient
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 
@@ -41,7 +41,7 @@ def refused(pair: Pairing, token: str) -> str:
     return reason
 
 
-def test_people_are_themselves_and_nobody_else(pair: Pairing) -> None:
+def test_each_person_is_one_caller(pair: Pairing) -> None:
     """Two people of one client are two callers, and neither is taken for a machine."""
     known = [pair.client.whoami(pair.provider.person_token(name)) for name in ("alice", "bob")]
 
@@ -140,7 +140,7 @@ def test_new_keys_are_found_and_old_ones_are_over(pair: Pairing) -> None:
 
 
 @journey("tenants")
-def test_everybody_is_in_their_own_tenant(pair: Pairing) -> None:
+def test_every_person_is_in_their_own_tenant(pair: Pairing) -> None:
     """The organisation of people and machines comes from their tokens."""
     tokens = {
         "acme": pair.provider.person_token("alice"),
@@ -173,6 +173,6 @@ def test_a_certificate_of_an_unknown_authority_is_told_as_such(
     }
     token = pair.provider.person_token("alice")
     with commands.serve(written(settings), tmp_path, env=ENVIRONMENT) as gatepost:
-        answer: RawAnswer = Client(gatepost.url).call(token, "whoami")
+        answer: RawAnswer = ResourceClient(gatepost.url).call(token, "whoami")
         assert answer.status == 503, answer
         eventually(lambda: pair.provider.issuer in gatepost.output, within=5)

@@ -11,7 +11,7 @@ from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, writte
 from tests.providers.provider import GATEPOST, MACHINE
 from tests.support import commands
 from tests.support.cases import each
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.issuers import SECRET
 from tests.support.processes import free_port
 
@@ -41,7 +41,7 @@ def called(pair: Pairing, issuers: list[dict[str, Any]], token: str, folder: Pat
     port = free_port()
     settings = configuration(pair.provider, ca_bundle=str(pair.provider.site.company.bundle))
     settings |= {"issuers": issuers, "listen": {"port": port}}
-    client = Client(pair.provider.site.resource)
+    client = ResourceClient(pair.provider.site.resource)
     client.port = port
     with commands.serve(written(settings), folder, env=SECRETS):
         return client.whoami(token)

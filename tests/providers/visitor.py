@@ -7,10 +7,10 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx2
 
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 
 if TYPE_CHECKING:
-    from tests.providers.provider import Provider
+    from tests.providers.provider import IdentityProvider
 
 PASSWORD = "correct horse battery staple"
 MOST_STEPS = 20
@@ -83,17 +83,17 @@ class _Page(HTMLParser):
             self._button = None
 
 
-class Visitor(Person):
+class ProviderBrowser(BrowserUser):
     """Signs in at *provider* as *name*, with one browser for all visits."""
 
-    def __init__(self, provider: "Provider", name: str) -> None:
+    def __init__(self, provider: "IdentityProvider", name: str) -> None:
         super().__init__(name)
         self.provider = provider
         self.http = provider.http()
         self.passwords = 0
         """How often a password was asked for."""
 
-    def __enter__(self) -> "Visitor":
+    def __enter__(self) -> "ProviderBrowser":
         return self
 
     def __exit__(self, *exc: object) -> None:

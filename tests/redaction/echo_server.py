@@ -28,7 +28,7 @@ Encode = Callable[[str], str]
 Decode = Callable[[str], Iterator[str]]
 
 
-class Form(msgspec.Struct, frozen=True):
+class EncodedForm(msgspec.Struct, frozen=True):
     """One row: *encode* writes a value, *decode* reads whatever could be one out of a text."""
 
     encode: Encode
@@ -129,48 +129,52 @@ def raw_inner(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)[1:-1]
 
 
-FORMS: dict[str, Form] = {
-    "as it is": Form(str, once(str)),
-    "base64": Form(lambda v: b64(v.encode()), from_base64),
-    "base64, one byte before": Form(lambda v: b64(b"u" + v.encode() + b"\n"), from_base64),
-    "base64, two bytes before": Form(lambda v: b64(b"a:" + v.encode() + b"rest"), from_base64),
-    "base64 for URLs": Form(
+FORMS: dict[str, EncodedForm] = {
+    "as it is": EncodedForm(str, once(str)),
+    "base64": EncodedForm(lambda v: b64(v.encode()), from_base64),
+    "base64, one byte before": EncodedForm(lambda v: b64(b"u" + v.encode() + b"\n"), from_base64),
+    "base64, two bytes before": EncodedForm(
+        lambda v: b64(b"a:" + v.encode() + b"rest"), from_base64
+    ),
+    "base64 for URLs": EncodedForm(
         lambda v: base64.urlsafe_b64encode(v.encode()).decode().rstrip("="), from_base64
     ),
-    "base64, wrapped": Form(lambda v: wrapped(b64(b"{%b}" % v.encode())), from_wrapped),
-    "base64, percent-encoded": Form(
+    "base64, wrapped": EncodedForm(lambda v: wrapped(b64(b"{%b}" % v.encode())), from_wrapped),
+    "base64, percent-encoded": EncodedForm(
         lambda v: quote(b64(v.encode()), safe=""), lambda t: from_base64(unquote(t))
     ),
-    "base64 of JSON": Form(lambda v: b64(json.dumps({"key": v}).encode()), from_json_in_base64),
-    "base64 of UTF-16": Form(lambda v: b64(v.encode("utf-16-le")), from_base64),
-    "base64 twice": Form(lambda v: b64(b64(b"x" + v.encode()).encode()), from_base64_twice),
-    "hexadecimal": Form(lambda v: v.encode().hex(), from_hex),
-    "HEXADECIMAL": Form(lambda v: v.encode().hex().upper(), from_hex),
-    "hexaDecImal": Form(mixed_hex, from_hex),
-    "he:xa:de": Form(lambda v: v.encode().hex(":"), from_hex),
-    "HE XA DE": Form(lambda v: v.encode().hex(" ").upper(), from_hex),
-    "percent": Form(lambda v: quote(v, safe=""), once(unquote)),
-    "percent, small digits": Form(
+    "base64 of JSON": EncodedForm(
+        lambda v: b64(json.dumps({"key": v}).encode()), from_json_in_base64
+    ),
+    "base64 of UTF-16": EncodedForm(lambda v: b64(v.encode("utf-16-le")), from_base64),
+    "base64 twice": EncodedForm(lambda v: b64(b64(b"x" + v.encode()).encode()), from_base64_twice),
+    "hexadecimal": EncodedForm(lambda v: v.encode().hex(), from_hex),
+    "HEXADECIMAL": EncodedForm(lambda v: v.encode().hex().upper(), from_hex),
+    "hexaDecImal": EncodedForm(mixed_hex, from_hex),
+    "he:xa:de": EncodedForm(lambda v: v.encode().hex(":"), from_hex),
+    "HE XA DE": EncodedForm(lambda v: v.encode().hex(" ").upper(), from_hex),
+    "percent": EncodedForm(lambda v: quote(v, safe=""), once(unquote)),
+    "percent, small digits": EncodedForm(
         lambda v: re.sub("%..", lambda m: m[0].lower(), quote(v)), once(unquote)
     ),
-    "form": Form(quote_plus, once(unquote_plus)),
-    "percent, every byte": Form(every("%%%02x"), once(unquote)),
-    "percent twice": Form(lambda v: quote(quote(v, safe=""), safe=""), twice(unquote)),
-    "JSON": Form(raw_inner, unescape),
-    "JSON in ASCII": Form(inner, unescape),
-    "JSON with \\/": Form(lambda v: inner(v).replace("/", "\\/"), unescape),
-    "JSON, every character": Form(
+    "form": EncodedForm(quote_plus, once(unquote_plus)),
+    "percent, every byte": EncodedForm(every("%%%02x"), once(unquote)),
+    "percent twice": EncodedForm(lambda v: quote(quote(v, safe=""), safe=""), twice(unquote)),
+    "JSON": EncodedForm(raw_inner, unescape),
+    "JSON in ASCII": EncodedForm(inner, unescape),
+    "JSON with \\/": EncodedForm(lambda v: inner(v).replace("/", "\\/"), unescape),
+    "JSON, every character": EncodedForm(
         lambda v: "".join(f"\\u{unit:04X}" for unit in utf16_units(v)), unescape
     ),
-    "json, every character": Form(
+    "json, every character": EncodedForm(
         lambda v: "".join(f"\\u{unit:04x}" for unit in utf16_units(v)), unescape
     ),
-    "JSON twice": Form(lambda v: inner(inner(v)), unescape),
-    "JSON three times": Form(lambda v: inner(inner(inner(v))), unescape),
-    "JSON of percent": Form(
+    "JSON twice": EncodedForm(lambda v: inner(inner(v)), unescape),
+    "JSON three times": EncodedForm(lambda v: inner(inner(inner(v))), unescape),
+    "JSON of percent": EncodedForm(
         lambda v: inner(f'"{quote(v)}"')[2:-2], lambda t: (unquote(u) for u in unescape(t))
     ),
-    "\\x": Form(
+    "\\x": EncodedForm(
         every("\\x%02x"),
         once(
             lambda t: re.sub(
@@ -178,15 +182,17 @@ FORMS: dict[str, Form] = {
             )
         ),
     ),
-    "HTML": Form(html.escape, once(html.unescape)),
-    "HTML, decimal": Form(lambda v: "".join(f"&#{ord(c)};" for c in v), once(html.unescape)),
-    "HTML, hexadecimal": Form(lambda v: "".join(f"&#x{ord(c):X};" for c in v), once(html.unescape)),
-    "HTML twice": Form(lambda v: html.escape(html.escape(v)), twice(html.unescape)),
-    "over several lines": Form(wrapped, once(lambda t: re.sub(r"[\r\n]+[ \t]*", "", t))),
+    "HTML": EncodedForm(html.escape, once(html.unescape)),
+    "HTML, decimal": EncodedForm(lambda v: "".join(f"&#{ord(c)};" for c in v), once(html.unescape)),
+    "HTML, hexadecimal": EncodedForm(
+        lambda v: "".join(f"&#x{ord(c):X};" for c in v), once(html.unescape)
+    ),
+    "HTML twice": EncodedForm(lambda v: html.escape(html.escape(v)), twice(html.unescape)),
+    "over several lines": EncodedForm(wrapped, once(lambda t: re.sub(r"[\r\n]+[ \t]*", "", t))),
 }
 
 
-def leaks(value: str, form: Form, text: str) -> bool:
+def leaks(value: str, form: EncodedForm, text: str) -> bool:
     """Whether more than half of *value* in one piece can be read out of *text* in that form."""
     half = len(value) // 2 + 1
     windows = [value[at : at + half] for at in range(len(value) - half + 1)]

@@ -86,7 +86,7 @@ EVERYWHERE = ("as it is", "base64, one byte before", "percent")
 @pytest.mark.requirement("P13")
 @each("form", EVERYWHERE)
 @each("place", PLACES)
-def test_no_place_says_a_secret(server: EchoServer, place: str, form: str) -> None:
+def test_no_output_shows_a_secret(server: EchoServer, place: str, form: str) -> None:
     """Not even half of it, and it says what was there."""
     row = FORMS[form]
 

@@ -59,7 +59,7 @@ class Shelf:
         return self.states.setdefault(tenant, self.states[None])
 
 
-class Stage:
+class RedactionRunner:
     """A runner with one tool, and the shelf it asks."""
 
     def __init__(self) -> None:
@@ -114,12 +114,12 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage() -> RedactionRunner:
+    return RedactionRunner()
 
 
 @pytest.mark.requirement("P13")
-async def test_secrets_are_loaded_before_the_tenants_first_call(stage: Stage) -> None:
+async def test_secrets_are_loaded_before_the_tenants_first_call(stage: RedactionRunner) -> None:
     """Once, not for every call."""
     for _ in range(3):
         assert await stage.say(text="hello") == "hello"
@@ -128,7 +128,7 @@ async def test_secrets_are_loaded_before_the_tenants_first_call(stage: Stage) ->
 
 
 @pytest.mark.requirement("P13")
-async def test_no_tool_runs_while_nobody_knows_what_is_secret(stage: Stage) -> None:
+async def test_no_tool_runs_while_the_secrets_are_unknown(stage: RedactionRunner) -> None:
     """An answer that cannot be searched is not given."""
     stage.shelf.away = True
 
@@ -138,7 +138,9 @@ async def test_no_tool_runs_while_nobody_knows_what_is_secret(stage: Stage) -> N
 
 
 @pytest.mark.requirement("P13")
-async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(stage: Stage) -> None:
+async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(
+    stage: RedactionRunner,
+) -> None:
     """Whoever set it may have done so because of what this call does."""
     text = "was-set-meanwhile"
 
@@ -148,7 +150,7 @@ async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(stage:
 
 
 @pytest.mark.requirement("P13")
-async def test_an_old_value_counts_no_more_when_it_is_gone(stage: Stage) -> None:
+async def test_an_old_value_counts_no_more_when_it_is_gone(stage: RedactionRunner) -> None:
     """How long replaced ones count is for whoever knows them to say."""
     stage.shelf.put("acme", KEY="the-old-value")
     assert await stage.say(text="the-old-value the-new-value") == "[REDACTED:KEY] the-new-value"
@@ -158,7 +160,7 @@ async def test_an_old_value_counts_no_more_when_it_is_gone(stage: Stage) -> None
 
 
 @pytest.mark.requirement("P13")
-async def test_many_secrets_count_from_the_first_call_on(stage: Stage) -> None:
+async def test_many_secrets_count_from_the_first_call_on(stage: RedactionRunner) -> None:
     """Also where preparing for them takes a while."""
     values = {f"S{at}": f"secret-number-{at}-of-many" for at in range(MANY)}
     stage.shelf.put("acme", **values)
@@ -168,7 +170,7 @@ async def test_many_secrets_count_from_the_first_call_on(stage: Stage) -> None:
     assert answers == ["[REDACTED:S0]", "[REDACTED:S7]", "[REDACTED:S99]"]
 
 
-def test_tenants_without_secrets_share_what_is_searched_with(stage: Stage) -> None:
+def test_tenants_without_secrets_share_what_is_searched_with(stage: RedactionRunner) -> None:
     """A server with ten thousand tenants has one automaton for all that keep nothing."""
     stage.shelf.states[None] = State(5, {"GATEPOST": "what-the-server-keeps"})
 
@@ -176,7 +178,7 @@ def test_tenants_without_secrets_share_what_is_searched_with(stage: Stage) -> No
 
 
 @pytest.mark.requirement("P13")
-async def test_a_long_answer_is_searched_beside_the_loop(stage: Stage) -> None:
+async def test_a_long_answer_is_searched_beside_the_loop(stage: RedactionRunner) -> None:
     """Others are answered meanwhile."""
     stage.shelf.put("acme", KEY="a-secret-in-it")
     text = "x a-secret-in-it "
@@ -216,7 +218,9 @@ LONG = pytest.param(120_000, marks=pytest.mark.slow)
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize("length", [1_000, 16_000, LONG])
 @each("text", DEAR_TEXTS.values(), ids=DEAR_TEXTS)
-async def test_what_is_dear_to_search_holds_nobody_up(stage: Stage, text: str, length: int) -> None:
+async def test_an_expensive_search_delays_no_other_call(
+    stage: RedactionRunner, text: str, length: int
+) -> None:
     """In an answer, a failure, progress, a log message or wrong arguments."""
     stage.shelf.put("acme", KEY="hunter2hunter2", PASSWORD="correct horse battery staple")
     text = text * (length // len(text))

@@ -36,7 +36,7 @@ def server() -> Iterator[EchoServer]:
         yield server
 
 
-class Planted:
+class SplitSecret:
     """Leaves in a row, one secret split over some of them, and what must become of each."""
 
     def __init__(self, data: st.DataObject) -> None:
@@ -92,7 +92,7 @@ def test_neither_copy_shows_a_secret_split_over_members(
     server: EchoServer, data: st.DataObject
 ) -> None:
     """Text, structured value and the answer by REST say the same, with the secret's parts gone."""
-    told, clean = shaped(data, Planted(data).leaves)
+    told, clean = shaped(data, SplitSecret(data).leaves)
 
     for answer in (server.call("give", value=told), server.old("give", value=told)):
         shown = result(answer)
@@ -106,8 +106,8 @@ def test_neither_copy_shows_a_secret_split_over_members(
 @given(st.data())
 def test_no_block_shows_a_part_of_a_secret(server: EchoServer, data: st.DataObject) -> None:
     """Texts among other blocks, and a copy that the author wrote in another way."""
-    told, clean = shaped(data, Planted(data).leaves)
-    texts = [(one, other) for one, other in Planted(data).leaves if isinstance(one, str)]
+    told, clean = shaped(data, SplitSecret(data).leaves)
+    texts = [(one, other) for one, other in SplitSecret(data).leaves if isinstance(one, str)]
 
     shown = result(server.call("give_apart", value=told, texts=[one for one, _ in texts]))
 

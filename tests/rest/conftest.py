@@ -27,7 +27,7 @@ from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
 
-class Heard(msgspec.Struct):
+class RestAnswer(msgspec.Struct):
     """One answer, which is JSON and says so, whatever it is about."""
 
     status: int
@@ -50,10 +50,10 @@ class Octopus:
         self.token = server.token() if token is None else token
         self.base = base
 
-    def health(self) -> Heard:
+    def health(self) -> RestAnswer:
         return self.send("GET", "/health", token="")
 
-    def tools(self, *fields: tuple[str, str]) -> Heard:
+    def tools(self, *fields: tuple[str, str]) -> RestAnswer:
         return self.send("GET", f"{self.base}/tools", fields)
 
     def names(self) -> list[str]:
@@ -61,11 +61,11 @@ class Octopus:
 
     def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *fields: tuple[str, str]
-    ) -> Heard:
+    ) -> RestAnswer:
         body = json.dumps(arguments or {}).encode()
         return self.post(tool, body, *fields)
 
-    def post(self, tool: str, body: bytes, *fields: tuple[str, str]) -> Heard:
+    def post(self, tool: str, body: bytes, *fields: tuple[str, str]) -> RestAnswer:
         return self.send("POST", f"{self.base}/tool/{tool}/call", fields, body)
 
     def send(
@@ -76,12 +76,12 @@ class Octopus:
         body: bytes = b"",
         *,
         token: str | None = None,
-    ) -> Heard:
+    ) -> RestAnswer:
         """Any request; every answer of this protocol is JSON (O6)."""
         token = self.token if token is None else token
         raw = self.server.client.send(method, path, fields, body, token=token or None)
         assert raw.field("content-type") == "application/json", raw
-        return Heard(raw.status, json.loads(raw.body) if raw.body else None, raw)
+        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
 
 
 class RestEndpoint:

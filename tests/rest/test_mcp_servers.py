@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.audit.search import AuditSearch
 from gatepost.storage.audit import AuditQuery
-from tests.rest.conftest import Heard, Octopus
+from tests.rest.conftest import Octopus, RestAnswer
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -29,10 +29,10 @@ LEARN = {
 class Administrator(Octopus):
     """An administrator of one tenant, who sends JSON."""
 
-    def ask(self, method: str, path: str, body: Any = None) -> Heard:
+    def ask(self, method: str, path: str, body: Any = None) -> RestAnswer:
         sent = b"" if body is None else json.dumps(body).encode()
         raw = self.server.client.send(method, f"{self.base}{path}", (), sent, token=self.token)
-        return Heard(raw.status, json.loads(raw.body) if raw.body else None, raw)
+        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
 
 
 @pytest.fixture(scope="module")

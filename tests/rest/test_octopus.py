@@ -210,7 +210,7 @@ KINDS = [
 
 @pytest.mark.requirement("O5")
 @pytest.mark.parametrize(("kind", "status", "word", "third"), KINDS)
-def test_o5_each_kind_of_failure_has_its_status_and_word(
+def test_o5_each_kind_of_failure_has_its_status_and_code(
     octopus: Octopus, kind: str, status: int, word: str, third: set[str]
 ) -> None:
     """The failure table of the design, row by row."""
@@ -222,7 +222,7 @@ def test_o5_each_kind_of_failure_has_its_status_and_word(
 
 
 @pytest.mark.requirement("O5")
-def test_o5_what_nobody_foresaw_is_told_without_detail(octopus: Octopus) -> None:
+def test_o5_an_unexpected_error_is_reported_without_detail(octopus: Octopus) -> None:
     """The agent gets an id; the exception stays in the log."""
     answer = octopus.call("break_down")
 

@@ -65,7 +65,7 @@ def test_o9_a_large_structure_is_not_cut_into_another(octopus: Octopus) -> None:
 
 
 @pytest.mark.requirement("O9")
-def test_o9_a_write_whose_answer_is_too_large_is_no_mistake_of_the_caller(octopus: Octopus) -> None:
+def test_o9_a_write_whose_answer_is_too_large_is_no_error_of_the_caller(octopus: Octopus) -> None:
     """It says that it was carried out; told to correct its arguments, a model would do it again."""
     before = len(RUNS)
     key = ("Idempotency-Key", "import-1")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
-from tests.rest.conftest import GO_ON, RUNS, STARTED, Heard, Octopus
+from tests.rest.conftest import GO_ON, RUNS, STARTED, Octopus, RestAnswer
 from tests.support.client import failure, old_call, request, result
 from tests.support.measuring import eventually
 
@@ -40,7 +40,7 @@ class Later(threading.Thread):
     def run(self) -> None:
         self.heard = self.octopus.call("book_slot", BOOKING, *self.fields)
 
-    def done(self) -> Heard:
+    def done(self) -> RestAnswer:
         GO_ON.set()
         self.join(60)
         assert not self.is_alive()
@@ -109,7 +109,7 @@ def test_o12_other_arguments_under_a_key_are_a_conflict(octopus: Octopus) -> Non
     assert bookings(before) == 3
 
 
-def test_o12_nobody_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
+def test_o12_no_caller_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
     """The same key, tool and arguments."""
     before = len(RUNS)
     globex = Octopus(octopus.server, octopus.server.token(org_id="globex"))

@@ -105,7 +105,7 @@ CLASHES: list[Any] = [
 
 
 @pytest.mark.parametrize("path", CLASHES)
-def test_check_refuses_an_endpoint_in_the_place_of_another_route(idp: Idp, path: str) -> None:
+def test_check_refuses_an_endpoint_at_the_path_of_another_route(idp: Idp, path: str) -> None:
     """One of the two would never be reached."""
     assert "config.E040" in check_errors([issuer_settings(idp)], path)
     assert "config.E040" not in check_errors([issuer_settings(idp)], f"{path}/mcp")

@@ -11,11 +11,11 @@ from gatepost.tools.tenant_offers import Agent
 from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, ToolUpstream
 
 NAME = "mcp_crm__find"
 source = MemorySource()
-ours, theirs = Upstream(word="ours"), Upstream(word="theirs", server_id="id-2")
+ours, theirs = ToolUpstream(word="ours"), ToolUpstream(word="theirs", server_id="id-2")
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def accepts(server: ServerProcess) -> bool:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_balancer_hears_of_a_stop_first(
+def test_a_balancer_is_told_of_a_stop_first(
     tmp_path: Path, idp: Idp, valkey: str, workers: int
 ) -> None:
     """`/readyz` is 503 while calls and new connections go on; a second signal ends the wait."""

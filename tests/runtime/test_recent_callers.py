@@ -265,7 +265,7 @@ async def test_what_cannot_be_read_is_written_anew(processes: TwoProcesses) -> N
     assert await processes.subjects() == ["alice"]
 
 
-async def test_an_outage_loses_nobody(
+async def test_an_outage_loses_no_subscriber(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who was noted meanwhile is written when the store answers, also at the end."""

@@ -35,7 +35,7 @@ MOST_STEPS = 32
 Make = Callable[[Server], str]
 
 
-class Case(NamedTuple):
+class RefusedTokenCase(NamedTuple):
     """A token, and what is said of it."""
 
     reason: str
@@ -68,35 +68,41 @@ def twisted(server: Server) -> str:
 
 OPENING = {"setting": "issuers.tenants"}
 CASES = [
-    Case(
+    RefusedTokenCase(
         "unknown_kind", lambda server: f"opaque-{CHOSEN}", "", "issuers.introspection", named=False
     ),
-    Case("malformed_token", lambda server: server.token().rpartition(".")[0] + ".", named=False),
-    Case("unknown_issuer", stranger, "iss", "issuers.issuer", named=False),
-    Case("refused_algorithm", made(header={"alg": "HS256"}), "alg", named=False),
-    Case("algorithm_not_allowed", made(header={"alg": "ES256"}), "alg", "issuers.algorithms"),
-    Case("wrong_type", made(header={"typ": CHOSEN}), "typ", "issuers.tokens.types"),
-    Case("bad_signature", twisted, setting="issuers.jwks_uri"),
-    Case("expired", dated(exp=-600, iat=-900), "exp", "issuers.leeway_s"),
-    Case("not_yet_valid", dated(nbf=600), "nbf", "issuers.leeway_s", "acme"),
-    Case("lives_too_long", dated(exp=10**7), "exp", "issuers.max_lifetime_s", "acme"),
-    Case(
+    RefusedTokenCase(
+        "malformed_token", lambda server: server.token().rpartition(".")[0] + ".", named=False
+    ),
+    RefusedTokenCase("unknown_issuer", stranger, "iss", "issuers.issuer", named=False),
+    RefusedTokenCase("refused_algorithm", made(header={"alg": "HS256"}), "alg", named=False),
+    RefusedTokenCase(
+        "algorithm_not_allowed", made(header={"alg": "ES256"}), "alg", "issuers.algorithms"
+    ),
+    RefusedTokenCase("wrong_type", made(header={"typ": CHOSEN}), "typ", "issuers.tokens.types"),
+    RefusedTokenCase("bad_signature", twisted, setting="issuers.jwks_uri"),
+    RefusedTokenCase("expired", dated(exp=-600, iat=-900), "exp", "issuers.leeway_s"),
+    RefusedTokenCase("not_yet_valid", dated(nbf=600), "nbf", "issuers.leeway_s", "acme"),
+    RefusedTokenCase("lives_too_long", dated(exp=10**7), "exp", "issuers.max_lifetime_s", "acme"),
+    RefusedTokenCase(
         "missing_claim",
         made(client_id=ABSENT),
         "client_id",
         "issuers.tokens.required_claims",
         "acme",
     ),
-    Case("bad_exp", made(exp="soon"), "exp", "", "acme"),
-    Case("bad_sub", made(sub=" "), "sub", "issuers.tokens.subject_claims", "acme"),
-    Case("bad_scope", made(scope=1), "scope", "issuers.tokens.scope_list", "acme"),
-    Case("wrong_kind", made(events={}), "events", "issuers.preset", "acme"),
-    Case("sender_constrained", made(cnf={}), "cnf", "", "acme"),
-    Case("wrong_audience", made(aud=f"https://{CHOSEN}"), "aud", "issuers.audiences", "acme"),
-    Case("no_tenant", made(org_id=ABSENT), "org_id", "issuers.tenant"),
-    Case("bad_tenant", made(org_id=["a", "b"]), "org_id", "issuers.tenant"),
-    Case("unknown_tenant", made(org_id="zeta"), "", "issuers.tenants"),
-    Case("insufficient_scope", made(scope=CHOSEN), "scope", "scopes.baseline", "acme"),
+    RefusedTokenCase("bad_exp", made(exp="soon"), "exp", "", "acme"),
+    RefusedTokenCase("bad_sub", made(sub=" "), "sub", "issuers.tokens.subject_claims", "acme"),
+    RefusedTokenCase("bad_scope", made(scope=1), "scope", "issuers.tokens.scope_list", "acme"),
+    RefusedTokenCase("wrong_kind", made(events={}), "events", "issuers.preset", "acme"),
+    RefusedTokenCase("sender_constrained", made(cnf={}), "cnf", "", "acme"),
+    RefusedTokenCase(
+        "wrong_audience", made(aud=f"https://{CHOSEN}"), "aud", "issuers.audiences", "acme"
+    ),
+    RefusedTokenCase("no_tenant", made(org_id=ABSENT), "org_id", "issuers.tenant"),
+    RefusedTokenCase("bad_tenant", made(org_id=["a", "b"]), "org_id", "issuers.tenant"),
+    RefusedTokenCase("unknown_tenant", made(org_id="zeta"), "", "issuers.tenants"),
+    RefusedTokenCase("insufficient_scope", made(scope=CHOSEN), "scope", "scopes.baseline", "acme"),
 ]
 
 
@@ -130,7 +136,7 @@ def counted(server: Server, reason: str) -> int:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
 def test_the_log_names_reason_claim_and_rule(
-    server: Server, case: Case, monkeypatch: pytest.MonkeyPatch
+    server: Server, case: RefusedTokenCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And issuer and tenant as far as they are proved; nothing that the caller has chosen."""
     monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
@@ -180,7 +186,7 @@ def test_a_request_without_a_token_is_no_refused_token(server: Server) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
-def test_the_doctor_names_the_same(server: Server, case: Case, tmp_path: Path) -> None:
+def test_the_doctor_names_the_same(server: Server, case: RefusedTokenCase, tmp_path: Path) -> None:
     """By the gate of the same configuration, with the setting to change and without the token."""
     token = case.make(server)
 
@@ -242,14 +248,14 @@ def examined(server: Server, folder: Path, token: str) -> Any:
     return CliRunner().invoke(command, ["--config", str(path), "--token", "-"], input=token + "\n")
 
 
-class Clock:
+class RefusalClock:
     now = 100.0
 
     def __call__(self) -> float:
         return self.now
 
 
-def crowd(clock: Clock) -> RefusedTokens:
+def crowd(clock: RefusalClock) -> RefusedTokens:
     async def note(*args: Any, **kwargs: Any) -> None:
         return None
 
@@ -259,7 +265,7 @@ def crowd(clock: Clock) -> RefusedTokens:
 
 async def test_a_flood_cannot_fill_the_log() -> None:
     """Of one peer a few are logged in a minute, of all peers not many, and the rest are counted."""
-    clock = Clock()
+    clock = RefusalClock()
     heard = crowd(clock)
     with overheard("json") as log:
         for at in range(1_000):
@@ -283,7 +289,7 @@ async def test_a_flood_cannot_fill_the_log() -> None:
 
 async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
     """Strangers decide how many there are, so none of them looks anything up one by one."""
-    heard = crowd(Clock())
+    heard = crowd(RefusalClock())
     scope = {"type": "http", "client": ("10.0.0.1", 1)}
     for _ in range(refused_tokens.MOST_PER_PEER + 1):
         heard.by_gate(scope, InvalidToken("malformed_token"))

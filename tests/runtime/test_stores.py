@@ -171,7 +171,7 @@ async def test_readyz_says_which_store_is_out(tmp_path: Path) -> None:
     assert "127.0.0.1" not in json.dumps(told["stores"])
 
 
-class Counted(MemoryRecords):
+class CountingRecords(MemoryRecords):
     """Records that count how often they are asked for a sign of life, or to clean up."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Counted(MemoryRecords):
 async def test_a_probe_is_no_way_to_the_database() -> None:
     """Anybody may ask `/readyz` as often as he likes: the stores are asked once a while."""
     now = 100.0
-    records = Counted()
+    records = CountingRecords()
     watch = Watch(records, MemorySharedStore(), clock=lambda: now)
 
     await asyncio.gather(*(watch.states() for _ in range(50)))
@@ -212,7 +212,7 @@ async def test_a_probe_is_no_way_to_the_database() -> None:
 
 async def test_a_sweep_that_fails_is_not_the_last() -> None:
     """The same tasks for as long as the server runs, and gone with it."""
-    records = Counted()
+    records = CountingRecords()
     before = asyncio.all_tasks()
     seen = set()
     async with asyncio.timeout(10), stores.sweeping(records, every_s=0.001):

@@ -224,7 +224,7 @@ def test_a_blocked_event_loop_is_logged_while_it_is(
     assert line["for_s"] >= 1
 
 
-def test_a_tool_in_a_thread_blocks_nobody(server: Server, logged: list[Any]) -> None:
+def test_a_tool_in_a_thread_blocks_no_other_call(server: Server, logged: list[Any]) -> None:
     """Others are answered meanwhile."""
     logged.clear()
     unblock.clear()

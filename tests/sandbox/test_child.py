@@ -195,7 +195,7 @@ def group_of(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("ends", ["timeout", "cancelled", "cancelled twice"])
-async def test_whoever_does_not_listen_is_killed_with_its_children(
+async def test_a_process_that_ignores_the_signal_is_killed_with_its_children(
     tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked first; both ignore it, and neither is there afterwards."""

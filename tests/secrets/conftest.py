@@ -10,7 +10,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 
 
-class Clock:
+class SecretsClock:
     """Time that passes when a test says so."""
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ def vault(records: MemoryRecords) -> SecretStore:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SecretsClock:
+    return SecretsClock()
 
 
 @pytest.fixture
-def secrets(vault: SecretStore, clock: Clock) -> SecretCache:
+def secrets(vault: SecretStore, clock: SecretsClock) -> SecretCache:
     return SecretCache(vault, clock=clock)

@@ -17,7 +17,7 @@ from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.secrets.conftest import Clock, poll
+from tests.secrets.conftest import SecretsClock, poll
 
 KEYS: set[str] = set()
 ONE, TWO = "the-first-value", "the-second-value"
@@ -96,7 +96,7 @@ async def test_calls_that_begin_together_read_once(
 
 
 async def test_a_change_elsewhere_is_taken_up(
-    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: Clock
+    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: SecretsClock
 ) -> None:
     """After the next look: whatever changed, of whomever; without one nothing is read anew."""
     await elsewhere.put("acme", "KEY", ONE)
@@ -112,8 +112,8 @@ async def test_a_change_elsewhere_is_taken_up(
     assert secrets.known("acme").version != first.version
 
 
-async def test_a_change_nobody_told_of_is_found_in_the_end(
-    secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: Clock
+async def test_a_change_without_a_notification_is_found_by_polling(
+    secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: SecretsClock
 ) -> None:
     """Whoever made it may have died between the two."""
     await known(secrets)
@@ -127,7 +127,7 @@ async def test_a_change_nobody_told_of_is_found_in_the_end(
 
 
 async def test_a_secret_that_is_asked_for_is_always_read(
-    secrets: SecretCache, elsewhere: SecretStore, clock: Clock
+    secrets: SecretCache, elsewhere: SecretStore, clock: SecretsClock
 ) -> None:
     """A new one works at once and is known before the tool has it; a deleted one works no more."""
     assert await known(secrets) == {}
@@ -142,7 +142,7 @@ async def test_a_secret_that_is_asked_for_is_always_read(
 
 
 async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
-    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: Clock
+    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: SecretsClock
 ) -> None:
     """Calls that run hold the value from before; under a name that no secret can have."""
     await elsewhere.put("acme", "KEY", ONE)
@@ -202,7 +202,7 @@ async def out(*_: object) -> None:
 
 
 async def test_an_outage_is_lived_through_by_whom_is_known(
-    secrets: SecretCache, vault: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache, vault: SecretStore, clock: SecretsClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last reading counts, asked for again a second later; of a stranger nothing is known."""
     await vault.put("acme", "KEY", ONE)
@@ -225,7 +225,7 @@ async def test_an_outage_is_lived_through_by_whom_is_known(
 
 
 async def test_idle_tenants_are_forgotten(
-    records: MemoryRecords, secrets: SecretCache, vault: SecretStore, clock: Clock
+    records: MemoryRecords, secrets: SecretCache, vault: SecretStore, clock: SecretsClock
 ) -> None:
     """A process holds the secrets of those it serves."""
     await vault.put("acme", "KEY", ONE)
@@ -352,7 +352,7 @@ async def test_the_looking_goes_on_by_itself(
 
 
 async def test_a_user_name_is_handed_out_and_not_known(
-    secrets: SecretCache, vault: SecretStore, clock: Clock
+    secrets: SecretCache, vault: SecretStore, clock: SecretsClock
 ) -> None:
     """Nothing is taken out of answers for its sake, by whichever way it was read."""
     await vault.put("acme", "USER", "bob", username=True)
@@ -365,7 +365,7 @@ async def test_a_user_name_is_handed_out_and_not_known(
 
 
 async def test_the_mark_of_a_user_name_is_no_way_to_show_a_secret(
-    secrets: SecretCache, vault: SecretStore, clock: Clock
+    secrets: SecretCache, vault: SecretStore, clock: SecretsClock
 ) -> None:
     """A secret of the same text stays hidden, and so does, for a while, what was one before."""
     await vault.put("acme", "KEY", ONE)

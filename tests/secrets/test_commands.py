@@ -16,7 +16,7 @@ from gatepost.secrets.keyring import KeyRing, create
 from gatepost.secrets.names import MOST_BYTES
 from tests.support import secret_tools
 from tests.support.cases import each
-from tests.support.client import Client, result
+from tests.support.client import ResourceClient, result
 from tests.support.commands import CommandResult, DeploymentFolder, dev, token
 from tests.support.processes import python_environment
 from tests.support.secret_tools import proof
@@ -262,7 +262,7 @@ def test_what_cannot_be_done_is_told(
     assert VALUE not in done.out + done.err
 
 
-def test_a_configuration_without_a_place_for_secrets_is_told() -> None:
+def test_a_configuration_without_a_secret_store_is_reported() -> None:
     """Where tools take them; `gatepost check` says it before anybody needs one."""
     for load, warned in (([TOOLS], True), ([SAMPLE_TOOLS], False)):
         found = check_problems([issuer_of("acme")], tools={"load": load})
@@ -280,7 +280,7 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
         done = alone(tmp_path, "set", "A_KEY", *config, typed=VALUE.encode())
         assert done.code == 0, done
         bearer = token(tmp_path, "--tenant", "acme")
-        answer = Client(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
+        answer = ResourceClient(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
         assert result(answer)["structuredContent"] == {"proof": proof(VALUE)}
         assert VALUE not in gatepost.output
     ring = tmp_path / "state" / "keyring.json"

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.packs.conftest import Agent, Protocol
+from tests.packs.conftest import PackCaller, Protocol
 from tests.support.cases import each
 from tests.support.commands import DeploymentFolder
 from tests.support.issuers import Idp
@@ -38,8 +38,8 @@ class ServersWithSecrets:
     def __init__(self, deployment: DeploymentFolder, servers: list[Server]) -> None:
         self.deployment, self.servers = deployment, servers
 
-    def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> Agent:
-        return Agent(
+    def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> PackCaller:
+        return PackCaller(
             self.servers[at % len(self.servers)], self.deployment.folder, tenant, protocol, ""
         )
 

@@ -167,7 +167,7 @@ QUESTIONS = {
 }
 
 
-async def test_questions_are_answered_newest_first(records: Records) -> None:
+async def test_queries_are_answered_newest_first(records: Records) -> None:
     """What they ask for and nothing else, page by page."""
     batch = [
         new_record(HOUR, kind="approval", reason='an "x"\\ here'),

@@ -107,7 +107,7 @@ LOOKS: dict[str, Look] = {"its page": page, "the history": history, "the sweep":
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-async def test_a_call_that_nobody_ended_is_used_and_not_expired(
+async def test_an_unfinished_call_is_used_and_not_expired(
     deployment: RecordedDeployment, look: Look
 ) -> None:
     """Once its lease is over, wherever it is looked at; it is told once, and never as expired."""
@@ -123,7 +123,7 @@ async def test_a_call_that_nobody_ended_is_used_and_not_expired(
     assert "expired" not in deployment.messages
 
 
-async def test_an_agent_hears_of_it_before_anybody_is_asked_anew(
+async def test_an_agent_is_told_before_approvers_are_asked_anew(
     deployment: RecordedDeployment,
 ) -> None:
     """Also after the approval's time, for as long again; and nothing is run twice."""
@@ -168,7 +168,7 @@ async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) 
     assert await tenant.approvals.undecided() == []
 
 
-async def test_an_outcome_that_nobody_fetched_is_a_use(deployment: RecordedDeployment) -> None:
+async def test_an_outcome_that_was_not_fetched_is_a_use(deployment: RecordedDeployment) -> None:
     """The caller was gone when the tool ended: the approval was used, and the agent may ask how."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
@@ -242,7 +242,7 @@ async def test_it_is_on_record_before_it_counts(deployment: RecordedDeployment) 
     assert kept == ["unknown"]
 
 
-async def test_an_approval_that_nobody_used_expires(deployment: RecordedDeployment) -> None:
+async def test_an_approval_that_was_not_used_expires(deployment: RecordedDeployment) -> None:
     """Nothing had begun: it says so, and so does the webhook."""
     replica = deployment.replica()
     request = await replica.asked(what="a")

@@ -13,7 +13,7 @@ NOW = 1_000.25
 HOSTILE = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", "%", "é" * MOST_KEY]
 
 
-async def test_an_entry_nobody_put_is_none(records: Records) -> None:
+async def test_an_entry_that_was_not_put_is_none(records: Records) -> None:
     """Neither read nor deleted, and no list names it."""
     entries = records.of("acme").entries("notes")
 

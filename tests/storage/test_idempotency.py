@@ -37,7 +37,7 @@ async def test_of_many_at_once_exactly_one_claims(records: Records) -> None:
     assert {found for found in met if found is not None} == {winners[0]}
 
 
-async def test_a_claim_whose_time_is_over_makes_room_for_one(records: Records) -> None:
+async def test_an_expired_lease_on_a_key_makes_room_for_another(records: Records) -> None:
     """Nobody has to wait for the sweep, and still only one is next."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(outcome=b"old", expires_at=NOW), now=NOW - 1)

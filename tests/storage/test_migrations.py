@@ -144,7 +144,7 @@ async def test_a_new_file_is_what_all_steps_together_make(tmp_path: Path) -> Non
     assert shape(tmp_path / "made.db") == shape(tmp_path / "migrated.db")
 
 
-async def test_a_file_of_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_file_of_another_user_is_left_as_it_is(tmp_path: Path) -> None:
     """A table that happens to have the name of one of ours is not taken for it."""
     with closing(sqlite3.connect(tmp_path / "theirs.db")) as file:
         file.execute("CREATE TABLE grants (amount TEXT)")

@@ -159,7 +159,7 @@ async def heard_again(shared_store: SharedStore, ear: Follower) -> None:
                 await asyncio.to_thread(int)
 
 
-async def test_followers_hear_again_after_an_outage(own_valkey: Valkey) -> None:
+async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey) -> None:
     """Without having to follow again; what was published meanwhile raises and is lost."""
     shared_store = await open_shared_store(own_valkey.url())
     acme, ear = shared_store.of("acme"), Follower()
@@ -201,7 +201,7 @@ async def test_a_server_that_was_demoted_loses_its_connection(own_valkey: Valkey
     assert after - before
 
 
-async def test_nobody_follows_what_cannot_be_heard(
+async def test_no_stream_subscribes_during_an_outage(
     own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A promise to hear everything from now on is not made during an outage."""
@@ -314,7 +314,9 @@ async def test_a_shared_store_that_hung_is_used_again(own_valkey: Valkey) -> Non
     assert taken == [b"%d" % n for n in range(100)]
 
 
-async def test_a_crowd_at_once_is_served(sql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_requests_at_once_are_served(
+    sql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thousand at a handful of connections wait for their turn; none is turned away."""
     # The promise is that they queue, not how fast a busy machine works the queue off.
     monkeypatch.setattr(database, "ANSWER_S", 60.0)

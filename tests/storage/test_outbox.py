@@ -24,7 +24,7 @@ async def ids(records: Records, now: float = NOW, most: int = 99) -> list[str]:
     return sorted(f"{tenant}/{one.id}" for tenant, one in found)
 
 
-async def test_a_notice_comes_back_as_it_went_in(records: Records) -> None:
+async def test_a_webhook_message_is_read_as_it_was_written(records: Records) -> None:
     """With the tenant, who took it, and until when nobody else does."""
     kept = outbox_message(body=bytes(range(256)), ordering_key="script:1", expires_at=1e10 + 1 / 3)
     assert await records.of("acme").outbox.add(kept)
@@ -63,7 +63,9 @@ NOT_DUE: dict[str, OutboxMessage] = {
 
 
 @pytest.mark.parametrize("kept", NOT_DUE.values(), ids=NOT_DUE)
-async def test_what_nobody_takes(records: Records, kept: OutboxMessage) -> None:
+async def test_an_undeliverable_message_delays_no_other(
+    records: Records, kept: OutboxMessage
+) -> None:
     """The rest of the tenant, and other tenants, are not held up."""
     await records.of("acme").outbox.add(kept)
     await records.of("acme").outbox.add(outbox_message(id="other", ordering_key="a2"))
@@ -155,7 +157,7 @@ async def test_a_sweep_removes_what_is_not_worth_telling(records: Records) -> No
     assert await ids(records) == ["acme/other"]
 
 
-async def test_a_notice_is_kept_with_its_change_or_not_at_all(records: Records) -> None:
+async def test_a_webhook_message_is_stored_with_its_change_or_not_at_all(records: Records) -> None:
     """Whoever comes second has changed nothing, and tells nothing."""
     approvals = records.of("acme").approvals
     opened = await asyncio.gather(
@@ -179,7 +181,7 @@ async def test_a_notice_is_kept_with_its_change_or_not_at_all(records: Records) 
     assert await ids(records) == []
 
 
-async def test_a_change_whose_notice_cannot_be_kept_is_not_made(
+async def test_a_change_whose_webhook_message_cannot_be_stored_is_not_made(
     sql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the connection is good for others: nobody goes on in half of a transaction."""

@@ -246,7 +246,7 @@ async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
     ]
 
 
-async def test_a_kill_parts_no_request_from_its_notice(sql_url: str) -> None:
+async def test_a_kill_parts_no_request_from_its_webhook_message(sql_url: str) -> None:
     """SIGKILL in the middle of both: either is there with the other, or neither is."""
     with started(1) as (writer,):
         writer.begin(sql_url, "ask_always")

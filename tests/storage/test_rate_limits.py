@@ -68,7 +68,7 @@ async def test_the_longest_wait_is_told(shared_store: SharedStore) -> None:
         assert order[denial.at] is slow
 
 
-async def test_places_are_taken_and_given_back(shared_store: SharedStore) -> None:
+async def test_concurrency_is_taken_and_released(shared_store: SharedStore) -> None:
     """As many as there are; another tenant's of the same name are others."""
     acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 2)
     assert await acme.spend_all((), (limit,)) is None
@@ -84,7 +84,7 @@ async def test_places_are_taken_and_given_back(shared_store: SharedStore) -> Non
 
 
 @pytest.mark.requirement("P12")
-async def test_places_and_buckets_are_one_step(shared_store: SharedStore) -> None:
+async def test_concurrency_and_buckets_are_one_step(shared_store: SharedStore) -> None:
     """Without a place nothing is spent, and without a token no place is taken."""
     acme, tokens = shared_store.of("acme"), bucket("tokens", 3)
     tenant, tool = ConcurrencyLimit("tenant", 3), ConcurrencyLimit("tool", 1)
@@ -102,7 +102,7 @@ async def test_places_and_buckets_are_one_step(shared_store: SharedStore) -> Non
     assert await used(acme, tenant) == 2
 
 
-async def test_the_longer_wait_of_bucket_and_place_is_told(shared_store: SharedStore) -> None:
+async def test_the_longer_wait_of_bucket_and_concurrency_is_told(shared_store: SharedStore) -> None:
     """A place may be free in a moment; a token is there when it is there."""
     acme, tokens, limit = shared_store.of("acme"), bucket("tokens", 1), ConcurrencyLimit("calls", 1)
     assert await acme.spend_all((tokens,), (limit,)) is None
@@ -113,7 +113,7 @@ async def test_the_longer_wait_of_bucket_and_place_is_told(shared_store: SharedS
     assert denial.wait_s > CONCURRENCY_WAIT_S
 
 
-async def test_places_can_be_held_beyond_what_there_is(shared_store: SharedStore) -> None:
+async def test_concurrency_can_be_taken_beyond_the_limit(shared_store: SharedStore) -> None:
     """Who came back from a person goes on; the next one has to wait until there is room again."""
     acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
     assert await acme.spend_all((), (limit,)) is None
@@ -126,7 +126,9 @@ async def test_places_can_be_held_beyond_what_there_is(shared_store: SharedStore
     assert await acme.spend_all((), (limit,)) is None
 
 
-async def test_a_crowd_gets_the_places_that_there_are(shared_store: SharedStore) -> None:
+async def test_many_calls_at_once_get_exactly_the_concurrency_there_is(
+    shared_store: SharedStore,
+) -> None:
     """Whoever asks in the same question counts too."""
     acme, limit, tokens = (
         shared_store.of("acme"),
@@ -139,7 +141,7 @@ async def test_a_crowd_gets_the_places_that_there_are(shared_store: SharedStore)
     assert await held(acme, tokens) == [93]
 
 
-async def test_two_processes_share_the_places(valkey: str) -> None:
+async def test_two_processes_share_the_concurrency(valkey: str) -> None:
     """What one has the other has not, and what one gives back the other gets."""
     ours, theirs = await open_shared_store(valkey), await open_shared_store(valkey)
     limit = ConcurrencyLimit("calls", 3)
@@ -156,7 +158,7 @@ async def test_two_processes_share_the_places(valkey: str) -> None:
         await one.aclose()
 
 
-async def test_a_dead_process_leaves_its_places(
+async def test_a_dead_process_releases_its_concurrency(
     valkey: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its places are free when its lease is over; a living one renews and keeps them."""
@@ -192,7 +194,7 @@ async def test_numbers_come_back_after_the_server_forgot(
     await shared_store.aclose()
 
 
-async def test_who_is_stopped_takes_no_place_along(shared_store: SharedStore) -> None:
+async def test_a_cancelled_call_takes_no_concurrency_along(shared_store: SharedStore) -> None:
     """Whenever that happens: before the answer, and between the answer and the next step."""
     acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
     for turns in range(12):

@@ -25,7 +25,7 @@ REVOCATION = RevocationRecord(
 )
 
 
-async def test_a_cut_off_comes_back_as_it_went_in(records: Records) -> None:
+async def test_a_revocation_is_read_as_it_was_written(records: Records) -> None:
     """Every field of it, the oldest first."""
     assert await records.revocations.all() == []
     assert await records.revocations.put(REVOCATION)
@@ -71,7 +71,7 @@ async def test_every_change_is_counted(records: Records) -> None:
     assert len(await records.revocations.all()) == 10
 
 
-async def test_what_reaches_nobody_any_more_is_swept(records: Records) -> None:
+async def test_unreachable_records_are_deleted(records: Records) -> None:
     """A suspension stays until somebody takes it back."""
     await records.revocations.put(SUSPENSION)
     await records.revocations.put(REVOCATION)

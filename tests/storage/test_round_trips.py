@@ -17,7 +17,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records, open_shared_store
 from gatepost.storage.rate_limits import ConcurrencyLimit, Spending
 from gatepost.storage.sql.records import SqlRecords
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.proxies import TcpProxy, tcp_proxy
@@ -139,7 +139,7 @@ def test_a_call_is_one_round_trip_to_each(
 ) -> None:
     """Calls that come together share them; nothing else is asked for a call."""
     token = server.token()
-    clients = [Client(server.config.resource) for _ in range(CALLS)]
+    clients = [ResourceClient(server.config.resource) for _ in range(CALLS)]
     assert [client.call(token).status for client in clients[:3]] == [200] * 3
 
     def counted() -> tuple[int, int]:
@@ -171,7 +171,7 @@ def test_a_call_is_one_round_trip_to_each(
 
 def test_an_idle_server_polls_with_one_statement(server: Server, to_valkey: TcpProxy) -> None:
     """For revocations, and for the secrets and upstreams of the tenants that have called."""
-    assert Client(server.config.resource).call(server.token()).status == 200
+    assert ResourceClient(server.config.resource).call(server.token()).status == 200
     with counted_statements(server) as statements:
         eventually(lambda: len(polls(statements)) >= POLLS, within=30)
         statements.clear()

@@ -17,7 +17,7 @@ from gatepost.policy.approvals.scripts import (
     ScriptApprover,
 )
 from gatepost.storage.records import Records
-from tests.support.endpoint import Clock
+from tests.support.endpoint import EndpointClock
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -31,8 +31,10 @@ ONE, OTHER = (Script("report", text.encode(), "workspace") for text in ("x = 1\n
 class ScriptReplicas:
     """One tenant's scripts, as two replicas see them; time is moved by hand."""
 
-    def __init__(self, records: Records, tenant: str = "acme", clock: Clock | None = None) -> None:
-        self.clock = clock or Clock()
+    def __init__(
+        self, records: Records, tenant: str = "acme", clock: EndpointClock | None = None
+    ) -> None:
+        self.clock = clock or EndpointClock()
         self.entries = records.of(tenant).entries(SUBJECT)
         self.here, self.there = (ScriptApprovals(self.entries, clock=self.clock) for _ in range(2))
 

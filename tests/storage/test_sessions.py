@@ -15,7 +15,7 @@ FULL = SessionRecord(
 )
 
 
-async def test_a_session_nobody_kept_is_fresh(records: Records) -> None:
+async def test_a_session_without_a_record_is_fresh(records: Records) -> None:
     """A signed id is enough: most sessions leave nothing behind."""
     assert await records.of("acme").sessions.get(b"s1") == SessionRecord()
 
@@ -55,7 +55,7 @@ async def test_of_many_first_writers_one_writes(records: Records) -> None:
     assert (await sessions.get(b"s")).listener == wanted[won.index(True)].listener
 
 
-async def test_everybody_who_tries_again_gets_through(records: Records) -> None:
+async def test_every_caller_that_tries_again_gets_through(records: Records) -> None:
     """Read, add, replace until it counts: nothing is lost on the way."""
     sessions = records.of("acme").sessions
 

@@ -45,7 +45,7 @@ class Follower:
                 await self._more.wait()
 
 
-async def test_whoever_follows_hears_what_is_published(shared_store: SharedStore) -> None:
+async def test_a_subscriber_receives_published_messages(shared_store: SharedStore) -> None:
     """From the moment `follow` returns, in order, bytes as they are."""
     acme, first, second = shared_store.of("acme"), Follower(), Follower()
     await acme.publish("t", b"before")
@@ -62,7 +62,7 @@ async def test_whoever_follows_hears_what_is_published(shared_store: SharedStore
     await second.has(b"", b"3")
 
 
-async def test_whoever_stopped_hears_no_more(shared_store: SharedStore) -> None:
+async def test_an_unsubscribed_client_is_told_nothing_more(shared_store: SharedStore) -> None:
     """One follower's end is not the others'; a second end does nothing."""
     acme, gone, stays = shared_store.of("acme"), Follower(), Follower()
     following = await acme.follow("t", gone)
@@ -100,7 +100,7 @@ async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
     await asyncio.gather(*(visit(number) for number in range(50)))
 
 
-async def test_a_follower_that_raises_silences_nobody(valkey: str) -> None:
+async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
     """It must not raise; if it does, the others of this process still hear."""
     failures: list[str] = []
     asyncio.get_running_loop().set_exception_handler(
@@ -282,13 +282,13 @@ async def test_an_emptied_bucket_gains_with_time(shared_store: SharedStore) -> N
             assert await acme.spend("b", rate=1_000, burst=1) == 0
 
 
-class Kept(bytes):
+class CountedValue(bytes):
     """A value whose end is counted."""
 
     ended = 0
 
     def __del__(self) -> None:
-        Kept.ended += 1
+        CountedValue.ended += 1
 
 
 async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests() -> None:
@@ -296,15 +296,15 @@ async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests(
     now = [0.0]
     shared_store = MemorySharedStore(clock=lambda: now[0])
     for number in range(3 * OTHERS_SWEPT):
-        await shared_store.of(f"t{number}").put("note", Kept(b"note"), ttl_s=10)
-        await shared_store.of(f"t{number}").append("log", Kept(b"event"), ttl_s=10, most=5)
+        await shared_store.of(f"t{number}").put("note", CountedValue(b"note"), ttl_s=10)
+        await shared_store.of(f"t{number}").append("log", CountedValue(b"event"), ttl_s=10, most=5)
     active = shared_store.of("active")
     for _ in range(4):
         now[0] += SWEEP_EVERY_S
         await active.put("note", b"", ttl_s=1)
-    assert Kept.ended == 0  # it is not over yet
+    assert CountedValue.ended == 0  # it is not over yet
     now[0] += 10
     for _ in range(4):
         now[0] += SWEEP_EVERY_S
         await active.put("note", b"", ttl_s=1)
-    assert Kept.ended == 6 * OTHERS_SWEPT
+    assert CountedValue.ended == 6 * OTHERS_SWEPT

@@ -150,7 +150,7 @@ async def test_two_processes_merge_each_others_batches_once(file: SqlRecords, pa
     assert await numbers(file) == mine
 
 
-async def test_a_write_ahead_log_begins_anew_when_nobody_writes(
+async def test_a_write_ahead_log_begins_anew_when_no_process_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of what was merged stays in it."""
@@ -261,7 +261,7 @@ async def test_another_batch_follows_one_that_failed(
     assert found == [7, 8]
 
 
-async def test_tables_that_nobody_can_write_are_an_outage(
+async def test_tables_that_cannot_be_written_are_an_outage(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once a merge has failed; what was acknowledged is merged when it can be."""
@@ -374,7 +374,7 @@ async def test_who_stops_waiting_leaves_the_batch_to_be_written(
     assert [row.at for row in await file.of("acme").trail.chain(1).rows(1, 9)] == [7, 8]
 
 
-def test_a_loop_that_ends_meanwhile_hears_nothing(
+def test_an_event_loop_that_ends_meanwhile_is_told_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread goes on with whoever is next."""

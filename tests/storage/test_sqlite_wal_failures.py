@@ -125,7 +125,7 @@ async def test_a_changed_write_ahead_log_stays_changed_until_that_is_recorded(
     assert len([*path.parent.glob("*.damaged-*")]) == 1
 
 
-class Disk:
+class FailingDisk:
     """
     What is on the disk of a write-ahead log: a page whose synchronisation failed counts as written.
     """
@@ -155,7 +155,7 @@ async def test_a_batch_that_the_disk_has_lost_is_written_again(
 ) -> None:
     """After an error, the system has the batch in its memory and never writes it by itself."""
     await write(file, 7)
-    disk, batch = Disk(path, monkeypatch), {("acme", 1): [new_record(8, reason="wanted")]}
+    disk, batch = FailingDisk(path, monkeypatch), {("acme", 1): [new_record(8, reason="wanted")]}
     disk.is_broken = True
     with pytest.raises(StoreUnavailable):
         await file.audit.write(batch, link)

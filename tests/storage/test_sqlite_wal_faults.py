@@ -163,14 +163,14 @@ async def test_a_write_ahead_log_that_cannot_be_emptied_is_no_outage(
     assert wal(path).stat().st_size == 0
 
 
-class CountingLinker(RingLinker):
+class ProofLinker(RingLinker):
     """A linker that counts the proofs it was asked about."""
 
     asked = 0
 
     def proves(self, head: ChainHead) -> bool:
         """Implement `Linker`."""
-        CountingLinker.asked += 1
+        ProofLinker.asked += 1
         return super().proves(head)
 
 
@@ -180,11 +180,11 @@ async def test_a_text_full_of_magics_costs_nothing(file: SqlRecords, path: Path)
     with wal(path).open("r+b") as held:
         held.write(b"GPA1" * 10_000 + b"GPA1 and a longer text, " * 10_000)
     other = await opened(f"sqlite:///{path}")
-    other.audit.attach(CountingLinker(RING))
+    other.audit.attach(ProofLinker(RING))
     await write(other, globex=1)
     await other.aclose()
 
-    assert CountingLinker.asked == 0
+    assert ProofLinker.asked == 0
 
 
 async def test_a_log_that_another_process_reuses_loses_no_record(path: Path) -> None:

@@ -29,7 +29,7 @@ sys.stdin.read()
 """
 
 
-class Holder:
+class LockHolder:
     """Another writer, which has the lock from its beginning until `release`."""
 
     def __init__(self, database: Path) -> None:
@@ -73,7 +73,7 @@ async def test_all_writes_wait_for_the_writer_before(tmp_path: Path) -> None:
     """Also those through the pool of connections; whoever only reads passes."""
     database = tmp_path / "records.db"
     records = await opened(f"sqlite:///{database}")
-    holder = Holder(database)
+    holder = LockHolder(database)
     writing = asyncio.create_task(records.of("acme").tasks.create(task()))
     assert await records.of("acme").tasks.count(b"nobody") == 0
     assert not writing.done()
@@ -86,7 +86,7 @@ async def test_all_writes_wait_for_the_writer_before(tmp_path: Path) -> None:
 
 def test_a_writer_waits_in_its_own_thread_alone(file: Path, connection: sqlite3.Connection) -> None:
     """Until the one before has finished."""
-    holder, done = Holder(file), threading.Event()
+    holder, done = LockHolder(file), threading.Event()
 
     def write() -> None:
         with sqlite.connect(str(file)) as another:
@@ -145,7 +145,7 @@ def test_the_next_may_write_when_a_writer_has_ended(
     assert is_free(file)
 
 
-def test_nobody_writes_within_the_transaction_of_another(
+def test_no_writer_writes_within_the_transaction_of_another(
     file: Path, connection: sqlite3.Connection
 ) -> None:
     """From BEGIN on, and between its statements."""

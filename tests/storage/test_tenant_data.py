@@ -61,7 +61,7 @@ async def test_all_of_it_goes_and_nothing_of_others(records: Records) -> None:
     assert await records.revocations.all() == [SUSPENSION]
 
 
-async def test_a_large_estate_goes_in_steps(records: Records) -> None:
+async def test_large_tenant_data_is_erased_in_steps(records: Records) -> None:
     """Nobody else waits for one long statement."""
     entries = records.of("acme").entries("many")
     for number in range(3):
@@ -71,7 +71,9 @@ async def test_a_large_estate_goes_in_steps(records: Records) -> None:
     assert await records.tenant_data.clear("acme") == 0
 
 
-async def test_what_the_relay_holds_of_a_tenant_goes(shared_store: SharedStore) -> None:
+async def test_the_data_of_a_tenant_in_the_shared_store_is_erased(
+    shared_store: SharedStore,
+) -> None:
     """Notes and logs, also of names that look like patterns; the others keep theirs."""
     for tenant in ("acme", "ac*e", "globex"):
         ours = shared_store.of(tenant)

@@ -13,7 +13,7 @@ from gatepost.storage.valkey.rate_limits import AT_ONCE, RateLimitRequest, Valke
 from gatepost.storage.valkey.shared_store import opened
 
 
-class Server:
+class GatedValkey:
     """Answers when its gate is open; keeps how many each question was about."""
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ def spend(till: ValkeyRateLimits, rate: float) -> "asyncio.Task[float]":
     return asyncio.create_task(wait_of(till, rate))
 
 
-async def test_who_comes_while_a_question_is_under_way_goes_with_the_next() -> None:
+async def test_a_call_during_a_running_query_goes_with_the_next() -> None:
     """Each gets its own answer, and no question is longer than a server should be held up."""
-    server = Server()
+    server = GatedValkey()
     till = server.till()
     tasks = [spend(till, 0)]
     await asyncio.sleep(0)
@@ -64,9 +64,9 @@ async def test_who_comes_while_a_question_is_under_way_goes_with_the_next() -> N
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), ValueError("a fault of ours")])
-async def test_a_failure_reaches_everybody_who_waits(failure: Exception) -> None:
+async def test_a_failure_reaches_every_waiting_call(failure: Exception) -> None:
     """Those of the next question too: waiting twice would take twice as long."""
-    server = Server()
+    server = GatedValkey()
     server.failure = failure
     till = server.till()
     tasks = [spend(till, 1)]
@@ -82,9 +82,9 @@ async def test_a_failure_reaches_everybody_who_waits(failure: Exception) -> None
     assert await wait_of(till, 7) == 7
 
 
-async def test_who_hangs_up_takes_nobody_along() -> None:
+async def test_a_cancelled_wait_ends_alone() -> None:
     """A cancelled wait ends alone, whichever question it is part of."""
-    server = Server()
+    server = GatedValkey()
     till = server.till()
     gone, stays = spend(till, 1), spend(till, 2)
     await asyncio.sleep(0)
@@ -99,7 +99,7 @@ async def test_who_hangs_up_takes_nobody_along() -> None:
     await till.aclose()
 
 
-async def test_a_crowd_spends_exactly_what_there_is(valkey: str) -> None:
+async def test_many_calls_at_once_spend_exactly_what_there_is(valkey: str) -> None:
     """Together they get no more out of a bucket than one after the other."""
     shared_store = await opened(valkey)
     acme = shared_store.of("acme")

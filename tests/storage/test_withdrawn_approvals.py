@@ -27,7 +27,7 @@ CALLERS = (AGENT, ALICE, BOB, OTHER, ROBOT)
 
 
 @pytest.mark.parametrize(("cut", "reached"), ORDERS.values(), ids=ORDERS)
-async def test_all_of_them_and_nobody_else(
+async def test_every_named_caller_and_no_other_is_matched(
     records: Records, cut: RevocationRecord, reached: set[TenantContext]
 ) -> None:
     """However many there are: requests, approvals, and more grants than are read at once."""

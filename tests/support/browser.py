@@ -16,7 +16,7 @@ MOST_STEPS = 12
 NO = re.compile(r"deny|cancel|reject|refuse|abort|decline", re.IGNORECASE)
 
 
-class Form:
+class PageForm:
     """One form of a page: where it goes, what it holds already, and what can be pressed."""
 
     def __init__(self, action: str, method: str) -> None:
@@ -31,14 +31,14 @@ class Form:
 class _Forms(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.forms: list[Form] = []
+        self.forms: list[PageForm] = []
         self._button: tuple[str, str] | None = None
         self._text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
-            self.forms.append(Form(given.get("action", ""), given.get("method", "get")))
+            self.forms.append(PageForm(given.get("action", ""), given.get("method", "get")))
         elif tag == "input" and self.forms and given.get("type") == "hidden":
             self.forms[-1].fields.append((given.get("name", ""), given.get("value", "")))
         elif tag == "button":
@@ -54,14 +54,14 @@ class _Forms(HTMLParser):
             self._button = None
 
 
-def forms_of(page: str) -> list[Form]:
+def forms_of(page: str) -> list[PageForm]:
     """Every form of an HTML page, in order."""
     parser = _Forms()
     parser.feed(page)
     return parser.forms
 
 
-class Person:
+class BrowserUser:
     """Signs in as *name* and agrees to what is asked, and remembers every page seen."""
 
     def __init__(self, name: str = "alice") -> None:
@@ -103,7 +103,7 @@ class Person:
             return client.get(target, params=data)
         return client.post(target, data=dict(data), headers={"Origin": origin})
 
-    def _filled_in(self, form: Form) -> list[tuple[str, str]]:
+    def _filled_in(self, form: PageForm) -> list[tuple[str, str]]:
         """What the form holds, and one button: the one that names this person, else a yes."""
         yes = [
             (name, value)

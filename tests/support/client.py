@@ -73,7 +73,7 @@ VARYING = frozenset({"date", "x-request-id"})
 """Header fields that differ from answer to answer, whoever asks."""
 
 
-class Client:
+class ResourceClient:
     """
     Where one resource is served.
 

@@ -74,7 +74,7 @@ def said(response: Response) -> str:
     return text
 
 
-class Color(Enum):
+class ColorChoice(Enum):
     RED = "red"
     BLUE = "blue"
 
@@ -85,7 +85,7 @@ class Trip(BaseModel):
     where: Annotated[str, Field(title="Where to?", min_length=2, max_length=40)]
     day: date
     people: Annotated[int, Field(ge=1, le=9)] = 2
-    color: Color = Color.RED
+    color: ColorChoice = ColorChoice.RED
     meals: Annotated[list[Literal["lunch", "dinner"]], Field(max_length=2)] = ["lunch"]
     note: str | None = None
 

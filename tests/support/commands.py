@@ -25,7 +25,7 @@ from gatepost.cli.main import main
 from gatepost.runtime import erasure as tenant_erasure
 from gatepost.secrets.keyring import create, rotate
 from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
-from tests.support.client import Client, RawAnswer, result
+from tests.support.client import RawAnswer, ResourceClient, result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
@@ -175,7 +175,7 @@ class ServerProcess:
         self, idp: Idp, folder: Path, configured: Settings, *, tls: ssl.SSLContext | None = None
     ) -> None:
         self.idp, self.folder, self.configured = idp, folder, configured
-        self.client = Client(configured["resource"], tls=tls)
+        self.client = ResourceClient(configured["resource"], tls=tls)
         self.process: Gatepost
         self.write({})
 

@@ -81,7 +81,7 @@ class Ring:
         return hmac.digest(self.secret, purpose.encode() + b"\0" + payload, "sha256")
 
 
-class Clock:
+class EndpointClock:
     """Seconds since the epoch, moved by hand."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class EndpointClient:
         source: OfferSource | None = None,
     ) -> None:
         self.kit = kit
-        self.clock = Clock()
+        self.clock = EndpointClock()
         self.caller = a_caller()
         self.scope: dict[str, Any] = {}
         """What else the server says of each request."""
@@ -328,7 +328,7 @@ DECLARED = {META + "clientCapabilities": TASK_CAPABILITIES}
 WITHIN_S = 20.0
 
 
-class TaskClient(EndpointClient):
+class EndpointTaskClient(EndpointClient):
     """As `EndpointClient`, declaring the extension with every request unless told otherwise."""
 
     meta: Mapping[str, Any] = DECLARED

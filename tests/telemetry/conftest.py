@@ -46,7 +46,7 @@ class Collector:
         """When the present test began: spans that others began before come late, too."""
         collector = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class CollectorHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 status = collector.refusals.pop(0) if collector.refusals else collector.status
@@ -62,7 +62,7 @@ class Collector:
             def log_message(self, *_: object) -> None:
                 """Nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), CollectorHandler)
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*certificate)
@@ -123,7 +123,7 @@ def attributes_of(attributes: Any) -> dict[str, str]:
     }
 
 
-class Page:
+class MetricsPage:
     """One answer of `/metrics`, read by the parser of the Prometheus client library."""
 
     def __init__(self, text: str) -> None:
@@ -149,12 +149,12 @@ class Page:
         return {key: value for key, value in self.samples.items() if key[0].endswith(growing)}
 
 
-def page_of(metrics: SharedMetrics) -> Page:
+def page_of(metrics: SharedMetrics) -> MetricsPage:
     """Return the page of these metrics."""
-    return Page(generate_latest(registry_of(metrics, version="1.2.3")).decode())
+    return MetricsPage(generate_latest(registry_of(metrics, version="1.2.3")).decode())
 
 
-def gathered(metrics: SharedMetrics) -> Page:
+def gathered(metrics: SharedMetrics) -> MetricsPage:
     """Return the page as a scrape gets it, including everything that ended before the scrape."""
     sent: list[Message] = []
 
@@ -166,7 +166,7 @@ def gathered(metrics: SharedMetrics) -> Page:
 
     scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
     asyncio.run(Exposition(registry_of(metrics, version="1.2.3"))(scope, receive, send))
-    return Page(sent[1]["body"].decode())
+    return MetricsPage(sent[1]["body"].decode())
 
 
 def fetch(
@@ -183,11 +183,11 @@ def fetch(
         connection.close()
 
 
-def scrape(port: int) -> Page:
+def scrape(port: int) -> MetricsPage:
     """Scrape this port of this machine."""
     status, _, text = fetch(port)
     assert status == 200, text
-    return Page(text)
+    return MetricsPage(text)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -23,7 +23,7 @@ from gatepost.tools.api import Call, Failure
 from gatepost.tools.registry import Unknown
 from tests.support.endpoint import a_caller
 from tests.support.measuring import calls, eventually
-from tests.telemetry.conftest import Page, page_of
+from tests.telemetry.conftest import MetricsPage, page_of
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 10
@@ -119,7 +119,7 @@ async def answering(
     await log.aclose()
 
 
-def requests(page: Page) -> list[float]:
+def requests(page: MetricsPage) -> list[float]:
     """Return the requests of the endpoint with 2xx and with 4xx, and the other 4xx."""
     labels = [("mcp", "2xx"), ("mcp", "4xx"), ("other", "4xx")]
     return [page.value(REQUESTS, route=route, status=status) for route, status in labels]
@@ -160,7 +160,7 @@ async def test_a_request_that_ends_after_the_log_was_closed_is_written() -> None
     assert b"".join(lines).count(b"\n") == 2
 
 
-async def test_requests_are_counted_while_nobody_reads_the_log() -> None:
+async def test_requests_are_counted_while_the_log_is_not_read() -> None:
     """Each request counts once, however long its line waits."""
     metrics, lines, reading = SharedMetrics(), list[bytes](), threading.Event()
 

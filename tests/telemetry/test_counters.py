@@ -10,7 +10,7 @@ from tests.support.client import MODERN
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.telemetry.conftest import Page, gathered, page_of
+from tests.telemetry.conftest import MetricsPage, gathered, page_of
 
 pytestmark = pytest.mark.requirement("P16")
 SECRET = "s3cret-of-acme-0001"
@@ -30,12 +30,12 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def page(server: Server) -> Page:
+def page(server: Server) -> MetricsPage:
     """Return the current metrics."""
     return page_of(server.shared_metrics)
 
 
-def scraped(server: Server) -> Page:
+def scraped(server: Server) -> MetricsPage:
     """Return the metrics as a scrape gets them, including everything that ended before it."""
     return gathered(server.shared_metrics)
 

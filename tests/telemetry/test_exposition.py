@@ -25,7 +25,7 @@ from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
 from tests.support.stores import Valkey
-from tests.telemetry.conftest import Page, fetch, scrape
+from tests.telemetry.conftest import MetricsPage, fetch, scrape
 
 pytestmark = pytest.mark.requirement("P16")
 ECHOED = {"tool": "pid", "outcome": "success"}
@@ -148,14 +148,14 @@ class Workers(NamedTuple):
     server: ServerProcess
     port: int
 
-    def page(self, calls: int) -> Page:
+    def page(self, calls: int) -> MetricsPage:
         """
         The first that tells of so many calls.
 
         One worker that the machine holds up tells a moment later, and the other's page may be one
         of a moment ago.
         """
-        pages: list[Page] = []
+        pages: list[MetricsPage] = []
 
         def is_counted() -> bool:
             pages.append(scrape(self.port))
@@ -221,7 +221,7 @@ def test_the_endpoint_serves_no_metrics_and_the_metrics_no_endpoint(workers: Wor
     assert fetch(port, "/mcp", "POST")[0] == 404
 
 
-def test_a_head_without_end_is_cut_off(workers: Workers) -> None:
+def test_a_head_without_end_is_refused(workers: Workers) -> None:
     """The limits of request heads hold for `/metrics`, too."""
     head = b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + b"X-Fill: " + b"a" * 300_000
 

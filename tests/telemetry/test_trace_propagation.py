@@ -51,7 +51,7 @@ class TraceServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         received = self.received = list[str | None]()
 
-        class Handler(BaseHTTPRequestHandler):
+        class TracedHandler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 received.append(self.headers.get("traceparent"))
                 self.send_response(200)
@@ -61,7 +61,7 @@ class TraceServer(ThreadingHTTPServer):
             def log_message(self, *_: object) -> None:
                 """Nothing."""
 
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), TracedHandler)
 
     @contextlib.contextmanager
     def running(self) -> Iterator["TraceServer"]:

@@ -109,7 +109,7 @@ def test_a_table_is_the_whole_truth(closed_server: Server, value: str, tenant: s
 
 
 @pytest.mark.requirement("C29")
-def test_a_tenant_nobody_named_is_unknown(idp: Idp) -> None:
+def test_a_tenant_without_configuration_is_unknown(idp: Idp) -> None:
     """Without `create_on_first_use`, only tenants of some setting exist."""
     known = {"create_on_first_use": False, "tenants": ["acme"]}
     with running_server(idp, [issuer_settings(idp)], tenancy=known) as server:

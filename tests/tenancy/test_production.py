@@ -12,7 +12,7 @@ import pytest
 
 from gatepost.secrets.keyring import create
 from tests.support import tokens as f
-from tests.support.client import WELL_KNOWN, Client, RawAnswer, challenge_of
+from tests.support.client import WELL_KNOWN, RawAnswer, ResourceClient, challenge_of
 from tests.support.commands import Gatepost, run, running, toml
 from tests.support.issuers import Idp
 from tests.support.processes import free_port
@@ -45,7 +45,7 @@ def out(idp: Idp) -> Iterator[ConnectProxy]:
 class Production:
     """A running production server, and the door to it."""
 
-    def __init__(self, process: Gatepost, client: Client, idp: Idp) -> None:
+    def __init__(self, process: Gatepost, client: ResourceClient, idp: Idp) -> None:
         self.process, self.client = process, client
         self.token = TokenFactory(idp.issuer("main"), client.resource).token()
 
@@ -79,7 +79,7 @@ def serving(
     create(folder / "keyring.json")
     write(folder, tree)
     with running("serve", cwd=folder) as process:
-        yield Production(process, Client(tree["resource"], tls=tls), idp)
+        yield Production(process, ResourceClient(tree["resource"], tls=tls), idp)
 
 
 def write(folder: Path, tree: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ def test_tls_is_of_today(
     context = ssl.create_default_context(cafile=str(authority.bundle))
     context.minimum_version = context.maximum_version = version
 
-    assert Client(secure.client.resource, tls=context).send("GET", "/health").status == 200
+    assert ResourceClient(secure.client.resource, tls=context).send("GET", "/health").status == 200
 
 
 @pytest.mark.requirement("O7")
@@ -147,7 +147,7 @@ def test_tls_of_yesterday_is_refused(secure: Production, authority: CertificateA
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         limit(context, ssl.TLSVersion.TLSv1_1)
-    client = Client(secure.client.resource, tls=context)
+    client = ResourceClient(secure.client.resource, tls=context)
 
     with pytest.raises(ssl.SSLError) as refusal:
         client.send("GET", "/health")
@@ -193,7 +193,7 @@ def test_a_trusted_proxy_vouches_for_https(behind: Production) -> None:
      [("Forwarded", "proto=https")], [("X-Forwarded-Proto", "wss")],
      [("X-Forwarded-Ssl", "on")], [("X_Forwarded_Proto", "https")]],
 )  # fmt: skip
-def test_without_its_word_the_connection_counts_as_plain(
+def test_without_the_proxys_header_the_connection_counts_as_plain(
     behind: Production, fields: list[tuple[str, str]]
 ) -> None:
     """A token that came in the clear opens nothing, and not even the metadata is answered."""
@@ -223,7 +223,7 @@ def test_a_probe_is_answered_over_plain_http(
     behind: Production, method: str, host: str | None
 ) -> None:
     """Orchestrators ask the pod's own address, without TLS and without a token."""
-    client = Client(behind.client.resource)
+    client = ResourceClient(behind.client.resource)
     client.authority = host or client.authority
     answer = client.send(method, "/health")
 

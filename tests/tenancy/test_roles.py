@@ -59,7 +59,7 @@ HOLDERS: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.requirement("A6", "C22")
 @each(("claims", "roles"), HOLDERS)
-def test_a_role_is_held_by_rule_only(
+def test_a_role_is_given_by_rule_only(
     server: Server, claims: dict[str, Any], roles: list[str]
 ) -> None:
     """The configured claim with exactly the configured value, as text or in a list."""
@@ -67,7 +67,7 @@ def test_a_role_is_held_by_rule_only(
 
 
 @pytest.mark.requirement("A6")
-def test_nobody_has_a_role_of_an_issuer_without_rules(server: Server) -> None:
+def test_an_issuer_without_rules_gives_no_roles(server: Server) -> None:
     """A rule of one issuer says nothing about another's tokens."""
     claims = {"roles": ["tool-approver"], "realm_access": {"roles": ["admin"]}}
 
@@ -157,7 +157,7 @@ def test_a_stranger_does_not_learn_who_is_suspended(server: Server) -> None:
     assert server.client.call(bad).status == 401
 
 
-def test_check_warns_of_a_suspended_tenant_that_nobody_knows(idp: Idp) -> None:
+def test_check_warns_of_an_unknown_suspended_tenant(idp: Idp) -> None:
     """A misspelt id suspends nobody."""
     one = issuer_settings(idp, tenants=TABLE)
     tenancy = {"create_on_first_use": False, "suspended": ["globx"]}

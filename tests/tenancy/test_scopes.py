@@ -112,7 +112,7 @@ def begins(server: Server) -> str:
 
 
 @pytest.mark.requirement("A-21", "A-28", "A3")
-def test_whoever_brings_no_token_hears_what_to_ask_for(server: Server) -> None:
+def test_a_client_without_a_token_learns_which_scopes_to_request(server: Server) -> None:
     """The baseline stands last, so that the beginning is what the product text promises."""
     answer = server.client.call(None)
 

@@ -47,7 +47,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.requirement("W24", "S-20", "DE-06")
 @each("who", OTHERS)
 @each("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
-def test_a_session_is_nobody_elses(server: Server, who: str, version: str) -> None:
+def test_a_session_belongs_to_one_caller(server: Server, who: str, version: str) -> None:
     """404 as for an id that never was, nothing runs, and the owner goes on."""
     name, changes = OTHERS[who]
     session = server.client.open(server.token(**OWNER), version)
@@ -87,7 +87,7 @@ def test_a_session_is_no_credential(server: Server) -> None:
 
 
 @pytest.mark.requirement("W24")
-def test_a_machine_that_is_called_like_a_person_is_somebody_else(server: Server) -> None:
+def test_a_machine_with_the_name_of_a_person_is_another_caller(server: Server) -> None:
     """A client-credentials token whose subject is a user's id does not take up the session."""
     person = OWNER | {"sub": "service-7", "client_id": "service-7-app"}
     machine = OWNER | {"sub": "service-7", "client_id": "service-7"}

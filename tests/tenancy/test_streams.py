@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.client import Client, modern
+from tests.support.client import ResourceClient, modern
 from tests.support.commands import ServerProcess, server_process
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings
@@ -40,7 +40,7 @@ class Stream:
 
 
 @contextlib.contextmanager
-def listening(client: Client, token: str) -> Iterator[Stream]:
+def listening(client: ResourceClient, token: str) -> Iterator[Stream]:
     """A stream of the token's caller."""
     fields, body = modern("subscriptions/listen", WANTED)
     headers = dict(fields) | {

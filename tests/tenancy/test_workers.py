@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.client import Client, modern, old_call
+from tests.support.client import ResourceClient, modern, old_call
 from tests.support.commands import ServerProcess, pid_of, server_process
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -73,7 +73,7 @@ def test_each_worker_fetches_its_own_keys(server: ServerProcess) -> None:
 
 
 @contextlib.contextmanager
-def counting(client: Client, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
+def counting(client: ResourceClient, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
     """A slow call that reports progress; its answer as soon as it begins."""
     arguments = {"steps": steps, "delay_s": 0.1}
     fields, body = modern(

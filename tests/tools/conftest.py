@@ -58,7 +58,7 @@ class MemorySource:
         return self._at_hand[tenant]
 
 
-class Upstream:
+class ToolUpstream:
     """One server of one tenant; each of its tools answers its *word*."""
 
     def __init__(self, name: str = "crm", *, server_id: str = "id-1", word: str = "") -> None:

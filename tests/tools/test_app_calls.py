@@ -7,12 +7,12 @@ from gatepost.tools.api import Offer
 from gatepost.tools.registry import Registry
 from gatepost.tools.tenant_offers import Agent
 from tests.support.endpoint import a_caller
-from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, ToolUpstream
 
 ACME = a_caller()
 
 
-def page(upstream: Upstream, uri: str = "ui://clock/page.html") -> Offer:
+def page(upstream: ToolUpstream, uri: str = "ui://clock/page.html") -> Offer:
     """A resource of an upstream."""
     pack = Pack("pages")
 
@@ -42,7 +42,7 @@ async def meant(name: str, *offers: Offer, agents: dict[str, Agent] | None = Non
 
 async def test_the_server_with_a_page_is_meant() -> None:
     """Other names stay as they are, and so do those of servers without a page."""
-    clock, crm = Upstream("clock", server_id="id-1"), Upstream("crm", server_id="id-2")
+    clock, crm = ToolUpstream("clock", server_id="id-1"), ToolUpstream("crm", server_id="id-2")
     offers = (clock.tool("now"), page(clock), crm.tool("now"), crm.tool("find"))
 
     assert await meant("now", *offers) == "mcp_clock__now"
@@ -53,7 +53,7 @@ async def test_the_server_with_a_page_is_meant() -> None:
 
 async def test_of_two_servers_with_pages_neither_is_meant() -> None:
     """Unless the caller reaches only one of them."""
-    one, two = Upstream("one", server_id="id-1"), Upstream("two", server_id="id-2")
+    one, two = ToolUpstream("one", server_id="id-1"), ToolUpstream("two", server_id="id-2")
     theirs, pages = two.tool("now"), (page(one), page(two, "ui://two/page.html"))
 
     assert await meant("now", one.tool("now"), theirs, *pages) == "now"
@@ -63,14 +63,14 @@ async def test_of_two_servers_with_pages_neither_is_meant() -> None:
 
 async def test_a_tool_of_that_name_comes_first() -> None:
     """A page takes no call away from a tool of the configuration."""
-    clock = Upstream("clock")
+    clock = ToolUpstream("clock")
 
     assert await meant("stamp", clock.tool("stamp"), page(clock)) == "stamp"
 
 
 async def test_a_tool_that_the_caller_does_not_reach_is_not_meant() -> None:
     """Neither by scopes nor by the capabilities of its agent."""
-    clock = Upstream("clock")
+    clock = ToolUpstream("clock")
     hidden = replace(clock.tool("now"), scopes=frozenset({"secret"}))
     nothing = {ACME.client_id or "": Agent(frozenset(), "list")}
 

@@ -49,7 +49,7 @@ async def test_tenants_take_turns_and_so_do_the_callers_of_one() -> None:
     assert queue.waiting(alice) == 0
 
 
-async def test_a_caller_waits_for_no_more_than_one_job_of_each_other_tenant(
+async def test_a_caller_waits_for_at_most_one_computation_of_each_other_tenant(
     gate: threading.Event,
 ) -> None:
     """The jobs of one who came first and brought many run after those of one who came later."""
@@ -65,7 +65,7 @@ async def test_a_caller_waits_for_no_more_than_one_job_of_each_other_tenant(
     assert len(order) == 21
 
 
-async def test_a_caller_has_only_so_many_jobs_waiting(gate: threading.Event) -> None:
+async def test_a_caller_has_a_bounded_number_of_queued_computations(gate: threading.Event) -> None:
     """One more is refused at once, and nothing is computed for it; others are not affected."""
     running = await _started(gate)
     done: list[str] = []
@@ -86,7 +86,7 @@ async def test_a_caller_has_only_so_many_jobs_waiting(gate: threading.Event) -> 
     assert len(done) == MOST_WAITING + 3
 
 
-async def test_a_job_whose_call_has_ended_is_not_computed(gate: threading.Event) -> None:
+async def test_a_computation_whose_call_has_ended_is_not_computed(gate: threading.Event) -> None:
     """It leaves the queue, and its caller may bring another one in its place."""
     running = await _started(gate)
     done: list[str] = []
@@ -104,7 +104,7 @@ async def test_a_job_whose_call_has_ended_is_not_computed(gate: threading.Event)
     assert done == ["kept"]
 
 
-async def test_a_caller_that_gives_up_while_its_job_runs_lets_no_second_one_begin(
+async def test_a_caller_that_leaves_while_its_computation_runs_starts_no_second_one(
     gate: threading.Event,
 ) -> None:
     """The next job begins when the thread is free, and not before."""
@@ -131,7 +131,7 @@ async def test_a_turn_of_a_call_that_ends_at_that_moment_passes_on(gate: threadi
     await asyncio.gather(first, return_exceptions=True)
 
 
-async def test_what_a_job_raises_is_raised_and_the_next_one_runs() -> None:
+async def test_an_error_of_a_computation_is_raised_and_the_next_one_runs() -> None:
     """A failure keeps nothing busy."""
     with pytest.raises(ZeroDivisionError):
         await in_cpu_thread(ALICE, divmod, 1, 0)

@@ -13,11 +13,11 @@ from gatepost.runtime.pack_lifespans import PackLifespans
 from gatepost.testing import serving
 from gatepost.tools.lifespan import LifespanFailed
 from tests.support import commands
-from tests.support.client import Client, result
+from tests.support.client import ResourceClient, result
 from tests.support.measuring import eventually
 
 
-class Database:
+class ShopDatabase:
     """Notes what happens to it; a purchase waits until it is *open*."""
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class Database:
             raise ValueError("no")
 
 
-def shop(database: Database) -> Pack:
+def shop(database: ShopDatabase) -> Pack:
     """A pack with dependencies of every kind."""
     pack = Pack("shop")
 
     @pack.lifespan
-    async def opened() -> AsyncIterator[Database]:
+    async def opened() -> AsyncIterator[ShopDatabase]:
         database.note("open")
         yield database
         database.note("closed")
@@ -73,7 +73,7 @@ def shop(database: Database) -> Pack:
     async def buy(
         ctx: CallContext,
         item: str,
-        db: Annotated[Database, Depends(opened)],
+        db: Annotated[ShopDatabase, Depends(opened)],
         within: Annotated[str, Depends(session)],
         who: Annotated[str, Depends(subject)],
         seven: Annotated[int, Depends(nothing)],
@@ -99,7 +99,7 @@ def shop(database: Database) -> Pack:
 
 async def test_dependencies_are_made_for_each_call_and_hidden() -> None:
     """The schema does not show them, a caller cannot send them, and cleanup sees the error."""
-    database = Database()
+    database = ShopDatabase()
     async with serving(shop(database)) as server:
         client = server.client()
         tools = await client.tools()
@@ -127,7 +127,7 @@ async def test_dependencies_are_made_for_each_call_and_hidden() -> None:
 
 async def test_a_shut_down_waits_for_the_calls_that_use_it() -> None:
     """After a reload the old pack serves its running calls; the new one starts before."""
-    database, other = Database(), Database()
+    database, other = ShopDatabase(), ShopDatabase()
     database.open.clear()
     old, new = shop(database), shop(other)
     async with serving(old) as server:
@@ -150,7 +150,7 @@ async def test_a_shut_down_waits_for_the_calls_that_use_it() -> None:
 
 async def test_what_cannot_start_names_its_pack() -> None:
     """And what had started before it is stopped again."""
-    database = Database()
+    database = ShopDatabase()
     good, bad, silent = shop(database), Pack("bad"), Pack("silent")
 
     @bad.lifespan
@@ -300,7 +300,9 @@ def test_a_running_server_starts_reloads_and_stops_it(tmp_path: Path) -> None:
         token = commands.token(tmp_path, "--tenant", "acme")
 
         def told() -> str:
-            return str(result(Client(running.url).call(token, "note"))["content"][0]["text"])
+            return str(
+                result(ResourceClient(running.url).call(token, "note"))["content"][0]["text"]
+            )
 
         assert (told(), events()) == ("one", ["open one"])
         write("three", fails="raise OSError('no disk')")

@@ -16,7 +16,7 @@ from gatepost_authz.middleware import CALLER
 from tests.support.endpoint import EndpointClient, a_caller
 
 
-class Counted(Interruptible[str]):
+class CountingCall(Interruptible[str]):
     """Counts what is asked of it."""
 
     stopped = DeadlinePassed
@@ -68,17 +68,17 @@ async def stubborn() -> str:
 
 async def test_work_that_never_waits_is_not_attended() -> None:
     """That is most of it, and it costs nothing."""
-    work = Counted(at_once())
+    work = CountingCall(at_once())
 
     assert await work == "done"
     assert work.calls == []
     with pytest.raises(KeyError):
-        await Counted(fails_at_once())
+        await CountingCall(fails_at_once())
 
 
 async def test_work_that_waits_is_attended_once() -> None:
     """Begun at the first wait, ended however it ends."""
-    done, failed = Counted(twice()), Counted(fails_later())
+    done, failed = CountingCall(twice()), CountingCall(fails_later())
 
     assert await done == "done"
     with pytest.raises(KeyError):
@@ -88,7 +88,7 @@ async def test_work_that_waits_is_attended_once() -> None:
 
 async def test_a_pulled_stop_is_told_from_any_other_cancellation() -> None:
     """Ours becomes an exception of its own; the task stays usable. Others' passes through."""
-    work = Counted(for_ever())
+    work = CountingCall(for_ever())
 
     async def ours() -> str:
         asyncio.get_running_loop().call_soon(lambda: work.stop.pull())
@@ -111,7 +111,7 @@ async def test_a_pulled_stop_is_told_from_any_other_cancellation() -> None:
 
 async def test_both_at_once_is_a_cancellation() -> None:
     """Who cancels a task must see it end, even when a deadline passes at the same moment."""
-    work = Counted(for_ever())
+    work = CountingCall(for_ever())
 
     async def run() -> None:
         await work

@@ -37,7 +37,7 @@ def refusal(folder: Path, text: str) -> str:
     return f"{problem.message} {problem.hint}"
 
 
-class Case(NamedTuple):
+class RefusedOption(NamedTuple):
     """How something is offered, and what the refusal says."""
 
     decorator: str
@@ -46,53 +46,59 @@ class Case(NamedTuple):
 
 
 UNKNOWN = [
-    Case('@pack.tool(scope={"files:write"})', "'scope'; did you mean 'scopes'?"),
-    Case("@pack.tool(aproval=True)", "'aproval'; did you mean 'approval'?"),
-    Case("@pack.tool(destructve=True)", "'destructve'; did you mean 'destructive'?"),
-    Case('@pack.tool(nmae="x")', "'nmae'; did you mean 'name'?"),
-    Case("@pack.tool(outputschema={})", "'outputschema'; did you mean 'output_schema'?"),
-    Case("@pack.prompt(nmae='x')", "'nmae'; did you mean 'name'?"),
-    Case('@pack.resource("a://b", nmae="x")', "'nmae'; did you mean 'name'?"),
-    Case('@pack.tool(zzz="x")', "'zzz'; it can be acr_values, approval,"),
-    Case('@pack.tool(mime_type="text/plain")', "'mime_type'"),
-    Case('@pack.resource("a://b", scope={"x"})', "'scope'; did you mean 'scopes'?"),
-    Case('@pack.resource("a://{b}", mimetype="x/y")', "did you mean 'mime_type'?", ", b: str"),
-    Case('@pack.resource("a://b", approval=True)', "'approval'"),
-    Case('@pack.prompt(scope={"x"})', "'scope'; did you mean 'scopes'?"),
-    Case("@pack.prompt(approval=True)", "'approval'"),
+    RefusedOption('@pack.tool(scope={"files:write"})', "'scope'; did you mean 'scopes'?"),
+    RefusedOption("@pack.tool(aproval=True)", "'aproval'; did you mean 'approval'?"),
+    RefusedOption("@pack.tool(destructve=True)", "'destructve'; did you mean 'destructive'?"),
+    RefusedOption('@pack.tool(nmae="x")', "'nmae'; did you mean 'name'?"),
+    RefusedOption("@pack.tool(outputschema={})", "'outputschema'; did you mean 'output_schema'?"),
+    RefusedOption("@pack.prompt(nmae='x')", "'nmae'; did you mean 'name'?"),
+    RefusedOption('@pack.resource("a://b", nmae="x")', "'nmae'; did you mean 'name'?"),
+    RefusedOption('@pack.tool(zzz="x")', "'zzz'; it can be acr_values, approval,"),
+    RefusedOption('@pack.tool(mime_type="text/plain")', "'mime_type'"),
+    RefusedOption('@pack.resource("a://b", scope={"x"})', "'scope'; did you mean 'scopes'?"),
+    RefusedOption(
+        '@pack.resource("a://{b}", mimetype="x/y")', "did you mean 'mime_type'?", ", b: str"
+    ),
+    RefusedOption('@pack.resource("a://b", approval=True)', "'approval'"),
+    RefusedOption('@pack.prompt(scope={"x"})', "'scope'; did you mean 'scopes'?"),
+    RefusedOption("@pack.prompt(approval=True)", "'approval'"),
 ]
 WRONG = [
-    Case('@pack.tool(scopes="files:write")', "scopes must be a collection of texts"),
-    Case("@pack.tool(scopes=None)", "scopes must be a collection of texts"),
-    Case("@pack.tool(scopes={1})", "scopes must be a collection of texts"),
-    Case("@pack.tool(scopes=b'files')", "scopes must be a collection of texts"),
-    Case('@pack.tool(acr_values="gold")', "acr_values must be a collection of texts"),
-    Case('@pack.tool(approval="yes")', "approval must be True or False"),
-    Case("@pack.tool(approval=None)", "approval must be True or False"),
-    Case("@pack.tool(destructive=1)", "destructive must be True or False"),
-    Case('@pack.tool(read_only="false")', "read_only must be True or False"),
-    Case('@pack.tool(timeout_s="5")', "timeout_s must be a number above 0"),
-    Case("@pack.tool(timeout_s=0)", "timeout_s must be a number above 0"),
-    Case('@pack.tool(timeout_s=float("inf"))', "timeout_s must be a number above 0"),
-    Case("@pack.tool(max_age_s=True)", "max_age_s must be a whole number"),
-    Case('@pack.tool(task_support="always")', "task_support must be one of forbidden,"),
-    Case("@pack.tool(title=3)", "title must be a text"),
-    Case("@pack.tool(read_only_form=True)", "read_only_form must be a function"),
-    Case("@pack.tool(name=3)", "name must be a text, not 3"),
-    Case('@pack.tool(output_schema="object")', "output_schema must be a JSON Schema"),
-    Case('@pack.resource("a://b", name=3)', "name must be a text, not 3"),
-    Case("@pack.prompt(name=3)", "name must be a text, not 3"),
-    Case('@pack.resource("a://b", scopes="x")', "scopes must be a collection of texts"),
-    Case('@pack.resource("a://b", audience="user")', "audience must be a collection of texts"),
-    Case('@pack.resource("a://b", priority="1")', "priority must be a number"),
-    Case('@pack.resource("a://b", ttl_s=-1)', "ttl_s must be a number from 0"),
-    Case('@pack.prompt(scopes="x")', "scopes must be a collection of texts"),
-    Case('@pack.prompt(icons="x.png")', "icons must be a collection of Icon"),
+    RefusedOption('@pack.tool(scopes="files:write")', "scopes must be a collection of texts"),
+    RefusedOption("@pack.tool(scopes=None)", "scopes must be a collection of texts"),
+    RefusedOption("@pack.tool(scopes={1})", "scopes must be a collection of texts"),
+    RefusedOption("@pack.tool(scopes=b'files')", "scopes must be a collection of texts"),
+    RefusedOption('@pack.tool(acr_values="gold")', "acr_values must be a collection of texts"),
+    RefusedOption('@pack.tool(approval="yes")', "approval must be True or False"),
+    RefusedOption("@pack.tool(approval=None)", "approval must be True or False"),
+    RefusedOption("@pack.tool(destructive=1)", "destructive must be True or False"),
+    RefusedOption('@pack.tool(read_only="false")', "read_only must be True or False"),
+    RefusedOption('@pack.tool(timeout_s="5")', "timeout_s must be a number above 0"),
+    RefusedOption("@pack.tool(timeout_s=0)", "timeout_s must be a number above 0"),
+    RefusedOption('@pack.tool(timeout_s=float("inf"))', "timeout_s must be a number above 0"),
+    RefusedOption("@pack.tool(max_age_s=True)", "max_age_s must be a whole number"),
+    RefusedOption('@pack.tool(task_support="always")', "task_support must be one of forbidden,"),
+    RefusedOption("@pack.tool(title=3)", "title must be a text"),
+    RefusedOption("@pack.tool(read_only_form=True)", "read_only_form must be a function"),
+    RefusedOption("@pack.tool(name=3)", "name must be a text, not 3"),
+    RefusedOption('@pack.tool(output_schema="object")', "output_schema must be a JSON Schema"),
+    RefusedOption('@pack.resource("a://b", name=3)', "name must be a text, not 3"),
+    RefusedOption("@pack.prompt(name=3)", "name must be a text, not 3"),
+    RefusedOption('@pack.resource("a://b", scopes="x")', "scopes must be a collection of texts"),
+    RefusedOption(
+        '@pack.resource("a://b", audience="user")', "audience must be a collection of texts"
+    ),
+    RefusedOption('@pack.resource("a://b", priority="1")', "priority must be a number"),
+    RefusedOption('@pack.resource("a://b", ttl_s=-1)', "ttl_s must be a number from 0"),
+    RefusedOption('@pack.prompt(scopes="x")', "scopes must be a collection of texts"),
+    RefusedOption('@pack.prompt(icons="x.png")', "icons must be a collection of Icon"),
 ]
 
 
 @pytest.mark.parametrize("case", UNKNOWN + WRONG, ids=lambda case: case.decorator)
-def test_an_option_that_is_not_understood_keeps_the_pack_out(tmp_path: Path, case: Case) -> None:
+def test_an_option_that_is_not_understood_keeps_the_pack_out(
+    tmp_path: Path, case: RefusedOption
+) -> None:
     """A misspelt option would leave a tool open; the refusal names the option and where it is."""
     told = refusal(tmp_path, TOOL.format(decorator=case.decorator, more=case.more))
 
@@ -125,7 +131,7 @@ def test_an_option_that_is_not_understood_keeps_the_pack_out(tmp_path: Path, cas
         ("@pack.resource\nasync def save(ctx): ...", "a resource needs a URI"),
     ],
 )
-def test_packs_skills_and_raw_schemas_are_held_to_it_too(
+def test_packs_skills_and_raw_schemas_follow_the_rule_too(
     tmp_path: Path, text: str, says: str
 ) -> None:
     """Every way to offer something refuses what it does not understand."""

@@ -20,7 +20,7 @@ class Model(BaseModel):
     rows: int
 
 
-class Typed(TypedDict):
+class TypedRows(TypedDict):
     rows: int
 
 
@@ -34,7 +34,7 @@ class Packed(msgspec.Struct):
 
 
 def model(ctx: CallContext) -> Model: ...
-def typed(ctx: CallContext) -> Typed: ...
+def typed(ctx: CallContext) -> TypedRows: ...
 def data(ctx: CallContext) -> Data: ...
 def packed(ctx: CallContext) -> Packed: ...
 def mapping(ctx: CallContext) -> dict[str, int]: ...
@@ -77,24 +77,24 @@ TEXTS = [
 ]
 
 
-class Row(BaseModel):
+class TableRow(BaseModel):
     """A row."""
 
     cell: int
 
 
-class Tree(BaseModel):
+class ResultTree(BaseModel):
     """A tree."""
 
-    below: list["Tree"] = []
+    below: list["ResultTree"] = []
 
 
 def count(ctx: CallContext) -> int: ...
 def share(ctx: CallContext) -> float: ...
 def verdict(ctx: CallContext) -> bool: ...
-def rows(ctx: CallContext) -> list[Row]: ...
-def trees(ctx: CallContext) -> list[Tree]: ...
-def perhaps(ctx: CallContext) -> Row | None: ...
+def rows(ctx: CallContext) -> list[TableRow]: ...
+def trees(ctx: CallContext) -> list[ResultTree]: ...
+def perhaps(ctx: CallContext) -> TableRow | None: ...
 def pair(ctx: CallContext) -> tuple[int, str]: ...
 def day(ctx: CallContext) -> date: ...
 
@@ -106,10 +106,10 @@ TYPED = [
     (verdict, True, True),
     (numbers, [1, 2], [1, 2]),
     (numbers, [], []),
-    (rows, [Row(cell=1)], [{"cell": 1}]),
-    (trees, [Tree(below=[Tree()])], [{"below": [{"below": []}]}]),
+    (rows, [TableRow(cell=1)], [{"cell": 1}]),
+    (trees, [ResultTree(below=[ResultTree()])], [{"below": [{"below": []}]}]),
     (perhaps, None, None),
-    (perhaps, Row(cell=1), {"cell": 1}),
+    (perhaps, TableRow(cell=1), {"cell": 1}),
     (pair, (1, "é"), [1, "é"]),
     (day, date(2026, 7, 28), "2026-07-28"),
 ]

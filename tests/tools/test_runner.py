@@ -117,7 +117,7 @@ async def test_a_stage_sees_the_offers_that_concern_it() -> None:
     """What a tool will never need costs its calls nothing."""
     met: list[str] = []
 
-    class About(Stage):
+    class AboutStage(Stage):
         def concerns(self, offer: Offer) -> bool:
             return offer.name == "threaded"
 
@@ -125,7 +125,7 @@ async def test_a_stage_sees_the_offers_that_concern_it() -> None:
             met.append(call.name)
             return await proceed(call, offer, arguments)
 
-    runner = runner_of(About())
+    runner = runner_of(AboutStage())
     for tool in ("threaded", "lying"):
         await runner.run(call_of(tool))
     assert met == ["threaded"]
@@ -165,7 +165,7 @@ async def test_a_strong_tool_needs_a_strong_and_recent_sign_in(
 
 
 @pytest.mark.parametrize("tool", ["broken", "self_cancelled", "own_timeout", "lying"])
-async def test_what_nobody_foresaw_is_answered_without_detail(tool: str) -> None:
+async def test_an_unexpected_error_is_answered_without_detail(tool: str) -> None:
     """The log has the story under the request's id; the client has the id."""
     with capture_logs() as logs:
         outcome = await runner_of().run(call_of(tool))

@@ -21,29 +21,29 @@ class Colour(Enum):
     BLUE = "blue"
 
 
-class Line(BaseModel):
+class SchemaLine(BaseModel):
     """One line."""
 
     amount: float
     note: str = ""
 
 
-class Tree(BaseModel):
+class SchemaTree(BaseModel):
     name: str
-    children: list["Tree"] = []
+    children: list["SchemaTree"] = []
 
 
 async def example(
     ctx: CallContext,
     filename: Annotated[str, Field(description="Where to", max_length=10)],
-    lines: list[Line],
+    lines: list[SchemaLine],
     count: int = 3,
     mode: Literal["fast", "safe"] = "safe",
     colour: Annotated[Colour, "What it looks like"] = Colour.RED,
 ) -> None: ...
 
 
-async def grow(ctx: CallContext, tree: Tree) -> None: ...
+async def grow(ctx: CallContext, tree: SchemaTree) -> None: ...
 
 
 async def nothing(ctx: CallContext) -> None: ...
@@ -98,7 +98,7 @@ def test_a_recursive_type_keeps_its_definition() -> None:
     """Only what refers to itself cannot be written in place."""
     schema = arguments_of(grow).schema
 
-    assert list(schema["$defs"]) == ["Tree"]
+    assert list(schema["$defs"]) == ["SchemaTree"]
     jsonschema_rs.Draft202012Validator(schema).validate({"tree": {"name": "a", "children": []}})
 
 
@@ -106,7 +106,7 @@ def test_checked_arguments_are_what_the_function_takes() -> None:
     """Models are made; what has a default may be missing."""
     checked = EXAMPLE.check(b'{"filename":"a","lines":[{"amount":1}],"colour":"blue"}')
 
-    assert checked == {"filename": "a", "lines": [Line(amount=1.0)], "colour": Colour.BLUE}
+    assert checked == {"filename": "a", "lines": [SchemaLine(amount=1.0)], "colour": Colour.BLUE}
 
 
 MISTAKES = [
@@ -126,7 +126,7 @@ MISTAKES = [
 
 
 @each(("arguments", "field", "says"), MISTAKES)
-def test_a_mistake_is_explained_to_the_model(
+def test_an_error_is_explained_to_the_model(
     arguments: Any, field: str | None, says: list[str]
 ) -> None:
     """Which argument, what is allowed there, and what came instead."""
@@ -139,7 +139,7 @@ def test_a_mistake_is_explained_to_the_model(
 
 
 @pytest.mark.parametrize("arguments", [b'{"count":1e999}', b'{"filename":"\\ud800"}', b"\xff", b""])
-def test_what_is_hardly_json_is_a_mistake_too(arguments: bytes) -> None:
+def test_almost_json_is_an_error_too(arguments: bytes) -> None:
     """Infinity, half characters and broken bytes never reach a tool."""
     with pytest.raises(ToolFailure):
         EXAMPLE.check(arguments)

@@ -16,7 +16,7 @@ from tests.support.client import RawAnswer, result
 from tests.support.client_requests import Ok
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, ToolUpstream
 
 PASSWORD = "correct-horse-battery-staple"
 IMAGE = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}
@@ -70,7 +70,7 @@ def test_a_limit_cuts_and_the_total_tells() -> None:
     assert (len(found), total) == (2, len(TOOLS))
 
 
-source, crm = MemorySource(), Upstream()
+source, crm = MemorySource(), ToolUpstream()
 
 
 async def ask(ctx: CallContext, arguments: Any) -> Outcome:
@@ -165,7 +165,7 @@ def test_the_agent_sees_two_tools_and_finds_the_others(server: Server, token: st
 
 
 @pytest.mark.requirement("E9")
-def test_nobody_else_has_the_two(server: Server) -> None:
+def test_no_other_caller_has_the_two_tools(server: Server) -> None:
     """They are unknown, as is any name."""
     for client in ("listing", "other"):
         token = server.token(client_id=client)

@@ -25,7 +25,7 @@ def refuse(value: str) -> str:
     raise ValueError(f"{value} will not do")
 
 
-class Login(BaseModel):
+class LoginForm(BaseModel):
     user: str
     password: Secret
 
@@ -39,7 +39,7 @@ async def unlock(
     token: Annotated[Secret, "A token of the door."],
     pin: Annotated[Secret, Field(max_length=4)] = "",
     headers: dict[str, Secret] | None = None,
-    logins: list[Login] = [],  # noqa: B006  # never changed
+    logins: list[LoginForm] = [],  # noqa: B006  # never changed
     checked: Annotated[Secret, AfterValidator(refuse)] | None = None,
     other: int = 0,
 ) -> str:
@@ -164,7 +164,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("arguments", "says"), WRONG.values(), ids=WRONG)
-def test_a_mistake_does_not_quote_a_secret(arguments: Any, says: str) -> None:
+def test_an_error_does_not_quote_a_secret(arguments: Any, says: str) -> None:
     """The message says what would be right, not what it got."""
     with pytest.raises(ToolFailure) as raised:
         UNLOCK.check(json.dumps(arguments).encode())
@@ -220,7 +220,7 @@ RAW_WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("arguments", RAW_WRONG.values(), ids=RAW_WRONG)
-def test_neither_does_a_mistake_by_a_schema_of_ones_own(arguments: dict[str, Any]) -> None:
+def test_an_error_of_a_raw_schema_does_not_quote_a_secret(arguments: dict[str, Any]) -> None:
     """The validator's own words hold the value; they are not used."""
     tool = Pack("x").add("x", description="X.", input_schema=RAW, invoke=answer)
     with pytest.raises(ToolFailure) as raised:

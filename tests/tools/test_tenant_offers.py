@@ -15,7 +15,7 @@ from gatepost.tools.registry import Registry, Unknown, UnknownTool
 from gatepost.tools.tenant_offers import Agent
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import a_caller
-from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, ToolUpstream
 from tests.tools.test_registry import offers_needing
 
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c"]))
@@ -69,7 +69,7 @@ def names(registry: Registry, caller: TenantContext) -> list[str]:
 
 async def test_each_tenant_has_its_own_tools_of_the_same_name() -> None:
     """Beside the enabled ones, which all have."""
-    source, ours, theirs = MemorySource(), Upstream(word="ours"), Upstream(word="theirs")
+    source, ours, theirs = MemorySource(), ToolUpstream(word="ours"), ToolUpstream(word="theirs")
     mine, other = ours.tool("find"), theirs.tool("find")
     source.put("acme", mine)
     source.put("globex", other)
@@ -83,7 +83,7 @@ async def test_each_tenant_has_its_own_tools_of_the_same_name() -> None:
 
 async def test_a_tenant_never_takes_an_enabled_name() -> None:
     """Not even where the caller cannot reach the enabled offer."""
-    source, upstream = MemorySource(), Upstream()
+    source, upstream = MemorySource(), ToolUpstream()
     pack = Pack("mcp_crm")
 
     @pack.prompt
@@ -138,7 +138,7 @@ async def test_listed_is_what_a_call_finds(
     needed: list[frozenset[str]], granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
     """By scopes as for enabled tools; all of a tenant's scopes are obtainable by default."""
-    source, upstream = MemorySource(), Upstream()
+    source, upstream = MemorySource(), ToolUpstream()
     source.put("acme", *(upstream.tool(f"t{n}", scopes=needs) for n, needs in enumerate(needed)))
     registry = await ready(source, obtainable=obtainable)
     caller = a_caller(scopes=granted)
@@ -161,7 +161,7 @@ async def test_listed_is_what_a_call_finds(
 @pytest.mark.requirement("E9")
 async def test_an_agent_reaches_only_its_capabilities() -> None:
     """Of packs and of upstreams; other clients and other tenants reach everything."""
-    source, crm, wiki = MemorySource(), Upstream(), Upstream("wiki", server_id="id-2")
+    source, crm, wiki = MemorySource(), ToolUpstream(), ToolUpstream("wiki", server_id="id-2")
     agents = {
         "one": Agent(frozenset({crm.capability})),
         "two": Agent(frozenset({"pack:office", "pack:mcp_wiki"})),
@@ -197,7 +197,7 @@ async def test_an_agent_reaches_only_its_capabilities() -> None:
 @pytest.mark.requirement("E9")
 async def test_an_agent_that_searches_sees_two_tools() -> None:
     """It reaches the others by name; nobody else has the two."""
-    source, crm = MemorySource(), Upstream()
+    source, crm = MemorySource(), ToolUpstream()
     agent = Agent(frozenset({crm.capability}), mode="search")
     source.put("acme", crm.tool("find"), agents={"agent": agent})
     registry = await ready(source)
@@ -231,7 +231,7 @@ async def test_without_the_tenants_offers_there_is_no_decision() -> None:
 
 async def test_what_is_seen_is_kept_with_its_snapshot_and_no_longer() -> None:
     """The same object for the same permissions; a changed snapshot leaves nothing behind."""
-    source, crm = MemorySource(), Upstream()
+    source, crm = MemorySource(), ToolUpstream()
     source.put("acme", crm.tool("find", scopes=frozenset({"crm"})), ttl_ms=5)
     registry = await ready(source, obtainable=frozenset())
     held = a_caller(scopes=frozenset({"crm", "unrelated"}))
@@ -250,7 +250,7 @@ async def test_what_is_seen_is_kept_with_its_snapshot_and_no_longer() -> None:
 
 async def test_the_first_of_two_offers_of_a_name_counts() -> None:
     """A snapshot with a mistake must not take the rest away."""
-    source, crm = MemorySource(), Upstream()
+    source, crm = MemorySource(), ToolUpstream()
     first, second = crm.tool("find", "First."), crm.tool("find", "Second.")
     source.put("acme", first, second)
     registry = await ready(source)
@@ -262,7 +262,7 @@ async def test_the_first_of_two_offers_of_a_name_counts() -> None:
 @pytest.mark.parametrize("name", ["Upper", "with-dash", "a" * 65, "", "mcp_crm__ü"])
 async def test_a_name_outside_the_grammar_is_left_out(name: str) -> None:
     """It would not fit into headers, URLs and REST."""
-    source, crm = MemorySource(), Upstream()
+    source, crm = MemorySource(), ToolUpstream()
     source.put("acme", replace(crm.tool("find"), name=name), crm.tool("look"))
 
     assert names(await ready(source), ACME) == ["mcp_crm__look", "stamp", "vault"]

@@ -68,7 +68,7 @@ async def test_stuck_functions_keep_no_thread_from_the_server(gate: threading.Ev
     await asyncio.wait(stuck)
 
 
-async def test_a_place_is_free_when_its_thread_ends(
+async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when its caller leaves: threads would gather without a bound."""

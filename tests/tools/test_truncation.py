@@ -42,7 +42,7 @@ def test_a_long_text_is_counted_as_it_is_written(text: str) -> None:
 
 
 @pytest.mark.parametrize("letter", ['"', "\x01", "é", "x"])
-async def test_cutting_a_long_text_holds_nobody_up(letter: str) -> None:
+async def test_cutting_a_long_text_delays_no_other_call(letter: str) -> None:
     """A text whose JSON is far longer than the limit, of which half a million letters stay."""
     outcome, limit = _text(letter * 3_000_000), 4_000_000 if letter != "x" else 2_000_000
     found: list[Any] = []

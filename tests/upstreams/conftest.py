@@ -218,7 +218,7 @@ class NamedCalls:
         return invoke
 
 
-class Clock:
+class RefreshClock:
     """Time that passes when a test says so."""
 
     def __init__(self) -> None:
@@ -229,8 +229,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> RefreshClock:
+    return RefreshClock()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
@@ -252,20 +252,20 @@ def shared_store() -> MemorySharedStore:
 
 
 @pytest.fixture
-def secrets(records: Records, clock: Clock) -> SecretCache:
+def secrets(records: Records, clock: RefreshClock) -> SecretCache:
     return SecretCache(SecretStore(records, KeyRing.ephemeral(), clock=clock), clock=clock)
 
 
 @pytest.fixture
 def store(
-    records: Records, shared_store: MemorySharedStore, secrets: SecretCache, clock: Clock
+    records: Records, shared_store: MemorySharedStore, secrets: SecretCache, clock: RefreshClock
 ) -> UpstreamStore:
     counter = ChangeCounter(records, shared_store, clock=clock)
     return UpstreamStore(records, SealedHeaders(secrets), counter, clock=clock)
 
 
 @pytest.fixture
-def in_memory(clock: Clock) -> UpstreamStore:
+def in_memory(clock: RefreshClock) -> UpstreamStore:
     """A store in memory alone, for tests of what stands before the store."""
     kept = MemoryRecords()
     sealed = SealedHeaders(SecretCache(SecretStore(kept, KeyRing.ephemeral()), clock=clock))
@@ -277,11 +277,11 @@ async def register(store: UpstreamStore, name: str = "crm", **settings: Any) -> 
     return await store.create(UpstreamServer(id="", tenant=tenant, name=name, **settings))
 
 
-class Replica:
+class RefreshReplica:
     """What one process has for refreshing."""
 
     def __init__(
-        self, store: UpstreamStore, connections: ScriptedConnections, clock: Clock
+        self, store: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
     ) -> None:
         self.store, self.connections, self.clock = store, connections, clock
         self.announced: list[tuple[str, frozenset[str]]] = []
@@ -343,8 +343,10 @@ def connections(upstream: ScriptedUpstream) -> ScriptedConnections:
 
 
 @pytest.fixture
-def replica(in_memory: UpstreamStore, connections: ScriptedConnections, clock: Clock) -> Replica:
-    return Replica(in_memory, connections, clock)
+def replica(
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
+) -> RefreshReplica:
+    return RefreshReplica(in_memory, connections, clock)
 
 
 def polling(store: UpstreamStore, watch: ChangeWatch) -> AbstractAsyncContextManager[None]:
@@ -360,7 +362,7 @@ async def poll(store: UpstreamStore, watch: ChangeWatch) -> None:
 
 
 @pytest.fixture
-async def running(replica: Replica) -> AsyncIterator[Replica]:
+async def running(replica: RefreshReplica) -> AsyncIterator[RefreshReplica]:
     """A replica that works in the background too."""
     async with polling(replica.store, replica.watch), replica.refresher.running():
         yield replica

@@ -35,7 +35,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("hidden", HIDDEN.values(), ids=HIDDEN)
-def test_what_nobody_sees_is_removed(hidden: str) -> None:
+def test_invisible_text_is_removed(hidden: str) -> None:
     """And reported."""
     assert cleaned(f"Read{hidden} a file", 100) == ("Read a file", REMOVED)
     assert not is_visible(f"re{hidden}ad")

@@ -15,8 +15,8 @@ from gatepost.upstreams.plan import POLLED_S, TOLD_S
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
 from tests.upstreams.conftest import (
-    Clock,
-    Replica,
+    RefreshClock,
+    RefreshReplica,
     ScriptedConnections,
     ScriptedUpstream,
     register,
@@ -25,7 +25,7 @@ from tests.upstreams.conftest import (
 
 
 async def test_a_change_of_the_list_is_fetched_at_once(
-    running: Replica, upstream: ScriptedUpstream
+    running: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """And announced to the tenant's clients."""
     upstream.has_stream = True
@@ -45,7 +45,7 @@ async def test_a_change_of_the_list_is_fetched_at_once(
 
 
 async def test_a_server_that_always_tells_of_changes_is_not_always_asked(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """At most each few seconds."""
     server = await register(replica.store)
@@ -62,7 +62,7 @@ async def test_a_server_that_always_tells_of_changes_is_not_always_asked(
 
 
 async def test_updates_of_resources_reach_the_clients(
-    running: Replica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+    running: RefreshReplica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of its own resources only."""
     monkeypatch.setattr(subscription_module, "TOGETHER_S", 0.01)
@@ -85,7 +85,7 @@ async def test_updates_of_resources_reach_the_clients(
 
 
 async def test_a_server_without_a_stream_is_polled(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """If it says that its lists change."""
     server = await register(replica.store)
@@ -103,7 +103,7 @@ async def test_a_server_without_a_stream_is_polled(
 async def test_a_server_that_hangs_on_its_stream_is_polled(
     in_memory: UpstreamStore,
     connections: ScriptedConnections,
-    replica: Replica,
+    replica: RefreshReplica,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After the time for opening it."""
@@ -134,7 +134,7 @@ async def test_a_server_that_hangs_on_its_stream_is_polled(
 
 
 async def test_one_replica_follows_a_server(
-    in_memory: UpstreamStore, connections: ScriptedConnections, clock: Clock
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
 ) -> None:
     """When it is gone, another one does."""
     leases = [Leases(in_memory._records, clock=clock) for _ in range(2)]
@@ -152,7 +152,7 @@ async def test_one_replica_follows_a_server(
     assert await leases[0].take("acme", "follow/s", 30)
 
 
-async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: Clock) -> None:
+async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: RefreshClock) -> None:
     """On every backend, also when the one before has expired."""
     for _ in range(2):
         leases = [Leases(records, clock=clock) for _ in range(5)]
@@ -161,7 +161,7 @@ async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: Cloc
         clock.now += 31
 
 
-async def test_work_ends_with_its_lease(clock: Clock) -> None:
+async def test_work_ends_with_its_lease(clock: RefreshClock) -> None:
     """So that two replicas do not go on side by side."""
     records = MemoryRecords()
     first, second = Leases(records, clock=clock), Leases(records, clock=clock)

@@ -6,11 +6,11 @@ import pytest
 
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import UpstreamResult
-from tests.upstreams.conftest import Replica, ScriptedUpstream, register, tool
+from tests.upstreams.conftest import RefreshReplica, ScriptedUpstream, register, tool
 
 
 @pytest.mark.requirement("E3")
-async def test_a_refresh_can_be_forced(replica: Replica, upstream: ScriptedUpstream) -> None:
+async def test_a_refresh_can_be_forced(replica: RefreshReplica, upstream: ScriptedUpstream) -> None:
     """Several at once are two fetches at most; the answer has the new catalogue."""
     server = await register(replica.store)
     await replica.refresher.refresh("acme", server.id)
@@ -24,7 +24,7 @@ async def test_a_refresh_can_be_forced(replica: Replica, upstream: ScriptedUpstr
 
 
 async def test_a_refresh_sees_what_changed_before_it(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """A fetch that runs may have asked before; one more follows, for all who wait."""
     server = await register(replica.store)
@@ -47,7 +47,7 @@ async def test_a_refresh_sees_what_changed_before_it(
 
 
 async def test_an_older_answer_does_not_replace_a_newer_one(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """As another replica may fetch meanwhile, and be faster."""
     server = await register(replica.store)
@@ -64,7 +64,7 @@ async def test_an_older_answer_does_not_replace_a_newer_one(
 
 
 async def test_a_cancelled_refresh_does_not_end_that_of_others(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """Each waits for the same fetch."""
     server = await register(replica.store)

@@ -16,8 +16,8 @@ from gatepost.upstreams.refresh import LEASE_S, OTHERS_S, USED_S
 from gatepost.upstreams.store import UpstreamStore
 from tests.support.measuring import capture_logs
 from tests.upstreams.conftest import (
-    Clock,
-    Replica,
+    RefreshClock,
+    RefreshReplica,
     ScriptedConnections,
     ScriptedUpstream,
     register,
@@ -29,7 +29,7 @@ ALICE, BOB = ("acme", "iss", "user", "alice"), ("acme", "iss", "user", "bob")
 
 @pytest.mark.requirement("E3")
 async def test_a_server_is_fetched_when_it_is_first_used(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """And then not before its catalogue is stale."""
     server = await register(replica.store)
@@ -53,7 +53,7 @@ async def test_a_server_is_fetched_when_it_is_first_used(
 
 
 async def test_a_server_says_how_long_its_lists_are_good(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """But it is not asked all the time."""
     upstream.more = {"ttlMs": 0}
@@ -69,7 +69,7 @@ async def test_a_server_says_how_long_its_lists_are_good(
 
 
 async def test_a_busy_server_is_refreshed_early(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """So that its callers meet no stale catalogue."""
     server = await register(replica.store)
@@ -88,7 +88,7 @@ async def test_a_busy_server_is_refreshed_early(
 
 
 async def test_a_tenant_that_is_not_used_is_left_alone(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """From a day after its last use."""
     await register(replica.store)
@@ -101,7 +101,7 @@ async def test_a_tenant_that_is_not_used_is_left_alone(
 
 
 async def test_an_outage_keeps_the_last_good_catalogue(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """And says since when; the server is tried again with growing pauses."""
     server = await register(replica.store)
@@ -133,7 +133,7 @@ async def test_an_outage_keeps_the_last_good_catalogue(
 
 
 async def test_a_server_that_never_answered_fails_with_a_sentence(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """Whoever registers it hears at once, and reads it later."""
     server = await register(replica.store)
@@ -146,7 +146,7 @@ async def test_a_server_that_never_answered_fails_with_a_sentence(
 
 
 async def test_a_slow_server_is_given_up(
-    replica: Replica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+    replica: RefreshReplica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the time for one fetch."""
     monkeypatch.setattr(update_module, "FETCH_S", 0.05)
@@ -159,7 +159,7 @@ async def test_a_slow_server_is_given_up(
 
 
 async def test_one_slow_server_delays_no_other(
-    running: Replica, connections: ScriptedConnections
+    running: RefreshReplica, connections: ScriptedConnections
 ) -> None:
     """Of the same tenant or of another."""
     connections.upstreams["slow"] = ScriptedUpstream()
@@ -176,12 +176,12 @@ async def test_one_slow_server_delays_no_other(
 
 
 async def test_one_replica_fetches_for_all(
-    in_memory: UpstreamStore, connections: ScriptedConnections, clock: Clock
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
 ) -> None:
     """The others read it from the store."""
     upstream = connections.upstreams["crm"]
     server = await register(in_memory)
-    replicas = [Replica(in_memory, connections, clock) for _ in range(3)]
+    replicas = [RefreshReplica(in_memory, connections, clock) for _ in range(3)]
     for one in replicas:
         one.refresher.used("acme")
     await asyncio.gather(*(one.settle() for one in replicas))
@@ -195,7 +195,7 @@ async def test_one_replica_fetches_for_all(
 
 
 async def test_a_changed_registration_is_fetched_again(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """Because its credential or pin may be another one; a disabled one is not."""
     server = await register(replica.store)
@@ -214,7 +214,7 @@ async def test_a_changed_registration_is_fetched_again(
 
 
 async def test_a_server_that_is_deleted_meanwhile_leaves_nothing(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """A fetch that ends later does not bring its catalogue back."""
     server = await register(replica.store)
@@ -234,7 +234,7 @@ async def test_a_server_that_is_deleted_meanwhile_leaves_nothing(
 
 
 async def test_catalogues_of_persons_are_fetched_as_these_persons(
-    replica: Replica, connections: ScriptedConnections
+    replica: RefreshReplica, connections: ScriptedConnections
 ) -> None:
     """Each with its own connection."""
     connections.personal["crm", ALICE] = ScriptedUpstream(tool("alices"))
@@ -250,7 +250,7 @@ async def test_catalogues_of_persons_are_fetched_as_these_persons(
 
 
 async def test_the_catalogue_has_its_own_credential(
-    replica: Replica, connections: ScriptedConnections
+    replica: RefreshReplica, connections: ScriptedConnections
 ) -> None:
     """Calls keep the other one."""
     server = await register(replica.store, credential="calls", list_credential="lists")
@@ -260,7 +260,7 @@ async def test_the_catalogue_has_its_own_credential(
 
 
 async def test_cache_scope_public_changes_nothing(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """A catalogue stays with the tenant or the caller for whom it was fetched."""
     upstream.more = {"cacheScope": "public", "ttlMs": 5_000}
@@ -272,7 +272,7 @@ async def test_cache_scope_public_changes_nothing(
 
 
 async def test_a_changed_definition_waits_over_fetches(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """A definition that is accepted during a fetch is offered afterwards."""
     server = await register(replica.store)
@@ -291,7 +291,7 @@ async def test_a_changed_definition_waits_over_fetches(
 
 
 async def test_a_replica_that_dies_in_a_fetch_is_replaced(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """When its lease is over."""
     server = await register(replica.store)
@@ -307,7 +307,7 @@ async def test_a_replica_that_dies_in_a_fetch_is_replaced(
 
 
 async def test_a_lying_result_breaks_only_its_own_server(
-    replica: Replica, upstream: ScriptedUpstream, connections: ScriptedConnections
+    replica: RefreshReplica, upstream: ScriptedUpstream, connections: ScriptedConnections
 ) -> None:
     """The others' catalogues are stored all the same."""
     connections.upstreams["liar"] = ScriptedUpstream()
@@ -323,7 +323,7 @@ async def test_a_lying_result_breaks_only_its_own_server(
 
 
 async def test_an_unforeseen_error_is_not_met_each_second(
-    replica: Replica, upstream: ScriptedUpstream
+    replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
     """It is logged, and the server is tried again with growing pauses."""
     await register(replica.store)

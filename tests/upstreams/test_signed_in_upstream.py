@@ -16,8 +16,8 @@ from tests.support.issuers import (
     RESOURCE_SERVER,
     SECRET,
     AsgiServer,
-    AuthorizationServer,
     Idp,
+    RunningOidcProvider,
     authorization_server,
     respond,
 )
@@ -52,7 +52,7 @@ class ProtectedServer:
 
     def __init__(self, app: ASGIApp, resource: str) -> None:
         self._app, self.resource = app, resource
-        self.issuer: AuthorizationServer | None = None
+        self.issuer: RunningOidcProvider | None = None
         self.seen: list[str] = []
         """The token of each request, in the order of their arrival."""
         self.revoked: set[str] = set()

@@ -20,7 +20,7 @@ from gatepost.upstreams.source import AGAIN_S, NOTHING, RETRY_S, UpstreamOffers,
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
-from tests.upstreams.conftest import Clock, NamedCalls, poll, polling, register, tool
+from tests.upstreams.conftest import NamedCalls, RefreshClock, poll, polling, register, tool
 
 
 def caller(tenant: str = "acme", subject: str = "alice") -> TenantContext:
@@ -44,10 +44,10 @@ class Remembered(Wanted):
         self.wanted.append((server.name, principal))
 
 
-class Process:
+class SourceReplica:
     """What one replica has."""
 
-    def __init__(self, store: UpstreamStore, clock: Clock) -> None:
+    def __init__(self, store: UpstreamStore, clock: RefreshClock) -> None:
         self.store, self.watch = store, ChangeWatch(store.counter)
         self.wanted = Remembered()
         self.source: OfferSource = UpstreamOffers(
@@ -69,8 +69,8 @@ class Process:
 
 
 @pytest.fixture
-def process(in_memory: UpstreamStore, clock: Clock) -> Process:
-    return Process(in_memory, clock)
+def process(in_memory: UpstreamStore, clock: RefreshClock) -> SourceReplica:
+    return SourceReplica(in_memory, clock)
 
 
 async def put(
@@ -88,7 +88,7 @@ async def put(
     await store.catalogues.put(server.tenant, made, None if who is None else who.principal_key)
 
 
-async def test_a_tenant_without_servers_has_nothing(process: Process) -> None:
+async def test_a_tenant_without_servers_has_nothing(process: SourceReplica) -> None:
     """And is not asked for again."""
     assert process.source.at_hand(caller()) is None
     loaded = await process.source.load(caller())
@@ -99,7 +99,7 @@ async def test_a_tenant_without_servers_has_nothing(process: Process) -> None:
 
 
 async def test_a_catalogue_is_offered_until_it_changes(
-    in_memory: UpstreamStore, process: Process, clock: Clock
+    in_memory: UpstreamStore, process: SourceReplica, clock: RefreshClock
 ) -> None:
     """Another replica's change reaches this one with its next look."""
     server = await register(in_memory)
@@ -128,7 +128,7 @@ async def test_a_catalogue_is_offered_until_it_changes(
 
 
 async def test_the_same_content_is_the_same_snapshot(
-    in_memory: UpstreamStore, process: Process
+    in_memory: UpstreamStore, process: SourceReplica
 ) -> None:
     """So that lists that were encoded for it stay good."""
     server = await register(in_memory)
@@ -141,7 +141,7 @@ async def test_the_same_content_is_the_same_snapshot(
     assert await process.source.load(caller()) is first
 
 
-async def test_tenants_never_meet(in_memory: UpstreamStore, process: Process) -> None:
+async def test_tenants_never_meet(in_memory: UpstreamStore, process: SourceReplica) -> None:
     """Also with servers of the same name."""
     for tenant in ("acme", "beta"):
         server = await register(in_memory, tenant=tenant)
@@ -157,7 +157,7 @@ async def test_tenants_never_meet(in_memory: UpstreamStore, process: Process) ->
 
 
 async def test_each_person_has_a_catalogue_of_its_own(
-    in_memory: UpstreamStore, process: Process, clock: Clock
+    in_memory: UpstreamStore, process: SourceReplica, clock: RefreshClock
 ) -> None:
     """It is fetched beside the list, and offered to that person alone."""
     shared = await register(in_memory, "shared")
@@ -177,7 +177,9 @@ async def test_each_person_has_a_catalogue_of_its_own(
     assert mine.offers[0] is others.offers[0]
 
 
-async def test_agents_are_part_of_the_snapshot(in_memory: UpstreamStore, process: Process) -> None:
+async def test_agents_are_part_of_the_snapshot(
+    in_memory: UpstreamStore, process: SourceReplica
+) -> None:
     """By client id."""
     agent = AgentRegistration(
         id="",
@@ -196,7 +198,10 @@ async def test_agents_are_part_of_the_snapshot(in_memory: UpstreamStore, process
 
 
 async def test_an_outage_of_the_store_keeps_what_is_known(
-    in_memory: UpstreamStore, process: Process, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    in_memory: UpstreamStore,
+    process: SourceReplica,
+    clock: RefreshClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A tenant that was never loaded hears of it."""
     server = await register(in_memory)
@@ -223,7 +228,10 @@ async def test_an_outage_of_the_store_keeps_what_is_known(
 
 
 async def test_a_change_during_the_reading_is_not_missed(
-    in_memory: UpstreamStore, process: Process, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    in_memory: UpstreamStore,
+    process: SourceReplica,
+    clock: RefreshClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The snapshot is outdated as soon as it is made; who waited for it uses it all the same."""
     server = await register(in_memory)
@@ -244,7 +252,7 @@ async def test_a_change_during_the_reading_is_not_missed(
 
 
 async def test_memory_is_bounded(
-    in_memory: UpstreamStore, process: Process, monkeypatch: pytest.MonkeyPatch
+    in_memory: UpstreamStore, process: SourceReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tenant that was not used longest goes first."""
     monkeypatch.setattr(source_module, "MOST_TENANTS", 2)

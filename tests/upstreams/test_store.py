@@ -31,7 +31,7 @@ from gatepost.upstreams.store import (
     UpstreamStore,
     configured_id,
 )
-from tests.upstreams.conftest import Clock, tool
+from tests.upstreams.conftest import RefreshClock, tool
 
 KEY, VALUE = "the-api-key-of-crm", "the-header-value"
 SECRETS = ServerSecrets(api_key=KEY, headers={"X-Custom": VALUE, "X-Version": "2"})
@@ -122,7 +122,7 @@ async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> Non
 
 
 async def test_a_name_of_a_registration_that_never_came_is_free_again(
-    store: UpstreamStore, records: Records, clock: Clock
+    store: UpstreamStore, records: Records, clock: RefreshClock
 ) -> None:
     """The process may have stopped between the two."""
     names = records.of("acme").entries("mcp_server_names")

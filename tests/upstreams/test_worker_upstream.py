@@ -29,7 +29,7 @@ WITHIN_S = 20
 CALLBACK = "http://127.0.0.1/callback"
 
 
-class Worker:
+class WorkerUpstream:
     """The running worker, and a person who signs in there."""
 
     def __init__(self, issuer: str) -> None:
@@ -86,13 +86,13 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
+def worker() -> Iterator[WorkerUpstream]:
     """The worker in front of a FastMCP server."""
     running = AsgiServer(crm().http_app(path="/mcp"), lifespan="on").start()
     settings = {"origin": running.url, "port": free_port()}
     process = Process(command("workers_oauth.mjs", json.dumps(settings)), env=environment())
     try:
-        worker = Worker(json.loads(process.next_line())["issuer"])
+        worker = WorkerUpstream(json.loads(process.next_line())["issuer"])
         yield worker
         worker.close()
     finally:
@@ -101,7 +101,9 @@ def worker() -> Iterator[Worker]:
 
 
 @pytest.fixture(scope="module")
-def gate(idp: Idp, worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def gate(
+    idp: Idp, worker: WorkerUpstream, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """A gate with the worker as two upstreams, one for each type of credential."""
     secret = tmp_path_factory.mktemp("secret") / "client"
     secret.write_text(worker.client_secret, encoding="utf-8")
@@ -131,7 +133,7 @@ def gate(idp: Idp, worker: Worker, tmp_path_factory: pytest.TempPathFactory) -> 
         yield gate
 
 
-def sign_in(gate: Server, worker: Worker) -> str:
+def sign_in(gate: Server, worker: WorkerUpstream) -> str:
     """Give the gate a new token of the person."""
     token = worker.token()
     assert gate.loop is not None
@@ -151,7 +153,7 @@ def shown(gate: Server, name: str) -> dict[str, Any]:
     return found
 
 
-def test_a_persons_token_signs_the_gate_in(gate: Server, worker: Worker) -> None:
+def test_a_persons_token_signs_the_gate_in(gate: Server, worker: WorkerUpstream) -> None:
     """A call goes through, fails as an outage once the token is revoked, and heals with another."""
     token = sign_in(gate, worker)
     agent = agent_of(gate)
@@ -174,7 +176,7 @@ def test_a_persons_token_signs_the_gate_in(gate: Server, worker: Worker) -> None
     assert token not in gate.log()
 
 
-def test_a_missing_grant_is_named(gate: Server, worker: Worker) -> None:
+def test_a_missing_grant_is_named(gate: Server, worker: WorkerUpstream) -> None:
     """Discovery finds the token endpoint, and the administrator sees what it answers."""
     until = time.monotonic() + WITHIN_S
     while not (failure := shown(gate, "robot")["failure"]):

@@ -165,7 +165,7 @@ async def test_what_can_be_made_again_lies_apart(
     assert (places[0] / "index").is_file()
 
 
-async def test_what_nobody_waits_for_is_told_so(acme: TenantWorkspace) -> None:
+async def test_background_work_is_told_when_its_call_ends(acme: TenantWorkspace) -> None:
     """Work that is apart ends when its call does."""
     begun, ended = threading.Event(), threading.Event()
 

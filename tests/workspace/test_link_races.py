@@ -119,7 +119,7 @@ async def test_a_folder_that_turns_into_a_link_leads_nowhere(
 
 
 @pytest.mark.requirement("P14")
-async def test_a_folder_that_leaves_while_it_is_walked_is_somebody_elses_change(
+async def test_a_folder_that_vanishes_during_a_walk_is_a_concurrent_change(
     spaces: Workspaces, tmp_path: Path
 ) -> None:
     """What is found is the tenant's own, or a refusal; never a failure of ours."""

@@ -89,7 +89,9 @@ async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root
     assert await acme.usage() == really(root) == WorkspaceUsage(10_000, 1)
 
 
-async def test_nobody_is_refused_for_what_is_gone(processes: list[Workspaces], root: Path) -> None:
+async def test_no_write_is_refused_for_deleted_files(
+    processes: list[Workspaces], root: Path
+) -> None:
     """An operator made room: the next write that would be refused looks first."""
     acme = processes[0].of("acme")
     acme._home.usage_file._counted_at = 0.0  # the last count is long ago

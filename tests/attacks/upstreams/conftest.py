@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.rest.conftest import Heard, Octopus
+from tests.rest.conftest import Octopus, RestAnswer
 from tests.support.client import RawAnswer, request
 from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send
 from tests.support.server import Server, issuer_settings, running_server
@@ -65,11 +65,11 @@ class Town:
 class Person(Octopus):
     """Somebody of one tenant who uses REST and MCP."""
 
-    def ask(self, method: str, path: str, body: Any = None) -> Heard:
+    def ask(self, method: str, path: str, body: Any = None) -> RestAnswer:
         """A request of an administrator."""
         sent = b"" if body is None else json.dumps(body).encode()
         raw = self.server.client.send(method, path, (), sent, token=self.token)
-        return Heard(raw.status, json.loads(raw.body) if raw.body else None, raw)
+        return RestAnswer(raw.status, json.loads(raw.body) if raw.body else None, raw)
 
     def names(self) -> list[str]:
         """The tools of all pages over MCP: over REST there may be too many."""
@@ -100,7 +100,7 @@ class Person(Octopus):
         identity: str = made.json["id"]
         return identity
 
-    def refresh(self, identity: str) -> Heard:
+    def refresh(self, identity: str) -> RestAnswer:
         return self.ask("POST", f"{SERVERS}/{identity}/refresh")
 
 
@@ -203,7 +203,7 @@ def begun(user: Person, name: str, arguments: bytes = b"{}") -> socket.socket:
     return connection
 
 
-def outcome_of(answer: Heard) -> tuple[int, str]:
+def outcome_of(answer: RestAnswer) -> tuple[int, str]:
     """Status and stable word of a REST answer; the word of a good one is `ok`."""
     return answer.status, answer.json.get("error", "ok") if isinstance(answer.json, dict) else "ok"
 

@@ -17,7 +17,7 @@ from tests.attacks.upstreams.conftest import (
     scene_of,
     tool,
 )
-from tests.rest.conftest import Heard
+from tests.rest.conftest import RestAnswer
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import Posted, ScriptedServer, result
 
@@ -115,7 +115,7 @@ def test_a_running_call_ends_with_the_definition_it_began_with(unpinned: Scene) 
         await result(said("x") | {"structuredContent": {"n": 7}})(posted, send)
 
     house.answers["tools/call"] = wait
-    heard: list[Heard] = []
+    heard: list[RestAnswer] = []
     user = unpinned.of("acme")
     caller = threading.Thread(target=lambda: heard.append(user.call(NAME)))
     caller.start()

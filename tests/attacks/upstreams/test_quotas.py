@@ -20,7 +20,7 @@ from tests.attacks.upstreams.conftest import (
     said,
     scene_of,
 )
-from tests.rest.conftest import Heard
+from tests.rest.conftest import RestAnswer
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import (
     EVENTS,
@@ -53,7 +53,7 @@ def run(scene: Scene, work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run_coroutine_threadsafe(work, scene.gate.loop).result(WITHIN_S * 2)
 
 
-def at_once(person: Person, path: str, bodies: list[Any]) -> list[Heard]:
+def at_once(person: Person, path: str, bodies: list[Any]) -> list[RestAnswer]:
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(lambda body: person.ask("POST", path, body), bodies))
 

@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from tests.attacks.upstreams.conftest import ADMIN, SERVERS, Person, outcome_of, said, tool
-from tests.outbound.conftest import PUBLIC, Internet, Page, Seen, leads, says, small_internet
-from tests.rest.conftest import Heard
+from tests.outbound.conftest import (
+    PUBLIC,
+    Internet,
+    Page,
+    ReceivedRequest,
+    leads,
+    says,
+    small_internet,
+)
+from tests.rest.conftest import RestAnswer
 from tests.support.issuers import AsgiServer, Idp, Send
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
@@ -32,7 +40,7 @@ def answering(world: Internet, **answers: Page) -> None:
         "tools/call": said("done"),
     }
 
-    async def mcp(seen: Seen, send: Send) -> None:
+    async def mcp(seen: ReceivedRequest, send: Send) -> None:
         asked = json.loads(seen.body)
         page = answers.get(asked["method"])
         if page is None:
@@ -89,7 +97,7 @@ def person(gate: Server) -> Person:
     return Person(gate, gate.token(org_id="acme", scope=f"{ADMIN} mcp:crm mcp:inside"))
 
 
-def refreshed(user: Person) -> Heard:
+def refreshed(user: Person) -> RestAnswer:
     (crm,) = user.ask("GET", SERVERS).json["data"]
     return user.refresh(crm["id"])
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.upstreams.conftest import AGENTS, SERVERS, Person, Scene, said, tool
-from tests.rest.conftest import Heard
+from tests.rest.conftest import RestAnswer
 from tests.upstreams.transport.conftest import error, result
 
 KEY, VALUE = "sk-very-secret-0123456789", "header-secret-9876543210"
@@ -205,7 +205,7 @@ def test_no_secret_is_ever_shown(scene: Scene, idp: Any) -> None:
     fields = {"api_key": KEY, "headers": {"X-Secret": VALUE}}
     identity = admin.register("echo", scene.url("echo"), **fields)
     one = f"{SERVERS}/{identity}"
-    heard: list[Heard] = []
+    heard: list[RestAnswer] = []
     try:
         heard.append(admin.refresh(identity))
         assert heard[0].status == 200

@@ -22,7 +22,7 @@ from gatepost import CallContext, Pack
 from gatepost.policy.approvals.request import ApprovalRequest, Operator
 from tests.clients.sdk_clients import Tasks
 from tests.rest.conftest import Octopus
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.node import walk_typescript
@@ -34,11 +34,11 @@ pack = Pack("signing")
 @pack.tool()
 async def sign(ctx: CallContext, label: str) -> str:
     """Sign something, once somebody has approved it."""
-    Signed.labels[label] += 1
+    SignedLabels.labels[label] += 1
     return f"signed {label}"
 
 
-class Signed:
+class SignedLabels:
     """What was signed, and how often."""
 
     labels: Counter[str] = Counter()
@@ -136,7 +136,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApprovalServer]
         yield server
 
 
-class Visitor:
+class ApprovingUser:
     """The person at a Python client, who opens every page that it is shown."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ async def test_a7_the_python_client_waits_and_gets_what_was_decided(
     server: ApprovalServer, mode: str, way: str
 ) -> None:
     """Whatever it declares: it makes one call, and shows its person where it is decided."""
-    person = Visitor()
+    person = ApprovingUser()
     options: dict[str, Any] = {}
     if "pages" in way:
         options["elicitation_callback"] = person.visit
@@ -228,7 +228,7 @@ def test_a7_the_typescript_clients_wait_and_get_what_was_decided(
     with server.deciding(good, bad, once=lambda decided: server.streams() or not held):
         report = walk_typescript(
             "waiting.mjs",
-            Person(),
+            BrowserUser(),
             url=server.url,
             token=server.token,
             mode=mode,

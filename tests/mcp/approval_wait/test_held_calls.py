@@ -87,7 +87,7 @@ async def test_a7_without_a_token_it_sees_that_the_call_lives(
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_calls_that_ask_nobody_answer_as_ever(decisions: DecisionStage) -> None:
+async def test_a7_calls_that_need_no_approval_answer_as_before(decisions: DecisionStage) -> None:
     """Only what may have to wait is a stream."""
     client = with_decisions(decisions, EndpointClient)
     response = await client.call("spend")
@@ -96,7 +96,7 @@ async def test_a7_calls_that_ask_nobody_answer_as_ever(decisions: DecisionStage)
 
 
 @pytest.mark.requirement("A7", "A8")
-async def test_a7_nobody_waits_for_longer_than_its_token_lasts(
+async def test_a7_a_call_waits_no_longer_than_its_token_lasts(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """The call fails and says that its request still waits; with a fresh token it is found."""

@@ -23,7 +23,7 @@ from tests.mcp.approval_wait.conftest import (
     Paid,
     with_decisions,
 )
-from tests.support.endpoint import EndpointClient, TaskClient, a_caller
+from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import EndpointPair
 
 
@@ -65,7 +65,7 @@ async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: Deci
 @pytest.mark.requirement("A7", "K-10")
 async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionStage) -> None:
     """What it calls waits in its task; whoever takes that up must not run all of it again."""
-    client = with_decisions(decisions, TaskClient)
+    client = with_decisions(decisions, EndpointTaskClient)
     lends(client)
     client.server.lengthy |= {"spend"}
     task_id = (await client.start("spend"))["taskId"]

@@ -24,7 +24,9 @@ async def test_a_client_of_events_waits_with_signs_of_life(decisions: DecisionSt
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_any_other_is_held_for_a_moment_and_calls_again(decisions: DecisionStage) -> None:
+async def test_any_other_client_waits_for_a_moment_and_calls_again(
+    decisions: DecisionStage,
+) -> None:
     """The answer says what waits; the same call later meets the same request."""
     client = with_decisions(decisions, EndpointClient)
     waits = (await client.send(CALL)).json["result"]

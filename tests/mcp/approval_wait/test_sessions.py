@@ -210,7 +210,7 @@ async def test_a7_what_cannot_be_told_waits_for_a_moment(decisions: DecisionStag
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_nobody_waits_for_longer_than_its_token_lasts(decisions: DecisionStage) -> None:
+async def test_a7_a_call_waits_no_longer_than_its_token_lasts(decisions: DecisionStage) -> None:
     """The call fails and says that its request still waits."""
     pair = await opened(decisions)
     pair.become(a_caller(expires_at=0))

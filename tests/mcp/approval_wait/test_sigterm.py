@@ -61,7 +61,7 @@ def served(idp: Idp, folder: Path) -> Iterator[ServerProcess]:
         yield server
 
 
-class Caller:
+class SigtermCaller:
     """A connection of its own for one call."""
 
     def __init__(self, server: ServerProcess, token: str) -> None:
@@ -71,7 +71,7 @@ class Caller:
             "127.0.0.1", server.client.port, timeout=WITHIN_S
         )
 
-    def __enter__(self) -> "Caller":
+    def __enter__(self) -> "SigtermCaller":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -117,7 +117,7 @@ def test_a7_a_signal_answers_every_call_that_waits(idp: Idp, tmp_path: Path) -> 
         server = stack.enter_context(served(idp, tmp_path))
         token = server.token()
         held, round_two, silent, old = callers = [
-            stack.enter_context(Caller(server, token)) for _ in range(4)
+            stack.enter_context(SigtermCaller(server, token)) for _ in range(4)
         ]
         held.say(*call("held"))
         fields, body = call("silent")
@@ -143,7 +143,7 @@ def test_a7_a_signal_answers_every_call_that_waits(idp: Idp, tmp_path: Path) -> 
     for row in rows(tmp_path):
         digest = gatepost(tmp_path, "show", row.split()[0]).partition("--digest ")[2].split()[0]
         gatepost(tmp_path, "approve", row.split()[0], "--digest", digest)
-    with served(idp, tmp_path) as server, Caller(server, server.token()) as again:
+    with served(idp, tmp_path) as server, SigtermCaller(server, server.token()) as again:
         again.say(*call("held"))
 
         assert again.result()["content"][0]["text"] == "signed held"

@@ -14,10 +14,10 @@ from tests.mcp.approval_wait.conftest import (
     Paid,
     with_decisions,
 )
-from tests.mcp.approval_wait.test_tasks import TaskReplicas, Visitor, waiting
+from tests.mcp.approval_wait.test_tasks import ApprovingTaskClient, TaskReplicas, waiting
 from tests.mcp.approval_wait.test_url_elicitation import ACCEPT, PAGES, answer_of
 from tests.support.client_requests import ask_again
-from tests.support.endpoint import META, EndpointClient, TaskClient, message
+from tests.support.endpoint import META, EndpointClient, EndpointTaskClient, message
 from tests.support.endpoint_streams import EndpointPair
 
 WITHIN_S = 20
@@ -113,7 +113,7 @@ WAYS = {
 
 @pytest.mark.requirement("A7", "N23")
 @pytest.mark.parametrize("way", WAYS)
-async def test_a7_a_stop_answers_whoever_waits(decisions: DecisionStage, way: str) -> None:
+async def test_a7_a_stop_answers_every_waiting_call(decisions: DecisionStage, way: str) -> None:
     """It says that nothing was done, where to look, and when to come back; the request stays."""
     client, result = await WAYS[way](decisions)
     call = asyncio.ensure_future(result)
@@ -155,7 +155,7 @@ async def test_a7_a_decision_at_the_moment_of_a_stop_counts(
     assert Paid.amounts == [1]
 
 
-async def handed_over(client: TaskClient, task_id: str) -> None:
+async def handed_over(client: EndpointTaskClient, task_id: str) -> None:
     """Return once the task is nobody's."""
     tasks = client.records.of("acme").tasks
     async with asyncio.timeout(WITHIN_S):
@@ -164,10 +164,10 @@ async def handed_over(client: TaskClient, task_id: str) -> None:
 
 
 @pytest.mark.requirement("A7", "K-07", "N23")
-@pytest.mark.parametrize("kind", [TaskClient, Visitor])
+@pytest.mark.parametrize("kind", [EndpointTaskClient, ApprovingTaskClient])
 @pytest.mark.parametrize("late", [True, False])
 async def test_a7_a_stop_hands_over_what_waits(
-    decisions: DecisionStage, kind: type[TaskClient], *, late: bool
+    decisions: DecisionStage, kind: type[EndpointTaskClient], *, late: bool
 ) -> None:
     """However long the drain is; also what comes to wait during it, and the server keeps none."""
     server = TaskReplicas(decisions, kind)
@@ -193,7 +193,7 @@ async def test_a7_a_stop_hands_over_what_waits(
 @pytest.mark.requirement("A7", "K-07", "N23")
 async def test_a7_a_task_that_was_approved_has_the_drain(decisions: DecisionStage) -> None:
     """It has begun, so that it ends here, like any other work."""
-    server = TaskReplicas(decisions, TaskClient)
+    server = TaskReplicas(decisions, EndpointTaskClient)
     task_id = (await server.first.start("pay_slowly"))["taskId"]
     await waiting(server, task_id)
     (await decisions.only()).decide("approved")

@@ -21,13 +21,13 @@ from tests.mcp.approval_wait.conftest import (
     pack,
     with_decisions,
 )
-from tests.support.endpoint import JSON, META, TASKS, VERSION, TaskClient, message
+from tests.support.endpoint import JSON, META, TASKS, VERSION, EndpointTaskClient, message
 from tests.support.proxies import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
 
 
-class Visitor(TaskClient):
+class ApprovingTaskClient(EndpointTaskClient):
     """A client of tasks that opens pages, too."""
 
     meta = {
@@ -38,7 +38,7 @@ class Visitor(TaskClient):
 class TaskReplicas:
     """Two replicas with one stage, each with its own cable to the store."""
 
-    def __init__(self, decisions: DecisionStage, kind: type[TaskClient]) -> None:
+    def __init__(self, decisions: DecisionStage, kind: type[EndpointTaskClient]) -> None:
         records, shared_store = MemoryRecords(), MemorySharedStore()
         self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
@@ -67,7 +67,7 @@ class TaskReplicas:
         await self.first.task_runner.aclose()
 
 
-@pytest.fixture(params=[TaskClient, Visitor])
+@pytest.fixture(params=[EndpointTaskClient, ApprovingTaskClient])
 async def server(
     request: pytest.FixtureRequest, decisions: DecisionStage
 ) -> AsyncIterator[TaskReplicas]:
@@ -80,8 +80,8 @@ def text(task: Any) -> str:
     return str(task["result"]["content"][0]["text"])
 
 
-def shows_page(client: TaskClient) -> bool:
-    return isinstance(client, Visitor)
+def shows_page(client: EndpointTaskClient) -> bool:
+    return isinstance(client, ApprovingTaskClient)
 
 
 async def waiting(server: TaskReplicas, task_id: str) -> Any:
@@ -127,7 +127,7 @@ async def test_a7_what_its_client_answers_is_no_approval(
     decisions: DecisionStage, action: str, *, ends: bool
 ) -> None:
     """Who opened the page goes on waiting; who declined waits no longer, and its request does."""
-    server = TaskReplicas(decisions, Visitor)
+    server = TaskReplicas(decisions, ApprovingTaskClient)
     task_id = (await server.first.start("pay"))["taskId"]
     (key,) = (await waiting(server, task_id))["inputRequests"]
     await server.second.answer(task_id, **{key: {"action": action}})
@@ -237,7 +237,10 @@ async def kept(
 @pytest.mark.requirement("K-01", "K-02")
 async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(decisions: DecisionStage) -> None:
     """Also where no tool wants to be one; a call that need not wait is none."""
-    asks, asks_not = with_decisions(decisions, TaskClient), TaskClient(pack.tools.values())
+    asks, asks_not = (
+        with_decisions(decisions, EndpointTaskClient),
+        EndpointTaskClient(pack.tools.values()),
+    )
     for client, declared in ((asks, True), (asks_not, False)):
         discovered = (await client.ask("server/discover")).json["result"]
         assert (TASKS in discovered["capabilities"]["extensions"]) is declared
@@ -253,7 +256,7 @@ async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
 ) -> None:
     """Only a decision makes it one; its author did not want it to be."""
     monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.0)
-    client = with_decisions(decisions, TaskClient)
+    client = with_decisions(decisions, EndpointTaskClient)
     (request := Request(PAGE)).decide("approved")
     decisions.requests[b"{}"] = request
     work = asyncio.create_task(client.call_with("pay_slowly"))
@@ -268,7 +271,7 @@ async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
     decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task was never promised; the request for a decision stays for the next call."""
-    client = with_decisions(decisions, TaskClient)
+    client = with_decisions(decisions, EndpointTaskClient)
 
     async def create(*args: Any) -> None:
         await asyncio.Event().wait()
@@ -287,5 +290,5 @@ async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
     assert Paid.amounts == []
 
 
-def known(client: TaskClient) -> dict[str, Any]:
+def known(client: EndpointTaskClient) -> dict[str, Any]:
     return {META + "protocolVersion": VERSION, **client.meta}

@@ -167,7 +167,7 @@ async def test_m_07_a_state_is_good_for_its_call_alone(
 
 
 @pytest.mark.requirement("PR-01", "A7")
-async def test_pr_01_who_asked_to_know_hears_that_it_waits(
+async def test_pr_01_a_client_with_a_progress_token_learns_that_its_call_waits(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """Progress grows over the waiting and the work together."""

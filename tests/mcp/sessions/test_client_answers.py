@@ -24,7 +24,7 @@ async def replicas() -> EndpointPair:
 
 
 @pytest.mark.requirement("CX-05")
-async def test_cx_05_a_question_waits_so_long_and_is_taken_back() -> None:
+async def test_cx_05_a_client_request_waits_so_long_and_is_withdrawn() -> None:
     """The client hears that its answer is not waited for; the tool, that none came."""
     replicas = await opened(limits=EndpointLimits(client_request_timeout_s=0.05))
     live = replicas.call(replicas.one, "ask_name")
@@ -74,7 +74,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPa
 
 
 @pytest.mark.requirement("DE-10")
-async def test_de_10_an_answer_arrives_although_word_of_it_is_lost(
+async def test_de_10_an_answer_arrives_although_its_notification_is_lost(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that waits looks by itself now and then."""
@@ -92,7 +92,7 @@ async def test_de_10_an_answer_arrives_although_word_of_it_is_lost(
 
 
 @pytest.mark.requirement("SA-04", "S-12")
-async def test_sa_04_a_question_is_found_again_after_a_lost_connection(
+async def test_sa_04_a_client_request_is_found_again_after_a_lost_connection(
     replicas: EndpointPair,
 ) -> None:
     """It stands in the stream's event log like every message; the answer still finds its call."""
@@ -109,7 +109,7 @@ async def test_sa_04_a_question_is_found_again_after_a_lost_connection(
     assert await said_in_session(again) == (False, "accept Ann")
 
 
-async def test_several_questions_go_out_at_once(replicas: EndpointPair) -> None:
+async def test_several_client_requests_go_out_at_once(replicas: EndpointPair) -> None:
     """Answered in any order, at any process."""
     live = replicas.call(replicas.one, "ask_two")
     first, second = await next_request(live), await next_request(live)
@@ -119,7 +119,7 @@ async def test_several_questions_go_out_at_once(replicas: EndpointPair) -> None:
     assert await said_in_session(live) == (False, "accept decline")
 
 
-async def test_a_failed_question_takes_the_others_back(replicas: EndpointPair) -> None:
+async def test_a_failed_client_request_withdraws_the_others(replicas: EndpointPair) -> None:
     """Nobody fills in a form for a call that is over."""
     live = replicas.call(replicas.one, "ask_two")
     first, second = await next_request(live), await next_request(live)
@@ -131,7 +131,7 @@ async def test_a_failed_question_takes_the_others_back(replicas: EndpointPair) -
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_caller_is_asked_so_many_questions_at_once() -> None:
+async def test_s_21_a_caller_has_a_bounded_number_of_client_requests() -> None:
     """The next one fails as too many, and may come later; an answer makes room."""
     replicas = await opened(limits=EndpointLimits(client_requests_per_caller=2))
     live = replicas.call(replicas.one, "ask_two")
@@ -151,7 +151,9 @@ async def test_s_21_a_caller_is_asked_so_many_questions_at_once() -> None:
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_without_room_for_a_stream_nobody_is_asked(replicas: EndpointPair) -> None:
+async def test_s_21_without_room_for_a_stream_the_client_is_not_asked(
+    replicas: EndpointPair,
+) -> None:
     """The call says so instead of waiting."""
     replicas.one.streams.most_per_caller = 0
     body = message("tools/call", {"name": "ask_name", "arguments": {}})
@@ -177,7 +179,7 @@ async def test_de_09_answers_may_come_in_a_batch() -> None:
 
 
 @pytest.mark.requirement("DE-09")
-async def test_de_09_within_a_batch_nobody_can_be_asked() -> None:
+async def test_de_09_within_a_batch_the_client_cannot_be_asked() -> None:
     """Its answer is one array, so the call says what it lacks."""
     replicas = await opened("2025-03-26")
     batch = [json.loads(message("tools/call", {"name": "roots", "arguments": {}}))]

@@ -75,7 +75,7 @@ async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: st
 
 
 @pytest.mark.requirement("E-05", "E-12")
-async def test_e_05_a_page_to_visit_has_an_id_of_its_own(replicas: EndpointPair) -> None:
+async def test_e_05_a_page_to_open_has_an_id_of_its_own(replicas: EndpointPair) -> None:
     """2025-11-25 wants one; it is the server's and random."""
     ids = set()
     for _ in range(2):

@@ -145,7 +145,7 @@ async def test_s_11_each_session_has_a_stream_of_its_own(replicas: EndpointPair)
 
 
 @pytest.mark.requirement("S-10", "SEC-04")
-async def test_s_10_nothing_of_another_tenant_is_heard(replicas: EndpointPair) -> None:
+async def test_s_10_no_notification_of_another_tenant_arrives(replicas: EndpointPair) -> None:
     """What changes there is nobody's business here."""
     live = await replicas.get(replicas.one).opened()
     foreign = EndpointPair(pack.tools.values())
@@ -204,11 +204,11 @@ async def test_s_10_what_a_session_begins_to_watch_counts_at_once(replicas: Endp
 
 
 def _exchange(replicas: EndpointPair) -> Any:
-    class Named:
+    class NamedArgument:
         caller = a_caller()
         headers = {b"mcp-session-id": replicas.session.encode()}
 
-    return Named()
+    return NamedArgument()
 
 
 @pytest.mark.requirement("S-21")

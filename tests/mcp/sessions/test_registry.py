@@ -13,7 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.support.endpoint import Clock, Ring, a_caller
+from tests.support.endpoint import EndpointClock, Ring, a_caller
 
 
 def a_session() -> McpSession:
@@ -24,7 +24,7 @@ class Two:
     """Two processes' registers over the same stores; counts what is read of the database."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock = Clock()
+        self.clock = EndpointClock()
         self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
         self.here = SessionRegistry(self.records, self.shared_store, clock=self.clock)
         self.there = SessionRegistry(self.records, self.shared_store, clock=self.clock)
@@ -87,7 +87,7 @@ async def test_what_changes_elsewhere_counts_at_once(two: Two) -> None:
     assert len(two.here) == len(two.there) == 0
 
 
-async def test_where_word_is_lost_the_record_is_read_again_soon(two: Two) -> None:
+async def test_after_a_lost_notification_the_record_is_read_again_soon(two: Two) -> None:
     """What nobody told is known after seconds."""
     session = a_session()
     await two.level(two.here, session)

@@ -17,7 +17,7 @@ from tests.support.endpoint_streams import EndpointPair, OpenExchange
 pack = Pack("steps")
 
 
-class Step:
+class ResumptionStep:
     """What lets the tool go on."""
 
     gates: dict[str, asyncio.Event]
@@ -36,7 +36,7 @@ async def walk(ctx: CallContext, steps: list[str]) -> str:
     """Report, wait for each step, report it."""
     await ctx.progress(0)
     for at, step in enumerate(steps, 1):
-        await Step.wait(step)
+        await ResumptionStep.wait(step)
         await ctx.progress(at, message=step)
     return "arrived"
 
@@ -47,7 +47,7 @@ async def rest(ctx: CallContext, until: str, report: bool = False) -> str:
     if report:
         await ctx.progress(1)
     await ctx.client.pause(0.25)
-    await Step.wait(until)
+    await ResumptionStep.wait(until)
     return "rested"
 
 
@@ -61,7 +61,7 @@ async def chatter(ctx: CallContext, reports: int, size: int) -> str:
 
 @pytest.fixture
 async def replicas() -> EndpointPair:
-    Step.gates = {}
+    ResumptionStep.gates = {}
     return await EndpointPair(pack.tools.values()).open()
 
 
@@ -97,7 +97,7 @@ async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(replicas: Endpoi
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
 async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> None:
     """Their clients would take an event without data for a broken message."""
-    Step.gates = {}
+    ResumptionStep.gates = {}
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     live = replicas.call(replicas.one, "walk", steps=[])
 
@@ -123,16 +123,16 @@ async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(replicas: En
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
 async def test_s_12_another_process_has_what_the_lost_connection_missed(version: str) -> None:
     """The tool runs on; the client gets each message once, from where it was, to the response."""
-    Step.gates = {}
+    ResumptionStep.gates = {}
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     live = replicas.call(replicas.one, "walk", steps=["a", "b"])
     seen, _ = await live.event()
     live.hang_up()
-    Step.let("a")
+    ResumptionStep.let("a")
 
     again = replicas.resume(replicas.two, seen)
     missed, report = await again.event()
-    Step.let("b")
+    ResumptionStep.let("b")
     rest = await again.rest()
 
     assert report["params"]["message"] == "a"
@@ -149,7 +149,7 @@ async def test_s_12_an_answer_that_came_meanwhile_waits(replicas: EndpointPair) 
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen = await primed(live)
     live.hang_up()
-    Step.let("a")
+    ResumptionStep.let("a")
     await live.over()
 
     for replica in (replicas.two, replicas.one):
@@ -167,7 +167,7 @@ async def test_s_11_the_newest_connection_has_the_stream_alone(replicas: Endpoin
     last = await replicas.resume(replicas.one, seen).opened()
     assert await again.block() is None
 
-    Step.let("a")
+    ResumptionStep.let("a")
 
     assert text((await last.rest())[-1]) == "arrived"
     await live.over()
@@ -188,7 +188,7 @@ async def test_s_06_a_call_can_let_go_of_its_connection(
     assert await live.block() is None
 
     again = replicas.resume(replicas.two, seen)
-    Step.let("a")
+    ResumptionStep.let("a")
 
     assert [text(one) for one in await again.rest()] == ["rested"]
 
@@ -205,7 +205,7 @@ async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
     again = await replicas.resume(replicas.two, seen).opened()
     for _ in range(50):
         await asyncio.sleep(0)
-    Step.let("a")
+    ResumptionStep.let("a")
 
     assert text((await again.event())[1]) == "rested"
     assert await again.block() is None
@@ -216,10 +216,10 @@ async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
 async def test_s_07_older_revisions_keep_their_connection(version: str) -> None:
     """There the stream must not be closed before the response."""
-    Step.gates = {}
+    ResumptionStep.gates = {}
     replicas = await EndpointPair(pack.tools.values(), version=version).open()
     live = replicas.call(replicas.one, "rest", until="a")
-    Step.let("a")
+    ResumptionStep.let("a")
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
@@ -230,7 +230,7 @@ def _body(method: str, params: Any) -> bytes:
 
 
 @pytest.mark.requirement("S-12", "SEC-04")
-async def test_s_12_event_ids_open_nothing_for_anybody_else(replicas: EndpointPair) -> None:
+async def test_s_12_event_ids_open_nothing_for_another_caller(replicas: EndpointPair) -> None:
     """Another session, another caller, and an id that never was look the same."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
@@ -248,7 +248,7 @@ async def test_s_12_event_ids_open_nothing_for_anybody_else(replicas: EndpointPa
     replicas.become(a_caller(subject="bob"))
     replicas.session = mine
     assert (await replicas.resume(replicas.two, seen).opened()).status == 404
-    Step.let("a")
+    ResumptionStep.let("a")
     assert text((await live.rest())[-1]) == "arrived"
 
 
@@ -301,7 +301,7 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
     assert live.taken > taken
     assert event_log.until > before
     live.hang_up()
-    Step.let("a")
+    ResumptionStep.let("a")
 
     rest = await replicas.resume(replicas.two, seen).rest()
 
@@ -322,7 +322,7 @@ async def test_s_12_an_event_log_whose_process_died_ends_the_wait(replicas: Endp
 
     assert await again.rest() == []
     assert (await replicas.resume(replicas.two, seen).opened()).status == 400
-    Step.let("a")
+    ResumptionStep.let("a")
     await live.over()
 
 

@@ -134,7 +134,7 @@ async def test_a_tool_that_asks_fails_as_for_a_client_that_cannot() -> None:
         assert "elicitation" in result["content"][0]["text"]
 
 
-async def test_a_client_of_events_hears_what_a_client_of_json_does_not() -> None:
+async def test_a_client_of_event_streams_receives_more_than_a_client_of_json() -> None:
     """Progress and log messages come before the answer, where `Accept` names events."""
     client = EndpointClient(pack.tools.values())
     params = {"name": "tell", "arguments": {}, "_meta": {"progressToken": 1.5}}

@@ -20,7 +20,7 @@ pack = Pack("talk")
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 
-class Signal:
+class SessionSignal:
     """Set when the waiting tool has started, and when it ended."""
 
     started: asyncio.Event
@@ -40,11 +40,11 @@ async def wait(ctx: CallContext, report: bool) -> str:
     """Wait until somebody ends it."""
     if report:
         await ctx.progress(1)
-    Signal.started.set()
+    SessionSignal.started.set()
     try:
         await asyncio.Event().wait()
     finally:
-        Signal.ended.set()
+        SessionSignal.ended.set()
     return "never"
 
 
@@ -56,7 +56,7 @@ async def need_roots(ctx: CallContext) -> str:
 
 @pytest.fixture
 async def replicas() -> EndpointPair:
-    Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
+    SessionSignal.started, SessionSignal.ended = asyncio.Event(), asyncio.Event()
     return await EndpointPair(pack.tools.values()).open()
 
 
@@ -84,7 +84,9 @@ async def test_lg_05_the_session_remembers_the_level_at_every_process(
 
 
 @pytest.mark.requirement("LG-05")
-async def test_lg_05_until_it_is_set_a_session_hears_what_matters(replicas: EndpointPair) -> None:
+async def test_lg_05_until_a_level_is_set_a_session_gets_important_messages(
+    replicas: EndpointPair,
+) -> None:
     """Everything but debug messages; and the setting is one session's alone."""
     await replicas.one.within(replicas.session, message("logging/setLevel", {"level": "error"}))
     await replicas.open()
@@ -146,11 +148,11 @@ async def test_s_17_what_runs_ends_with_its_session(
     """The tool is told to stop, and both streams close, wherever the end was asked for."""
     listening = await replicas.get(replicas.two).opened()
     live = replicas.call(replicas.one, "wait", report=report)
-    await asyncio.wait_for(Signal.started.wait(), 5)
+    await asyncio.wait_for(SessionSignal.started.wait(), 5)
 
     await replicas.delete(replicas.one if at == "the same process" else replicas.two)
 
-    await asyncio.wait_for(Signal.ended.wait(), 5)
+    await asyncio.wait_for(SessionSignal.ended.wait(), 5)
     assert [one.get("method") for one in await live.rest()] == ["notifications/progress"] * report
     assert await listening.rest() == []
     await live.over()
@@ -158,7 +160,7 @@ async def test_s_17_what_runs_ends_with_its_session(
 
 
 @pytest.mark.requirement("S-17", "S-20")
-async def test_s_17_nobody_ends_somebody_elses_session(replicas: EndpointPair) -> None:
+async def test_s_17_no_caller_ends_the_session_of_another(replicas: EndpointPair) -> None:
     """404 to a stranger, and the session lives."""
     replicas.become(a_caller(subject="bob"))
     assert await replicas.delete(replicas.two) == 404
@@ -193,7 +195,7 @@ async def test_s_03_notifications_are_taken(replicas: EndpointPair, method: str)
     assert await replicas.tell(replicas.two, method) == 202
 
 
-def test_whoever_acts_for_somebody_has_sessions_of_its_own() -> None:
+def test_a_client_that_acts_for_a_person_has_sessions_of_its_own() -> None:
     """Nobody goes on with those of another, nor with those of whom it acts for."""
     sessions, asked = McpSessions(Ring()), b'{"protocolVersion":"2025-11-25"}'
     callers = [a_caller(), a_caller(actor="bot"), a_caller(actor="other")]

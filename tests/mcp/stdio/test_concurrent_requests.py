@@ -60,7 +60,7 @@ def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
     assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2]
 
 
-def test_a_pause_of_any_length_keeps_nobody_waiting(talk: StdioClient) -> None:
+def test_a_pause_of_any_length_delays_no_other_call(talk: StdioClient) -> None:
     """There is no connection to spare: what was said meanwhile is fetched all the same."""
     talk.open()
     params = {"name": "let_go", "arguments": {"back_after_s": 1000}}
@@ -79,7 +79,7 @@ def test_nothing_is_waited_for_once_what_was_paused_is_answered(tmp_path: Path) 
         assert talk.hang_up() == 0, talk.output
 
 
-def test_a_question_of_an_older_revision_goes_out_and_is_answered(talk: StdioClient) -> None:
+def test_a_client_request_of_an_older_revision_goes_out_and_is_answered(talk: StdioClient) -> None:
     """A request of ours; the response comes back on the same pipe while the call waits."""
     talk.open(**ELICIT)
     call(talk, False, "ask_colour", 1)
@@ -91,7 +91,7 @@ def test_a_question_of_an_older_revision_goes_out_and_is_answered(talk: StdioCli
     assert text(talk.of(1)) == "accept red"
 
 
-def test_a_question_of_the_newest_revision_is_the_answer(talk: StdioClient) -> None:
+def test_a_client_request_of_the_newest_revision_is_the_answer(talk: StdioClient) -> None:
     """The call is repeated with what was answered."""
     call(talk, True, "ask_colour", 1, can=ELICIT)
     asked = talk.of(1)["result"]
@@ -144,7 +144,7 @@ def test_calls_run_at_the_same_time_up_to_a_number(talk: StdioClient) -> None:
     assert "result" in talk.of("free again")
 
 
-def test_changes_are_heard_in_both_eras(talk: StdioClient) -> None:
+def test_changes_are_announced_in_both_eras(talk: StdioClient) -> None:
     """`subscriptions/listen` is a request that stays open; a session just hears."""
     talk.open()
     wanted = {"notifications": {"toolsListChanged": True}}

@@ -97,7 +97,7 @@ MALFORMED: list[tuple[str, int]] = [
 ]
 
 
-def test_whatever_a_line_holds_is_answered_and_the_talk_goes_on(talk: StdioClient) -> None:
+def test_every_line_is_answered_and_the_connection_goes_on(talk: StdioClient) -> None:
     """Each with its code, none with a crash."""
     for number, (line, code) in enumerate(MALFORMED):
         talk.write_line(line)

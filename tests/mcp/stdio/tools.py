@@ -16,7 +16,7 @@ print("the file of tools says hello")  # noqa: T201  # what tests are about
 pack = Pack("kit")
 
 
-class Colour(BaseModel):
+class ColourForm(BaseModel):
     """What a person fills in."""
 
     colour: str
@@ -44,7 +44,7 @@ async def tell(ctx: CallContext, times: int) -> str:
 @pack.tool()
 async def ask_colour(ctx: CallContext) -> str:
     """Ask for a colour."""
-    answered = await ctx.ask("Which colour?", Colour)
+    answered = await ctx.ask("Which colour?", ColourForm)
     return f"{answered.action} {answered.content.colour if answered.content else ''}".strip()
 
 

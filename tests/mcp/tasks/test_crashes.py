@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.endpoint import DECLARED, META, VERSION, message
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
-from tests.support.replicas import Replicas
+from tests.support.replicas import ReplicaProcesses
 
 TOOLS = '''
 import asyncio
@@ -45,7 +45,7 @@ async def pay(ctx: CallContext, name: str) -> str:
 WITHIN_S = 20
 
 
-class CrashingReplicas(Replicas):
+class CrashingReplicas(ReplicaProcesses):
     """Two servers with these tools, and the way to each by its number."""
 
     def __init__(self, idp: Idp, folder: Path, shared: str) -> None:
@@ -64,7 +64,7 @@ class CrashingReplicas(Replicas):
         ]
         meta = {META + "protocolVersion": VERSION, **DECLARED}
         body = message(method, {**params, "_meta": meta})
-        client = Client(self.url)
+        client = ResourceClient(self.url)
         client.port = self.ports[at]
         answer = client.send("POST", None, fields, body, token=self.token())
         assert answer.status == 200, answer

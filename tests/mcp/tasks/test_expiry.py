@@ -9,13 +9,13 @@ from gatepost import CallContext, Pack
 from gatepost.mcp import tool_calls
 from gatepost.mcp.request import IDEMPOTENCY_KEY
 from gatepost.mcp.tasks.store import TaskLimits
-from tests.support.endpoint import TaskClient
+from tests.support.endpoint import EndpointTaskClient
 
 pack = Pack("times")
 ENDED: list[str] = []
 
 
-class Signal:
+class ExpirySignal:
     """What lets the tool of this page finish; one for each test."""
 
     go = asyncio.Event()
@@ -25,7 +25,7 @@ class Signal:
 async def wait(ctx: CallContext) -> str:
     """Wait to be let go."""
     try:
-        await Signal.go.wait()
+        await ExpirySignal.go.wait()
     finally:
         ENDED.append("ended")
     return "done"
@@ -34,26 +34,26 @@ async def wait(ctx: CallContext) -> str:
 @pack.tool(task_support="optional", timeout_s=0.05)
 async def too_slow(ctx: CallContext) -> str:
     """Take longer than it may."""
-    await Signal.go.wait()
+    await ExpirySignal.go.wait()
     return "done"
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[TaskClient]:
+async def client() -> AsyncIterator[EndpointTaskClient]:
     ENDED.clear()
-    Signal.go = asyncio.Event()
-    client = TaskClient(pack.tools.values(), task_limits=TaskLimits(ttl_s=100, lease_s=0.5))
+    ExpirySignal.go = asyncio.Event()
+    client = EndpointTaskClient(pack.tools.values(), task_limits=TaskLimits(ttl_s=100, lease_s=0.5))
     yield client
     await client.task_runner.aclose()
 
 
 @pytest.mark.requirement("K-06")
-async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: TaskClient) -> None:
+async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: EndpointTaskClient) -> None:
     """Created once, updated with every change that shows; durations are whole milliseconds."""
     task = await client.start("wait")
     client.clock.now += 7.25
     before = await client.get(task["taskId"])
-    Signal.go.set()
+    ExpirySignal.go.set()
     ended = await client.until(task["taskId"])
 
     assert before == task | {"resultType": "complete"}
@@ -65,7 +65,7 @@ async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: TaskClient) ->
 
 
 @pytest.mark.requirement("K-19")
-async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: TaskClient) -> None:
+async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: EndpointTaskClient) -> None:
     """It fails, and its id means nothing any more."""
     task = await client.start("wait")
     client.clock.now += task["ttlMs"] / 1000 + 1
@@ -80,7 +80,7 @@ async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: TaskClien
 
 
 @pytest.mark.requirement("K-10", "CX-05")
-async def test_k_10_a_tool_that_takes_too_long_is_stopped(client: TaskClient) -> None:
+async def test_k_10_a_tool_that_takes_too_long_is_stopped(client: EndpointTaskClient) -> None:
     """A task has no more time than its tool declares; the result says so."""
     task = await client.start("too_slow")
     ended = await client.until(task["taskId"])
@@ -91,13 +91,13 @@ async def test_k_10_a_tool_that_takes_too_long_is_stopped(client: TaskClient) ->
 
 @pytest.mark.requirement("K-02")
 async def test_k_02_a_retried_call_waits_as_a_task(
-    client: TaskClient, monkeypatch: pytest.MonkeyPatch
+    client: EndpointTaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same idempotency key while the first runs: another task, one run, the same result."""
     monkeypatch.setattr(tool_calls, "UNSTARTED_S", 0.05)
     client.meta = {**client.meta, IDEMPOTENCY_KEY: "k1"}
     first, second = await client.start("wait"), await client.start("wait")
-    Signal.go.set()
+    ExpirySignal.go.set()
     results = [(await client.until(one["taskId"]))["result"] for one in (first, second)]
 
     assert first["taskId"] != second["taskId"]
@@ -106,7 +106,9 @@ async def test_k_02_a_retried_call_waits_as_a_task(
 
 
 @pytest.mark.requirement("K-13")
-async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(client: TaskClient) -> None:
+async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(
+    client: EndpointTaskClient,
+) -> None:
     """Its tool is stopped, although it could be asked for again."""
     client.meta = {**client.meta, IDEMPOTENCY_KEY: "k2"}
     task = await client.start("wait")

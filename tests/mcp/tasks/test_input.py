@@ -11,7 +11,7 @@ from gatepost import CallContext, Pack
 from tests.mcp import fixture_questions
 from tests.mcp.fixture_questions import TaskConfirmation, TaskName
 from tests.support.client_requests import accept
-from tests.support.endpoint import DECLARED, META, TaskClient
+from tests.support.endpoint import DECLARED, META, EndpointTaskClient
 
 pack = Pack("asking")
 
@@ -64,13 +64,13 @@ TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[TaskClient]:
-    client = TaskClient(TOOLS)
+async def client() -> AsyncIterator[EndpointTaskClient]:
+    client = EndpointTaskClient(TOOLS)
     yield client
     await client.task_runner.aclose()
 
 
-async def waiting(client: TaskClient, task_id: str) -> dict[str, Any]:
+async def waiting(client: EndpointTaskClient, task_id: str) -> dict[str, Any]:
     """The questions of a task, once there are some."""
     requests: dict[str, Any] = (await client.until(task_id, "input_required"))["inputRequests"]
     return requests
@@ -82,7 +82,7 @@ def text(task: Any) -> str:
 
 
 @pytest.mark.requirement("K-08", "K-05")
-async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: TaskClient) -> None:
+async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: EndpointTaskClient) -> None:
     """Round trips come before the task, which knows their answers and none of their state."""
     asked = (await client.call_with("ask_before_and_after")).json["result"]
     again = {
@@ -100,7 +100,9 @@ async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: TaskClient)
 
 
 @pytest.mark.requirement("K-09", "K-11")
-async def test_k_09_a_waiting_task_shows_all_open_questions(client: TaskClient) -> None:
+async def test_k_09_a_waiting_task_shows_all_open_input_requests(
+    client: EndpointTaskClient,
+) -> None:
     """As requests without an envelope, by their keys, the same at every look."""
     task = await client.start("multi_input")
     requests = await waiting(client, task["taskId"])
@@ -112,7 +114,7 @@ async def test_k_09_a_waiting_task_shows_all_open_questions(client: TaskClient) 
 
 
 @pytest.mark.requirement("K-11")
-async def test_k_11_each_question_has_a_key_of_its_own(client: TaskClient) -> None:
+async def test_k_11_each_input_request_has_a_key_of_its_own(client: EndpointTaskClient) -> None:
     """Never one that was answered; the tool's clock stands still while a person decides."""
     task = await client.start("ask_in_turn")
     seen: list[str] = []
@@ -130,7 +132,7 @@ async def test_k_11_each_question_has_a_key_of_its_own(client: TaskClient) -> No
 
 
 @pytest.mark.requirement("K-11", "K-12")
-async def test_k_11_a_question_that_is_withdrawn_is_gone(client: TaskClient) -> None:
+async def test_k_11_a_withdrawn_input_request_is_gone(client: EndpointTaskClient) -> None:
     """An answer to it changes nothing any more."""
     task = await client.start("ask_and_give_up")
     await client.when(task["taskId"], lambda t: [*t.get("inputRequests", {})] == ["anybody"])
@@ -143,7 +145,7 @@ async def test_k_11_a_question_that_is_withdrawn_is_gone(client: TaskClient) -> 
 
 
 @pytest.mark.requirement("K-12")
-async def test_k_12_answers_may_come_one_by_one(client: TaskClient) -> None:
+async def test_k_12_answers_may_come_one_by_one(client: EndpointTaskClient) -> None:
     """The task waits for the rest; the answer to a look has nothing else in it."""
     task = await client.start("multi_input")
     await waiting(client, task["taskId"])
@@ -158,7 +160,9 @@ async def test_k_12_answers_may_come_one_by_one(client: TaskClient) -> None:
 
 @pytest.mark.requirement("K-12")
 @pytest.mark.parametrize("key", ["unknown", "FIRST", "", "first ", "x" * 5000])
-async def test_k_12_answers_to_no_question_are_ignored(client: TaskClient, key: str) -> None:
+async def test_k_12_answers_to_no_input_request_are_ignored(
+    client: EndpointTaskClient, key: str
+) -> None:
     """Whatever they are."""
     task = await client.start("multi_input")
     before = await waiting(client, task["taskId"])
@@ -184,7 +188,9 @@ MALFORMED: list[Any] = [
 
 @pytest.mark.requirement("K-12", "X-04")
 @pytest.mark.parametrize("responses", MALFORMED)
-async def test_k_12_answers_that_do_not_fit_are_refused(client: TaskClient, responses: Any) -> None:
+async def test_k_12_answers_that_do_not_fit_are_refused(
+    client: EndpointTaskClient, responses: Any
+) -> None:
     """All of them at once, and the questions stay."""
     task = await client.start("multi_input")
     before = await waiting(client, task["taskId"])
@@ -195,7 +201,7 @@ async def test_k_12_answers_that_do_not_fit_are_refused(client: TaskClient, resp
 
 
 @pytest.mark.requirement("K-12")
-async def test_k_12_answers_are_required(client: TaskClient) -> None:
+async def test_k_12_answers_are_required(client: EndpointTaskClient) -> None:
     """An update without them means nothing."""
     task = await client.start("multi_input")
 
@@ -203,7 +209,9 @@ async def test_k_12_answers_are_required(client: TaskClient) -> None:
 
 
 @pytest.mark.requirement("K-10", "M-04")
-async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(client: TaskClient) -> None:
+async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(
+    client: EndpointTaskClient,
+) -> None:
     """The capabilities are those of the call; without them the task fails, naming them."""
     capabilities = {"extensions": DECLARED[META + "clientCapabilities"]["extensions"]}
     client.meta = {META + "clientCapabilities": capabilities}
@@ -216,7 +224,7 @@ async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(client: TaskCl
 
 @pytest.mark.requirement("K-13")
 @pytest.mark.parametrize("tool", ["wait_for_word", "multi_input"])
-async def test_k_13_a_task_is_cancelled(client: TaskClient, tool: str) -> None:
+async def test_k_13_a_task_is_cancelled(client: EndpointTaskClient, tool: str) -> None:
     """Acknowledged at once with nothing in it, also a second time and at its end."""
     task = await client.start(tool)
     told = [(await client.about("cancel", task["taskId"])).json["result"] for _ in range(2)]
@@ -229,7 +237,7 @@ async def test_k_13_a_task_is_cancelled(client: TaskClient, tool: str) -> None:
 
 
 @pytest.mark.requirement("K-13")
-async def test_k_13_cancelling_is_a_wish(client: TaskClient) -> None:
+async def test_k_13_cancelling_is_a_wish(client: EndpointTaskClient) -> None:
     """What finishes all the same is completed, and its result is not lost."""
     task = await client.start("finish_anyway")
     await client.about("cancel", task["taskId"])
@@ -239,7 +247,7 @@ async def test_k_13_cancelling_is_a_wish(client: TaskClient) -> None:
 
 
 @pytest.mark.requirement("K-16", "K-13", "K-12")
-async def test_k_16_an_end_stays(client: TaskClient) -> None:
+async def test_k_16_an_end_stays(client: EndpointTaskClient) -> None:
     """Cancelling or answering what has ended is acknowledged and does nothing."""
     done = await client.start("slow_compute", {"seconds": 0})
     before = await client.until(done["taskId"])
@@ -250,7 +258,7 @@ async def test_k_16_an_end_stays(client: TaskClient) -> None:
 
 
 @pytest.mark.requirement("K-13", "K-16")
-async def test_k_16_of_cancelling_and_ending_one_wins(client: TaskClient) -> None:
+async def test_k_16_of_cancelling_and_ending_one_wins(client: EndpointTaskClient) -> None:
     """However they race, the first end that was seen is the only one."""
     for pause in range(8):
         task = await client.start("slow_compute", {"seconds": 0})
@@ -264,7 +272,7 @@ async def test_k_16_of_cancelling_and_ending_one_wins(client: TaskClient) -> Non
         assert await client.get(task["taskId"]) == ended
 
 
-async def test_a_form_may_be_answered_with_no(client: TaskClient) -> None:
+async def test_a_form_may_be_answered_with_no(client: EndpointTaskClient) -> None:
     """Declining is an answer like any other."""
     task = await client.start("confirm_delete", {"filename": "notes.txt"})
     (key,) = await waiting(client, task["taskId"])

@@ -15,7 +15,7 @@ from gatepost.mcp.tasks.store import TaskStore
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
 from tests.mcp import fixture_questions
-from tests.support.endpoint import DECLARED, META, TaskClient, a_caller
+from tests.support.endpoint import DECLARED, META, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import listening
 
 pack = Pack("owned")
@@ -32,8 +32,8 @@ TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[TaskClient]:
-    client = TaskClient(TOOLS)
+async def client() -> AsyncIterator[EndpointTaskClient]:
+    client = EndpointTaskClient(TOOLS)
     yield client
     await client.task_runner.aclose()
 
@@ -56,7 +56,7 @@ STRANGERS = [
 @pytest.mark.parametrize("stranger", STRANGERS)
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 async def test_k_17_a_task_is_its_creators(
-    client: TaskClient, stranger: TenantContext, method: str
+    client: EndpointTaskClient, stranger: TenantContext, method: str
 ) -> None:
     """Knowing the id gives nothing: the answer is that for a task nobody has, byte for byte."""
     task = await client.start("multi_input")
@@ -75,7 +75,7 @@ async def test_k_17_a_task_is_its_creators(
 
 
 @pytest.mark.requirement("K-17")
-async def test_k_17_ids_cannot_be_guessed(client: TaskClient) -> None:
+async def test_k_17_ids_cannot_be_guessed(client: EndpointTaskClient) -> None:
     """Each has 24 random bytes and nothing else."""
     ids = {(await client.start("slow_compute", {"seconds": 0}))["taskId"] for _ in range(20)}
 
@@ -85,7 +85,9 @@ async def test_k_17_ids_cannot_be_guessed(client: TaskClient) -> None:
 
 @pytest.mark.requirement("K-17", "SEC-02")
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
-async def test_k_17_who_lost_the_scopes_is_asked_for_them(client: TaskClient, method: str) -> None:
+async def test_k_17_who_lost_the_scopes_is_asked_for_them(
+    client: EndpointTaskClient, method: str
+) -> None:
     """The same person with a lesser token gets the challenge, not the result."""
     task = await client.start("write_slowly")
     client.caller = changed(scopes=frozenset())
@@ -98,10 +100,10 @@ async def test_k_17_who_lost_the_scopes_is_asked_for_them(client: TaskClient, me
 
 
 @pytest.mark.requirement("K-17")
-async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: TaskClient) -> None:
+async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: EndpointTaskClient) -> None:
     """Like every other request of it."""
     task = await client.start("write_slowly")
-    suspended = TaskClient(
+    suspended = EndpointTaskClient(
         TOOLS,
         records=client.records,
         shared_store=client.shared_store,
@@ -112,7 +114,7 @@ async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: TaskClient
 
 
 @pytest.mark.requirement("K-17")
-async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: TaskClient) -> None:
+async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: EndpointTaskClient) -> None:
     """A later expiry and other display claims are the same person with the same client."""
     task = await client.start("write_slowly")
     client.caller = changed(expires_at=2_000_000_001, token_id="t2")
@@ -126,7 +128,7 @@ async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: TaskClie
 )
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 async def test_k_14_an_id_that_is_none_is_unknown(
-    client: TaskClient, method: str, task_id: str
+    client: EndpointTaskClient, method: str, task_id: str
 ) -> None:
     """However it looks."""
     header = task_id if task_id.isascii() else "=?base64?dMOp?="
@@ -139,12 +141,12 @@ async def test_k_14_an_id_that_is_none_is_unknown(
 
 @pytest.mark.requirement("K-14")
 @pytest.mark.parametrize("params", [{}, {"taskId": None}, {"taskId": 7}, {"taskId": ["t"]}])
-async def test_k_14_an_id_is_required(client: TaskClient, params: Any) -> None:
+async def test_k_14_an_id_is_required(client: EndpointTaskClient, params: Any) -> None:
     """And is a string."""
     assert (await client.ask("tasks/get", params, meta=DECLARED)).error == (400, -32602)
 
 
-async def test_a_task_outlives_its_token(client: TaskClient) -> None:
+async def test_a_task_outlives_its_token(client: EndpointTaskClient) -> None:
     """It was accepted from who might call; whoever looks at it needs a token that is good."""
     client.caller = changed(expires_at=int(client.clock.now))
     task = await client.start("slow_compute", {"seconds": 0.05})
@@ -154,7 +156,7 @@ async def test_a_task_outlives_its_token(client: TaskClient) -> None:
     assert (await client.until(task["taskId"]))["status"] == "completed"
 
 
-async def test_whoever_may_not_call_any_more_loses_its_tasks(client: TaskClient) -> None:
+async def test_a_caller_without_the_permission_loses_its_tasks(client: EndpointTaskClient) -> None:
     """The way to end them, for a tenant that is suspended while they run."""
     mine = await client.start("write_slowly")
     client.caller = changed(tenant_id="globex")
@@ -171,7 +173,7 @@ async def test_whoever_may_not_call_any_more_loses_its_tasks(client: TaskClient)
 
 
 @pytest.mark.requirement("K-18", "SU-02", "SU-10")
-async def test_k_18_a_listen_stream_tells_how_a_task_stands(client: TaskClient) -> None:
+async def test_k_18_a_listen_stream_tells_how_a_task_stands(client: EndpointTaskClient) -> None:
     """In full, as a look at it would, for those tasks that were asked for and are the caller's."""
     mine = await client.start("confirm_delete", {"filename": "a"})
     await client.until(mine["taskId"], "input_required")
@@ -202,7 +204,7 @@ def test_k_16_a_terminal_state_never_changes(edits: list[tuple[Any, int]]) -> No
     """Whatever several replicas write, in whatever order, one by one or against each other."""
 
     async def race() -> list[str]:
-        client = TaskClient(TOOLS)
+        client = EndpointTaskClient(TOOLS)
         task_stores = [
             client.task_runner.task_store,
             TaskStore(client.records, client.pubsub, clock=client.clock),

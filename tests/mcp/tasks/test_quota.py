@@ -9,7 +9,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.storage.stored_bytes import ROW_BYTES
 from tests.mcp import fixture_questions
-from tests.support.endpoint import TaskClient, a_caller
+from tests.support.endpoint import EndpointTaskClient, a_caller
 
 MOST = 100_000
 pack = Pack("hoarding")
@@ -22,16 +22,16 @@ async def hoard(ctx: CallContext, size: int, note: str = "") -> str:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[TaskClient]:
+async def client() -> AsyncIterator[EndpointTaskClient]:
     """A client whose caller may have 100 kB kept."""
-    client = TaskClient([*pack.tools.values(), *fixture_questions.task_pack.tools.values()])
+    client = EndpointTaskClient([*pack.tools.values(), *fixture_questions.task_pack.tools.values()])
     limits = SimpleNamespace(stored_bytes=MOST, tenant=SimpleNamespace(stored_bytes=0))
     client.task_runner.task_store.quota.apply(limits)
     yield client
     await client.task_runner.aclose()
 
 
-async def taken(client: TaskClient) -> int:
+async def taken(client: EndpointTaskClient) -> int:
     owner = a_caller().principal_digest
     return (await client.records.of("acme").usage(owner, client.clock.now)).bytes
 
@@ -41,7 +41,7 @@ def refusal(body: Any) -> tuple[int, str, bool]:
     return error["code"], error["data"]["limit"], error["data"]["retryAfter"] > 0
 
 
-async def test_tasks_of_one_caller_have_a_quota(client: TaskClient) -> None:
+async def test_tasks_of_one_caller_have_a_quota(client: EndpointTaskClient) -> None:
     """Results count as long as they can be looked at; beyond them -32000 says whose quota it is."""
     while (started := await client.call_with("hoard", {"size": 20_000})).json.get("result"):
         await client.until(started.json["result"]["taskId"])
@@ -54,7 +54,7 @@ async def test_tasks_of_one_caller_have_a_quota(client: TaskClient) -> None:
     assert "result" in (await client.call_with("hoard", {"size": 20_000})).json
 
 
-async def test_a_result_without_room_is_told_to_have_been(client: TaskClient) -> None:
+async def test_a_result_without_room_is_told_to_have_been(client: EndpointTaskClient) -> None:
     """The task fails, and says that its work was done: nobody is to do it again."""
     task = await client.start("hoard", {"size": MOST})
     ended = await client.until(task["taskId"])
@@ -64,7 +64,7 @@ async def test_a_result_without_room_is_told_to_have_been(client: TaskClient) ->
     assert await taken(client) < 2 * ROW_BYTES
 
 
-async def test_answers_to_a_task_count_too(client: TaskClient) -> None:
+async def test_answers_to_a_task_count_too(client: EndpointTaskClient) -> None:
     """What a client sends to its task is kept until that ends."""
     task = await client.start("multi_input")
     shown = await client.until(task["taskId"], "input_required")
@@ -76,7 +76,7 @@ async def test_answers_to_a_task_count_too(client: TaskClient) -> None:
     assert await taken(client) < 5 * ROW_BYTES
 
 
-async def test_arguments_of_a_task_count_while_it_runs(client: TaskClient) -> None:
+async def test_arguments_of_a_task_count_while_it_runs(client: EndpointTaskClient) -> None:
     """They are kept for a second run, and go with the first one's end."""
     note = {"size": 0, "note": "n" * (MOST // 2)}
     for _ in range(4):

@@ -16,7 +16,7 @@ from gatepost.tools.api import Call
 from tests.mcp import fixture_questions
 from tests.mcp.fixture_questions import TaskConfirmation
 from tests.support.client_requests import accept
-from tests.support.endpoint import TaskClient
+from tests.support.endpoint import EndpointTaskClient
 from tests.support.proxies import DetachableRecords
 
 pack = Pack("replicas")
@@ -85,10 +85,10 @@ class SharedTaskReplicas:
         self.records = MemoryRecords()
         self.cable = DetachableRecords(self.records)
         shared_store = MemorySharedStore()
-        self.first = TaskClient(
+        self.first = EndpointTaskClient(
             TOOLS, records=self.cable, shared_store=shared_store, task_limits=TERMS
         )
-        self.second = TaskClient(
+        self.second = EndpointTaskClient(
             TOOLS, records=self.records, shared_store=shared_store, task_limits=TERMS
         )
 
@@ -115,7 +115,7 @@ class SharedTaskReplicas:
         await self.first.task_runner.aclose()
 
 
-class Heard:
+class EndedCalls:
     """Hears where the calls of a replica came from."""
 
     refusing = False
@@ -156,7 +156,7 @@ async def test_k_13_words_reach_the_replica_that_runs_it(
 ) -> None:
     """Over the shared store at once, and without one when the record is looked at next."""
     if not connected:
-        replicas.second = TaskClient(
+        replicas.second = EndpointTaskClient(
             TOOLS, records=replicas.records, shared_store=MemorySharedStore(), task_limits=TERMS
         )
     asking = await replicas.first.start("confirm_delete", {"filename": "a"})
@@ -187,7 +187,7 @@ async def test_a_later_run_knows_where_the_call_came_from(
     replicas: SharedTaskReplicas, kept: bool
 ) -> None:
     """Not who took it up; and where records say nothing of addresses, nothing is kept of them."""
-    heard = Heard()
+    heard = EndedCalls()
     replicas.second.runner.recorder = heard
     replicas.first.task_runner.task_store.limits = msgspec.structs.replace(TERMS, peers=kept)
     replicas.first.scope = {"client": ("203.0.113.9", 0)}
@@ -276,7 +276,7 @@ ENDS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "status", "words"), ENDS)
-async def test_what_nobody_can_run_ends(
+async def test_a_task_that_no_process_can_run_ends(
     replicas: SharedTaskReplicas, changes: dict[str, Any], status: str, words: str
 ) -> None:
     """Cancelled while its server was gone, of a tool that is gone, or of another release."""
@@ -350,7 +350,9 @@ async def test_of_many_that_look_one_takes_a_task_up(replicas: SharedTaskReplica
     await next_run()
     replicas.crash()
     others = [
-        TaskClient(TOOLS, records=replicas.records, shared_store=replicas.second.shared_store)
+        EndpointTaskClient(
+            TOOLS, records=replicas.records, shared_store=replicas.second.shared_store
+        )
         for _ in range(4)
     ]
     for other in others:

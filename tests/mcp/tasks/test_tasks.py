@@ -13,7 +13,7 @@ from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.client import ProtocolError
 from gatepost_authz.errors import InsufficientScope
 from tests.mcp import fixture_questions
-from tests.support.endpoint import DECLARED, META, TASKS, TaskClient, message
+from tests.support.endpoint import DECLARED, META, TASKS, EndpointTaskClient, message
 
 pack = Pack("tasks")
 
@@ -83,19 +83,19 @@ TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[TaskClient]:
-    client = TaskClient(TOOLS)
+async def client() -> AsyncIterator[EndpointTaskClient]:
+    client = EndpointTaskClient(TOOLS)
     yield client
     await client.task_runner.aclose()
 
 
 @pytest.mark.requirement("K-01", "X-01", "X-05")
 async def test_k_01_the_extension_is_advertised_where_a_tool_supports_it(
-    client: TaskClient,
+    client: EndpointTaskClient,
 ) -> None:
     """In discovery only, with no settings; older revisions and other servers say nothing of it."""
     told = (await client.ask("server/discover")).json["result"]["capabilities"]
-    without = TaskClient([fixture_questions.task_pack.tools["greet"]])
+    without = EndpointTaskClient([fixture_questions.task_pack.tools["greet"]])
     initialize = message(
         "initialize",
         {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x"}},
@@ -127,7 +127,7 @@ UNDECLARED: list[Any] = [
 @pytest.mark.requirement("K-02", "K-20", "X-02", "X-03", "X-04", "J-07")
 @pytest.mark.parametrize("capabilities", UNDECLARED)
 async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
-    client: TaskClient, capabilities: Any
+    client: EndpointTaskClient, capabilities: Any
 ) -> None:
     """Whatever was declared before; anybody else waits for the result."""
     await client.start("slow_compute", {"seconds": 0})
@@ -140,7 +140,7 @@ async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
 
 @pytest.mark.requirement("K-20", "K-04")
 async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(
-    client: TaskClient,
+    client: EndpointTaskClient,
 ) -> None:
     """Whoever has only that one has no tasks here, and no access to any."""
     task = await client.start("wait_for_word")
@@ -151,7 +151,7 @@ async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(
 
 
 @pytest.mark.requirement("K-02")
-async def test_k_02_the_server_alone_decides(client: TaskClient) -> None:
+async def test_k_02_the_server_alone_decides(client: EndpointTaskClient) -> None:
     """A tool that takes no time is no task; one that detaches sometimes is one only then."""
     greeting = (await client.call_with("greet", {"name": "Bo"})).json["result"]
     quick = (await client.call_with("quick_or_long", {"long": False})).json["result"]
@@ -165,7 +165,9 @@ async def test_k_02_the_server_alone_decides(client: TaskClient) -> None:
 
 
 @pytest.mark.requirement("K-03", "X-02")
-async def test_k_03_what_only_a_task_can_do_names_what_the_client_lacks(client: TaskClient) -> None:
+async def test_k_03_what_only_a_task_can_do_names_what_the_client_lacks(
+    client: EndpointTaskClient,
+) -> None:
     """Before anything runs; with the extension as the schema writes it."""
     client.meta = {}
     response = await client.call_with("failing_job")
@@ -176,7 +178,7 @@ async def test_k_03_what_only_a_task_can_do_names_what_the_client_lacks(client: 
 
 
 @pytest.mark.requirement("K-03", "X-02")
-async def test_k_03_a_session_is_told_in_words(client: TaskClient) -> None:
+async def test_k_03_a_session_is_told_in_words(client: EndpointTaskClient) -> None:
     """The older revisions have no tasks of this kind and no error for it."""
     session = await client.open(capabilities={"extensions": {TASKS: {}}})
     call = {"name": "failing_job", "arguments": {}}
@@ -187,9 +189,9 @@ async def test_k_03_a_session_is_told_in_words(client: TaskClient) -> None:
 
 
 @pytest.mark.requirement("K-02", "K-03")
-async def test_k_03_a_tool_out_of_reach_is_unknown_first(client: TaskClient) -> None:
+async def test_k_03_a_tool_out_of_reach_is_unknown_first(client: EndpointTaskClient) -> None:
     """Neither the error for a capability nor a task tells that it exists."""
-    out_of_reach = TaskClient(TOOLS, obtainable=frozenset())
+    out_of_reach = EndpointTaskClient(TOOLS, obtainable=frozenset())
     out_of_reach.caller = client.caller.__class__(
         **{**_fields(client.caller), "scopes": frozenset()}
     )
@@ -208,7 +210,7 @@ def _fields(caller: Any) -> dict[str, Any]:
 @pytest.mark.requirement("K-04")
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 async def test_k_04_the_methods_are_for_who_declares_the_extension(
-    client: TaskClient, method: str
+    client: EndpointTaskClient, method: str
 ) -> None:
     """Even for a task that is the caller's own."""
     task = await client.start("slow_compute", {"seconds": 0})
@@ -220,7 +222,7 @@ async def test_k_04_the_methods_are_for_who_declares_the_extension(
 
 
 @pytest.mark.requirement("K-05", "K-06")
-async def test_k_05_a_created_task_is_flat(client: TaskClient) -> None:
+async def test_k_05_a_created_task_is_flat(client: EndpointTaskClient) -> None:
     """Its fields and nothing else, with units in their names and whole milliseconds."""
     task = await client.start("wait_for_word")
 
@@ -235,16 +237,16 @@ async def test_k_05_a_created_task_is_flat(client: TaskClient) -> None:
 
 
 @pytest.mark.requirement("K-07")
-async def test_k_07_a_task_is_durable_before_it_is_promised(client: TaskClient) -> None:
+async def test_k_07_a_task_is_durable_before_it_is_promised(client: EndpointTaskClient) -> None:
     """It was kept when its tool began, and any replica finds it at once."""
-    replica = TaskClient(TOOLS, records=client.records, shared_store=client.shared_store)
+    replica = EndpointTaskClient(TOOLS, records=client.records, shared_store=client.shared_store)
     task = await client.start("wait_for_word")
 
     assert (await replica.get(task["taskId"]))["status"] == "working"
 
 
 @pytest.mark.requirement("K-07")
-async def test_k_07_what_cannot_be_kept_does_not_begin(client: TaskClient) -> None:
+async def test_k_07_what_cannot_be_kept_does_not_begin(client: EndpointTaskClient) -> None:
     """Too many at once are refused with words; the tool has not run."""
     client.task_runner.task_store.limits = client.task_runner.task_store.limits.__class__(
         max_per_caller=2
@@ -267,7 +269,7 @@ async def test_k_07_what_cannot_be_kept_does_not_begin(client: TaskClient) -> No
 
 
 @pytest.mark.requirement("K-09", "K-05")
-async def test_k_09_a_look_shows_what_the_state_has(client: TaskClient) -> None:
+async def test_k_09_a_look_shows_what_the_state_has(client: EndpointTaskClient) -> None:
     """The result of the call where it completed; never a state of the round trips."""
     waiting = await client.start("wait_for_word")
     working = await client.get(waiting["taskId"])
@@ -298,7 +300,7 @@ ENDS = [
 @pytest.mark.requirement("K-10")
 @pytest.mark.parametrize(("how", "status", "code"), ENDS)
 async def test_k_10_failed_is_for_errors_of_the_protocol(
-    client: TaskClient, how: str, status: str, code: int | None
+    client: EndpointTaskClient, how: str, status: str, code: int | None
 ) -> None:
     """What a tool got wrong is a completed task whose result says so; nothing internal shows."""
     task = await client.start("end_as_told", {"how": how})
@@ -316,7 +318,7 @@ async def test_k_10_failed_is_for_errors_of_the_protocol(
 
 
 @pytest.mark.requirement("K-15")
-async def test_k_15_the_methods_of_the_experiment_do_not_exist(client: TaskClient) -> None:
+async def test_k_15_the_methods_of_the_experiment_do_not_exist(client: EndpointTaskClient) -> None:
     """And its `task` member is ignored, whether the tool can be a task or not."""
     for method in ("tasks/result", "tasks/list"):
         response = await client.ask(method, {"taskId": "t"}, meta=DECLARED, mcp_name="t")
@@ -335,7 +337,7 @@ async def test_k_15_the_methods_of_the_experiment_do_not_exist(client: TaskClien
 
 
 @pytest.mark.requirement("K-18")
-async def test_k_18_reports_become_the_status_message(client: TaskClient) -> None:
+async def test_k_18_reports_become_the_status_message(client: EndpointTaskClient) -> None:
     """A task has no progress notifications and no log messages."""
     asked = {"name": "report", "arguments": {}}
     meta = {**DECLARED, "progressToken": 1, META + "logLevel": "debug"}
@@ -347,7 +349,7 @@ async def test_k_18_reports_become_the_status_message(client: TaskClient) -> Non
 
 
 @pytest.mark.requirement("K-19", "K-14")
-async def test_k_19_a_task_is_readable_until_its_time_is_over(client: TaskClient) -> None:
+async def test_k_19_a_task_is_readable_until_its_time_is_over(client: EndpointTaskClient) -> None:
     """Then it is unknown, and whatever still ran for it is stopped."""
     done = await client.start("slow_compute", {"seconds": 0})
     await client.until(done["taskId"])
@@ -361,7 +363,9 @@ async def test_k_19_a_task_is_readable_until_its_time_is_over(client: TaskClient
 @pytest.mark.requirement("H-04")
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 @pytest.mark.parametrize("name", ["t_other", ""])
-async def test_h_04_the_header_names_the_task(client: TaskClient, method: str, name: str) -> None:
+async def test_h_04_the_header_names_the_task(
+    client: EndpointTaskClient, method: str, name: str
+) -> None:
     """Whoever routes by it must not have routed another task's request."""
     task = await client.start("wait_for_word")
     asked = {"taskId": task["taskId"], "inputResponses": {}}
@@ -374,7 +378,7 @@ async def test_h_04_the_header_names_the_task(client: TaskClient, method: str, n
 @pytest.mark.requirement("K-07")
 async def test_k_07_a_request_that_is_taken_back_leaves_no_task_behind() -> None:
     """Its client will never learn the id: a task that is kept meanwhile is cancelled at once."""
-    client = TaskClient(TOOLS)
+    client = EndpointTaskClient(TOOLS)
     tasks = client.records.of("acme").tasks
     create, kept = tasks.create, asyncio.Event()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.packs.calendar.conftest import USERS, CalendarServers, document, event
-from tests.packs.conftest import Agent, open_server
+from tests.packs.conftest import PackCaller, open_server
 from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("P7")
@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("protocol", ["mcp", "rest"])
 
 
 @pytest.fixture
-def agent(calendar_servers: CalendarServers, protocol: str) -> Agent:
+def agent(calendar_servers: CalendarServers, protocol: str) -> PackCaller:
     """An agent of a tenant of its own, which signs in as Ada of Acme."""
     return calendar_servers.secrets.agent(
         calendar_servers.server,
@@ -46,7 +46,9 @@ def seen(value: Any) -> list[tuple[str, str, str]]:
 
 
 @both
-def test_a_document_on_the_web_is_read(calendar_servers: CalendarServers, agent: Agent) -> None:
+def test_a_document_on_the_web_is_read(
+    calendar_servers: CalendarServers, agent: PackCaller
+) -> None:
     """All of the answer, as the page has it."""
     daily = ("DTSTART;TZID=Europe/Berlin:20260328T090000", "RRULE:FREQ=DAILY", "SUMMARY:Stand-up")
     calendar_servers.web.pages["/team.ics"] = (
@@ -75,7 +77,9 @@ def test_a_document_on_the_web_is_read(calendar_servers: CalendarServers, agent:
     }
 
 
-def test_a_password_goes_with_the_request(calendar_servers: CalendarServers, agent: Agent) -> None:
+def test_a_password_goes_with_the_request(
+    calendar_servers: CalendarServers, agent: PackCaller
+) -> None:
     """By Basic, out of the tenant's secrets; an address may be a secret itself."""
     for path in ("/signed.ics", "/hidden-9f2c.ics"):
         calendar_servers.web.pages[path] = 200, {}, document(at(3, path)).encode()
@@ -94,7 +98,7 @@ def test_what_has_not_changed_is_not_sent_again(calendar_servers: CalendarServer
     text = document(at(3, "kept")).encode()
     agent, other = calendar_servers.server.agent("rest"), calendar_servers.server.agent("rest")
 
-    def asked(by: Agent, status: int, body: bytes) -> tuple[Any, str | None]:
+    def asked(by: PackCaller, status: int, body: bytes) -> tuple[Any, str | None]:
         calendar_servers.web.pages["/team.ics"] = status, {"etag": '"v1"'}, body
         reply = by.call("calendar_read", **MARCH, calendar="team")
         return reply.value and reply.value["total"], calendar_servers.web.asked[-1][2].get(
@@ -107,7 +111,7 @@ def test_what_has_not_changed_is_not_sent_again(calendar_servers: CalendarServer
     assert asked(agent, 200, document().encode()) == (0, '"v1"')
 
 
-def test_files_of_the_workspace_are_read(agent: Agent) -> None:
+def test_files_of_the_workspace_are_read(agent: PackCaller) -> None:
     """One file, or all of a folder; each tenant its own; times of no zone in the calendar's."""
     (agent.folder / "plans").mkdir(parents=True)
     for name, text in {
@@ -128,7 +132,7 @@ def test_files_of_the_workspace_are_read(agent: Agent) -> None:
     assert file["end"] == "2026-03-06T00:00:00-05:00"
 
 
-def test_a_caldav_server_is_read(calendar_servers: CalendarServers, agent: Agent) -> None:
+def test_a_caldav_server_is_read(calendar_servers: CalendarServers, agent: PackCaller) -> None:
     """A calendar by its URL, or all that the root leads to; parts by their URL or name."""
     calendar_servers.dav.make(
         "ada-of-acme", "main", a=document(at(3, "one")), b=document(at(20, "two"))
@@ -155,7 +159,7 @@ def test_a_caldav_server_is_read(calendar_servers: CalendarServers, agent: Agent
 
 
 def test_one_that_cannot_be_had_hides_no_other(
-    calendar_servers: CalendarServers, agent: Agent
+    calendar_servers: CalendarServers, agent: PackCaller
 ) -> None:
     """Of all calendars, those that there are; what is missing is said."""
     calendar_servers.web.pages["/team.ics"] = 200, {}, document(at(3, "one")).encode()
@@ -212,7 +216,11 @@ FAILS: list[tuple[dict[str, Any], str, str]] = [
 @both
 @each(("arguments", "kind", "says"), FAILS, ids=[str(fail[0]) for fail in FAILS])
 def test_a_failure_tells_what_would_work(
-    calendar_servers: CalendarServers, agent: Agent, arguments: dict[str, Any], kind: str, says: str
+    calendar_servers: CalendarServers,
+    agent: PackCaller,
+    arguments: dict[str, Any],
+    kind: str,
+    says: str,
 ) -> None:
     """Which argument, or which calendar and why; no password, no address that is a secret."""
     calendar_servers.web.pages = {

@@ -12,7 +12,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
-from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
 from tests.support.issuers import AsgiServer
 from tests.support.processes import free_port
 
@@ -102,7 +102,7 @@ class ChatServers(NamedTuple):
     mail_server: MailServer
     smtp: str
 
-    def agent(self, protocol: Any, url: str = "") -> Agent:
+    def agent(self, protocol: Any, url: str = "") -> PackCaller:
         """An agent of a new tenant, whose channel `team` leads to that URL."""
         url = url or f"json://{self.web}/hook/t0ken-9f2c"
         return self.secrets.agent(self.server, protocol, TEAM_CHAT_URL=url)

@@ -78,7 +78,7 @@ def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
     assert re.search("would become [5-6] messages there, and at most 3", longer.failure or "")
 
 
-def test_a_channel_of_several_places_reaches_all_it_can(chat_servers: ChatServers) -> None:
+def test_a_channel_with_several_addresses_reaches_all_it_can(chat_servers: ChatServers) -> None:
     """What one of them does not take is said, and the rest is sent."""
     url = f"json://{chat_servers.web}/one"
     agent = chat_servers.agent("mcp", url)

@@ -127,7 +127,7 @@ async def test_a_message_takes_the_way_of_every_request(
     assert b"Proxy-Authorization: Basic " in internet.proxy.head
 
 
-async def test_a_certificate_that_nobody_trusts_ends_it(
+async def test_an_untrusted_certificate_ends_the_request(
     internet: Internet, client: OutboundClient
 ) -> None:
     """Before a byte of the message is sent."""

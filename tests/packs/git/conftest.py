@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 from gatepost.runtime.services import Services
-from tests.packs.conftest import Agent, PackServer, open_server
-from tests.packs.git.git_hosts import TOKEN, SshHost, Upstream, WebHost
+from tests.packs.conftest import PackCaller, PackServer, open_server
+from tests.packs.git.git_hosts import TOKEN, GitRemote, SshHost, WebHost
 from tests.support.tokens import CertificateAuthority
 
 T = TypeVar("T")
@@ -48,9 +48,9 @@ class GitServers(PackServer):
         """Do something on the server's own loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
 
-    def offered(self, name: str, **files: bytes | str) -> Upstream:
+    def offered(self, name: str, **files: bytes | str) -> GitRemote:
         """A new repository at both hosts."""
-        made = Upstream(self.upstream, name)
+        made = GitRemote(self.upstream, name)
         if files:
             made.commit({path.replace("__", "."): data for path, data in files.items()})
         return made
@@ -102,12 +102,12 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(git_servers: GitServers, request: pytest.FixtureRequest) -> Agent:
+def agent(git_servers: GitServers, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
     return git_servers.agent(request.param)
 
 
 @pytest.fixture
-def mcp_agent(git_servers: GitServers) -> Agent:
+def mcp_agent(git_servers: GitServers) -> PackCaller:
     """An agent of a tenant of its own, where the protocol does not matter."""
     return git_servers.agent("mcp")

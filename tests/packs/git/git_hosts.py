@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncssh
 
-from tests.packs.conftest import Agent
+from tests.packs.conftest import PackCaller
 from tests.support.tokens import CertificateAuthority
 
 ENV = {
@@ -38,7 +38,7 @@ def plain_git(folder: Path, *args: str, data: bytes = b"") -> str:
     return done.stdout.decode().strip()
 
 
-class Upstream:
+class GitRemote:
     """A bare repository below *root*, which a server offers."""
 
     def __init__(self, root: Path, name: str) -> None:
@@ -182,7 +182,7 @@ class SshHost:
 USER, TOKEN = "oauth2", "glpat-of-the-tenant"
 
 
-class Handler(BaseHTTPRequestHandler):
+class GitHandler(BaseHTTPRequestHandler):
     server: "WebHost"
     protocol_version = "HTTP/1.1"
 
@@ -260,7 +260,7 @@ class WebHost(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, root: Path, host: str, company: CertificateAuthority) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), GitHandler)
         self.root, self.host = root, host
         self.seen: list[tuple[str, str | None]] = []
         self.hanging, self.over = threading.Event(), threading.Event()
@@ -293,7 +293,7 @@ class WebHost(ThreadingHTTPServer):
             self.server_close()
 
 
-def git(agent: Agent, *args: str, **more: Any) -> dict[str, Any]:
+def git(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
     """What a command answered that was run."""
     reply = agent.call("git", args=list(args), **more)
     assert reply.failure is None, reply.failure
@@ -301,14 +301,14 @@ def git(agent: Agent, *args: str, **more: Any) -> dict[str, Any]:
     return answer
 
 
-def fine(agent: Agent, *args: str) -> str:
+def fine(agent: PackCaller, *args: str) -> str:
     """What a command printed that went well."""
     answer = git(agent, *args)
     assert answer["returncode"] == 0, answer
     return str(answer["stdout"])
 
 
-def refused(agent: Agent, *args: str, **more: Any) -> str:
+def refused(agent: PackCaller, *args: str, **more: Any) -> str:
     """Why a command was not run."""
     reply = agent.call("git", args=list(args), **more)
     assert reply.failure is not None, reply.value

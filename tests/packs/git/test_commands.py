@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.packs.conftest import Agent, by_rest
+from tests.packs.conftest import PackCaller, by_rest
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.git_hosts import fine, git, refused
 from tests.support.client import modern, request
@@ -18,7 +18,7 @@ from tests.support.measuring import eventually
 pytestmark = pytest.mark.requirement("X2")
 
 
-def test_a_repository_is_made_and_worked_in(agent: Agent) -> None:
+def test_a_repository_is_made_and_worked_in(agent: PackCaller) -> None:
     """Everything that needs no other host, as on a terminal."""
     assert "Initialized empty Git repository in /workspace/.git/" in fine(agent, "init")
     agent.call("fs_write_text", path="a.txt", text="one\n")
@@ -42,7 +42,7 @@ def test_a_repository_is_made_and_worked_in(agent: Agent) -> None:
     assert "https://git.company.test/x.git (fetch)" in fine(agent, "remote", "-v")
 
 
-def test_what_git_itself_refuses_is_told_in_its_words(agent: Agent) -> None:
+def test_what_git_itself_refuses_is_told_in_its_words(agent: PackCaller) -> None:
     """With its code, as the reference has it: no failure of the tool."""
     fine(agent, "init")
 
@@ -83,7 +83,7 @@ FAILS: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize("case", FAILS, ids=lambda case: json.dumps(case[0])[:70])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    agent: Agent, case: tuple[dict[str, Any], str, str]
+    agent: PackCaller, case: tuple[dict[str, Any], str, str]
 ) -> None:
     """By both protocols, before anything is started."""
     arguments, kind, says = case
@@ -95,7 +95,7 @@ def test_a_failure_tells_the_model_what_would_work(
     assert reply.kind in (None, kind)
 
 
-def test_a_folder_without_a_repository_says_where_there_is_one(mcp_agent: Agent) -> None:
+def test_a_folder_without_a_repository_says_where_there_is_one(mcp_agent: PackCaller) -> None:
     """A model that has cloned into a folder learns how to work in it."""
     fine(mcp_agent, "init", "mine")
 
@@ -103,7 +103,9 @@ def test_a_folder_without_a_repository_says_where_there_is_one(mcp_agent: Agent)
     assert fine(mcp_agent, "-C", "mine", "status", "-sb") == "## No commits yet on main\n"
 
 
-def test_a_command_that_takes_too_long_is_stopped(git_servers: GitServers, agent: Agent) -> None:
+def test_a_command_that_takes_too_long_is_stopped(
+    git_servers: GitServers, agent: PackCaller
+) -> None:
     """With all that it started; the message names the limit that would help."""
     reply = agent.call("git", args=["clone", f"{git_servers.web.url}/hang/x.git"], timeout_s=1)
 
@@ -115,7 +117,7 @@ def test_a_command_that_takes_too_long_is_stopped(git_servers: GitServers, agent
 
 
 def test_a_call_that_is_cancelled_takes_its_programs_with_it(
-    git_servers: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """The client hangs up; nothing goes on, and the next command has its turn."""
     git_servers.web.hanging.clear()
@@ -147,7 +149,7 @@ def working_in(git_servers: GitServers, tenant: str) -> list[str]:
     return found
 
 
-def test_long_output_is_cut_and_says_so(mcp_agent: Agent) -> None:
+def test_long_output_is_cut_and_says_so(mcp_agent: PackCaller) -> None:
     """Where a character ends."""
     fine(mcp_agent, "init")
     mcp_agent.call("fs_write_text", path="a.txt", text="ü\n" * 20_000)
@@ -176,7 +178,7 @@ def test_two_tenants_with_the_same_names_never_meet(git_servers: GitServers) -> 
 
 
 def test_progress_is_told_and_left_out_of_the_answer(
-    git_servers: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """Git's own words, growing numbers."""
     git_servers.offered("progress.git").commit({f"{at}.txt": os.urandom(2000) for at in range(12)})

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from gatepost.sandbox import child
-from tests.packs.conftest import Agent
+from tests.packs.conftest import PackCaller
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.git_hosts import fine, git, plain_git, refused
 
@@ -18,7 +18,7 @@ COMMANDS = (["status"], ["fetch", "origin"])
 """What reads and what writes; before they differ, the repository is looked at."""
 
 
-class Planted(NamedTuple):
+class PlantedConfig(NamedTuple):
     """What stands in the repository that only an operator's mistake could have put there."""
 
     name: str
@@ -120,51 +120,58 @@ KEYS = [
 
 OTHERS = [
     # Lines that git and a hasty reader take apart differently.
-    Planted("continued", setting("[user]\n\tname = x\\\n[core]\n\tfsmonitor = RUN\n"), "line"),
-    Planted("one-line", setting("[core] fsmonitor = RUN\n"), "line"),
-    Planted("no-value", setting("[commit]\n\tgpgSign\n"), "line"),
-    Planted("spaces", setting("[core]\n  fsmonitor = RUN\n"), "line"),
-    Planted("carriage", setting("[core]\r\n\tfsmonitor = RUN\r\n"), "line"),
-    Planted("old-subsection", setting("[filter.x]\n\tclean = RUN\n"), "line"),
-    Planted("comment", setting("# [user]\n\tname = x\n"), "line"),
-    Planted("quote", setting('[remote "o"]\n\turl = "https://x/#"ext::RUN\n'), "URL"),
-    Planted("large", setting("[user]\n" + "\tname = x\n" * 8000), "more than"),
-    Planted("no-config", lambda folder, run: (folder / ".git/config").unlink(), "missing"),
+    PlantedConfig(
+        "continued", setting("[user]\n\tname = x\\\n[core]\n\tfsmonitor = RUN\n"), "line"
+    ),
+    PlantedConfig("one-line", setting("[core] fsmonitor = RUN\n"), "line"),
+    PlantedConfig("no-value", setting("[commit]\n\tgpgSign\n"), "line"),
+    PlantedConfig("spaces", setting("[core]\n  fsmonitor = RUN\n"), "line"),
+    PlantedConfig("carriage", setting("[core]\r\n\tfsmonitor = RUN\r\n"), "line"),
+    PlantedConfig("old-subsection", setting("[filter.x]\n\tclean = RUN\n"), "line"),
+    PlantedConfig("comment", setting("# [user]\n\tname = x\n"), "line"),
+    PlantedConfig("quote", setting('[remote "o"]\n\turl = "https://x/#"ext::RUN\n'), "URL"),
+    PlantedConfig("large", setting("[user]\n" + "\tname = x\n" * 8000), "more than"),
+    PlantedConfig("no-config", lambda folder, run: (folder / ".git/config").unlink(), "missing"),
     # Ways to other repositories.
-    Planted("gitdir", elsewhere, "not a folder"),
-    Planted("gitlink", linked(".git", "moved-away"), "not a folder"),
-    Planted("commondir", written(".git/commondir", "OUTSIDE\n"), "commondir"),
-    Planted("alternates", written(".git/objects/info/alternates", "OUTSIDE\n"), "borrows"),
-    Planted("http", written(".git/objects/info/http-alternates", "http://x\n"), "borrows"),
-    Planted(
+    PlantedConfig("gitdir", elsewhere, "not a folder"),
+    PlantedConfig("gitlink", linked(".git", "moved-away"), "not a folder"),
+    PlantedConfig("commondir", written(".git/commondir", "OUTSIDE\n"), "commondir"),
+    PlantedConfig("alternates", written(".git/objects/info/alternates", "OUTSIDE\n"), "borrows"),
+    PlantedConfig("http", written(".git/objects/info/http-alternates", "http://x\n"), "borrows"),
+    PlantedConfig(
         "worktree",
         written(".git/config.worktree", "[core]\n\tpager = RUN\n"),
         "refers to another place",
     ),
-    Planted(
+    PlantedConfig(
         "worktrees", written(".git/worktrees/a/gitdir", "OUTSIDE\n"), "refers to another place"
     ),
-    Planted(
+    PlantedConfig(
         "modules",
         written(".git/modules/a/config", "[core]\n\tpager = RUN\n"),
         "refers to another place",
     ),
-    Planted(
+    PlantedConfig(
         "remotes", written(".git/remotes/origin", "URL: ext::RUN\n"), "refers to another place"
     ),
-    Planted("branches", written(".git/branches/origin", "ext::RUN\n"), "refers to another place"),
-    Planted("link-config", linked(".git/config", "/etc/passwd"), "is a link"),
-    Planted("link-objects", linked(".git/objects", "OUTSIDE"), "is a link"),
-    Planted("link-head", linked(".git/HEAD", "/etc/passwd"), "is a link"),
-    Planted("link-refs", linked(".git/refs/heads", "OUTSIDE"), "is a link"),
+    PlantedConfig(
+        "branches", written(".git/branches/origin", "ext::RUN\n"), "refers to another place"
+    ),
+    PlantedConfig("link-config", linked(".git/config", "/etc/passwd"), "is a link"),
+    PlantedConfig("link-objects", linked(".git/objects", "OUTSIDE"), "is a link"),
+    PlantedConfig("link-head", linked(".git/HEAD", "/etc/passwd"), "is a link"),
+    PlantedConfig("link-refs", linked(".git/refs/heads", "OUTSIDE"), "is a link"),
 ]
 PLANTED = [
-    *(Planted(f"{head} {line}", setting(f"[{head}]\n\t{line}\n"), "config") for head, line in KEYS),
+    *(
+        PlantedConfig(f"{head} {line}", setting(f"[{head}]\n\t{line}\n"), "config")
+        for head, line in KEYS
+    ),
     *OTHERS,
 ]
 
 
-def prepared(mcp_agent: Agent) -> tuple[Path, str]:
+def prepared(mcp_agent: PackCaller) -> tuple[Path, str]:
     """A repository made without us, with a file and a remote; what leaves a trace there."""
     folder = mcp_agent.folder
     folder.mkdir(parents=True)
@@ -184,7 +191,7 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_git_is_not_let_into_a_repository_that_steers_it(
-    mcp_agent: Agent, planted: Planted
+    mcp_agent: PackCaller, planted: PlantedConfig
 ) -> None:
     """Each command is refused before it starts, and says what it is about."""
     folder, run = prepared(mcp_agent)
@@ -198,7 +205,7 @@ def test_git_is_not_let_into_a_repository_that_steers_it(
     assert not (folder / "trace").exists()
 
 
-def test_the_traps_work(mcp_agent: Agent) -> None:
+def test_the_traps_work(mcp_agent: PackCaller) -> None:
     """Plain git walks into them, so that a trace would be seen."""
     folder, run = prepared(mcp_agent)
     setting("[core]\n\tfsmonitor = RUN\n")(folder, run)
@@ -209,7 +216,7 @@ def test_the_traps_work(mcp_agent: Agent) -> None:
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_hooks_and_files_that_name_programs_do_nothing(mcp_agent: Agent) -> None:
+def test_hooks_and_files_that_name_programs_do_nothing(mcp_agent: PackCaller) -> None:
     """They may be there, as clones of others leave them; git is told not to look."""
     folder, run = prepared(mcp_agent)
     hooks = folder / ".git/hooks"
@@ -232,7 +239,7 @@ def test_hooks_and_files_that_name_programs_do_nothing(mcp_agent: Agent) -> None
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_a_folder_that_looks_like_a_repository_is_none(mcp_agent: Agent) -> None:
+def test_a_folder_that_looks_like_a_repository_is_none(mcp_agent: PackCaller) -> None:
     """File tools can write one (HEAD, objects, refs, config); only `.git` counts."""
     run = f"touch {mcp_agent.folder}/trace"
     for name, text in {
@@ -252,7 +259,7 @@ def test_a_folder_that_looks_like_a_repository_is_none(mcp_agent: Agent) -> None
 
 
 def test_new_repositories_do_not_take_up_what_is_there(
-    mcp_agent: Agent, git_servers: GitServers
+    mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
     """`init` and `clone` are refused where `.git` already leads elsewhere."""
     folder, run = prepared(mcp_agent)
@@ -265,7 +272,7 @@ def test_new_repositories_do_not_take_up_what_is_there(
 
 @pytest.mark.usefixtures("unconfined")
 def test_links_that_an_operator_made_are_not_gone_through(
-    mcp_agent: Agent, git_servers: GitServers
+    mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
     """Neither to a repository, nor to a place for one."""
     folder, _ = prepared(mcp_agent)
@@ -283,7 +290,7 @@ def test_links_that_an_operator_made_are_not_gone_through(
     assert sorted(path.name for path in other.iterdir()) == [".git"]
 
 
-def test_a_branch_that_follows_another_one_here_is_fine(mcp_agent: Agent) -> None:
+def test_a_branch_that_follows_another_one_here_is_fine(mcp_agent: PackCaller) -> None:
     """Git notes that as a remote named `.`."""
     prepared(mcp_agent)
     fine(mcp_agent, "add", "-A")
@@ -298,7 +305,7 @@ SPELLINGS = [".git", ".GIT", ".Git", "git~1", "GIT~2", ".git ", ".git.", ".g\u20
 
 
 @pytest.mark.parametrize("name", SPELLINGS, ids=lambda name: name.encode("unicode_escape").decode())
-def test_no_file_tool_writes_where_git_reads(agent: Agent, name: str) -> None:
+def test_no_file_tool_writes_where_git_reads(agent: PackCaller, name: str) -> None:
     """In no spelling that some file system takes for the same."""
     fine(agent, "init")
     before = (agent.folder / ".git/config").read_bytes()
@@ -313,7 +320,7 @@ def test_no_file_tool_writes_where_git_reads(agent: Agent, name: str) -> None:
     assert os.listdir(agent.folder) == [".git"]
 
 
-def test_a_whole_repository_may_be_deleted(mcp_agent: Agent) -> None:
+def test_a_whole_repository_may_be_deleted(mcp_agent: PackCaller) -> None:
     """And begun anew; its files may be read."""
     fine(mcp_agent, "init")
     read = mcp_agent.call("fs_read_text", path=".git/HEAD")

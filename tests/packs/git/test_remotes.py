@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.packs.conftest import Agent
+from tests.packs.conftest import PackCaller
 from tests.packs.git.conftest import INSIDE, TOKEN, GitServers
 from tests.packs.git.git_hosts import fine, git, refused
 
@@ -42,7 +42,7 @@ def test_a_repository_is_cloned_changed_pushed_and_pulled(
 
 
 def test_an_unknown_key_of_a_tenant_is_not_let_in(
-    git_servers: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """Each tenant has its own; a host that knows one knows no other."""
     git_servers.offered(f"locked-{mcp_agent.tenant}.git", a=b"1")
@@ -56,7 +56,7 @@ def test_an_unknown_key_of_a_tenant_is_not_let_in(
 
 
 def test_a_host_with_another_key_is_not_spoken_to(
-    git_servers: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """Somebody in between has the name and the address, and not the key."""
     git_servers.impostor.allow(mcp_agent.call("ssh_public_key").value)
@@ -70,7 +70,7 @@ def test_a_host_with_another_key_is_not_spoken_to(
 
 
 def test_a_host_without_a_known_key_is_not_spoken_to(
-    git_servers: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """Nobody is there who could say yes to it."""
     answer = git(mcp_agent, "clone", git_servers.stranger.url("any.git"), "x")
@@ -81,7 +81,7 @@ def test_a_host_without_a_known_key_is_not_spoken_to(
 
 
 def test_git_signs_in_with_the_secret_of_its_tenant(
-    git_servers: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """By https, and only there; who has none, or a wrong one, is told so and asked nothing."""
     git_servers.offered("private/a.git", README__md=b"one\n")
@@ -106,7 +106,7 @@ def test_git_signs_in_with_the_secret_of_its_tenant(
 
 
 def test_a_secret_for_another_host_is_not_signed_in_with(
-    git_servers: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """Though the configuration names it for this one: the operator who bound it knows better."""
     git_servers.offered("private/b.git", README__md=b"one\n")
@@ -122,7 +122,7 @@ def test_a_secret_for_another_host_is_not_signed_in_with(
     assert asked == 0
 
 
-def test_private_addresses_are_not_reached(git_servers: GitServers, agent: Agent) -> None:
+def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackCaller) -> None:
     """By name and by number, by URL and by the name of a remote."""
     seen = len(git_servers.web.seen)
     fine(agent, "init")
@@ -135,7 +135,7 @@ def test_private_addresses_are_not_reached(git_servers: GitServers, agent: Agent
     assert len(git_servers.web.seen) == seen
 
 
-def test_redirects_are_not_followed(git_servers: GitServers, mcp_agent: Agent) -> None:
+def test_redirects_are_not_followed(git_servers: GitServers, mcp_agent: PackCaller) -> None:
     """They would lead where nobody checked."""
     git_servers.web.moved_to = "https://127.0.0.1:9"
 

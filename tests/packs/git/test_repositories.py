@@ -7,7 +7,7 @@ import pytest
 
 from gatepost_packs.git.configuration import configuration_of
 from gatepost_packs.git.repository import emptied
-from tests.packs.conftest import Agent
+from tests.packs.conftest import PackCaller
 from tests.packs.git.conftest import GitServers
 
 DEEP = "/".join("x" * 40)
@@ -28,8 +28,8 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("args", "says"), PLACES.values(), ids=PLACES)
-def test_an_odd_place_is_a_mistake_of_the_caller(
-    mcp_agent: Agent, args: list[str], says: str
+def test_an_invalid_path_is_an_error_of_the_caller(
+    mcp_agent: PackCaller, args: list[str], says: str
 ) -> None:
     """Names, depths and files as no system takes them were failures of the server before."""
     mcp_agent.call("fs_write_text", path="file", text="x")
@@ -42,7 +42,7 @@ def test_an_odd_place_is_a_mistake_of_the_caller(
     assert reply.kind in (None, "validation", "not_found")
 
 
-def test_a_new_bare_repository_is_made(mcp_agent: Agent, git_servers: GitServers) -> None:
+def test_a_new_bare_repository_is_made(mcp_agent: PackCaller, git_servers: GitServers) -> None:
     """In a folder that is new, and in one that is empty."""
     (mcp_agent.folder / "empty").mkdir(parents=True)
 
@@ -50,7 +50,7 @@ def test_a_new_bare_repository_is_made(mcp_agent: Agent, git_servers: GitServers
     assert [reply.value["returncode"] for reply in made] == [0, 0]
 
 
-def test_a_branch_with_quotes_in_its_name_is_worked_on(mcp_agent: Agent) -> None:
+def test_a_branch_with_quotes_in_its_name_is_worked_on(mcp_agent: PackCaller) -> None:
     """Whoever is cloned chooses it; git's own section for it closed the repository for good."""
     done = [
         mcp_agent.call("git", args=["-C", "quotes", *args] if args[0] != "init" else args)
@@ -93,7 +93,7 @@ def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> No
     assert not made.exists()
 
 
-def test_a_lock_that_a_killed_git_left_is_removed(mcp_agent: Agent) -> None:
+def test_a_lock_that_a_killed_git_left_is_removed(mcp_agent: PackCaller) -> None:
     """A minute later, as somebody may be at work by hand; until then git tells what is wrong."""
     mcp_agent.call("git", args=["init", "held"])
     git = mcp_agent.folder / "held/.git"

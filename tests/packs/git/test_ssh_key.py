@@ -9,19 +9,19 @@ import pytest
 
 from gatepost.workspace import Workspaces
 from gatepost_packs.ssh.tools import key_of
-from tests.packs.conftest import Agent
+from tests.packs.conftest import PackCaller
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.git_hosts import fine, git
 
 pytestmark = pytest.mark.requirement("X3")
 
 
-def private_key(git_servers: GitServers, agent: Agent) -> Path:
+def private_key(git_servers: GitServers, agent: PackCaller) -> Path:
     return git_servers.root / ".gatepost" / agent.tenant / "ssh" / "id_ed25519"
 
 
 def test_the_public_key_is_one_line_and_stays_the_same(
-    git_servers: GitServers, agent: Agent
+    git_servers: GitServers, agent: PackCaller
 ) -> None:
     """As an account's page takes it; the private half is readable by the server's user alone."""
     first = agent.call("ssh_public_key")
@@ -34,7 +34,7 @@ def test_the_public_key_is_one_line_and_stays_the_same(
     assert private_key(git_servers, agent).stat().st_mode & 0o777 == 0o600
 
 
-def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: Agent) -> None:
+def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: PackCaller) -> None:
     """Neither by a path, nor by what git could be made to read."""
     mcp_agent.call("ssh_public_key")
     place = private_key(git_servers, mcp_agent)
@@ -70,7 +70,7 @@ async def test_replicas_that_ask_at_once_make_one_key(tmp_path: Path) -> None:
     assert keys[0].path == str(tmp_path / ".gatepost/acme/ssh/id_ed25519")
 
 
-def test_ssh_is_told_no_more_than_it_needs(git_servers: GitServers, mcp_agent: Agent) -> None:
+def test_ssh_is_told_no_more_than_it_needs(git_servers: GitServers, mcp_agent: PackCaller) -> None:
     """What a call needed is gone after it; nothing of it is in the workspace."""
     git(mcp_agent, "clone", git_servers.shell.url("none.git"))
     home = git_servers.root / ".gatepost" / mcp_agent.tenant / "git"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from gatepost.sandbox import child
-from tests.packs.conftest import Agent
+from tests.packs.conftest import PackCaller
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.git_hosts import fine, git, refused
 
@@ -126,7 +126,7 @@ def every(folder: Path) -> list[Path]:
 @pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: content.name)
 def test_a_clone_of_a_stranger_does_nothing(
-    git_servers: GitServers, mcp_agent: Agent, content: Content
+    git_servers: GitServers, mcp_agent: PackCaller, content: Content
 ) -> None:
     """No program runs, no link is made, nothing stands outside of it, and file tools work on it."""
     upstream = git_servers.offered(f"{content.name}.git")
@@ -152,7 +152,7 @@ def test_a_clone_of_a_stranger_does_nothing(
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_links_of_a_clone_lead_nowhere(git_servers: GitServers, mcp_agent: Agent) -> None:
+def test_links_of_a_clone_lead_nowhere(git_servers: GitServers, mcp_agent: PackCaller) -> None:
     """They are files that hold their target; what is committed again stays a link."""
     git_servers.offered("linked.git").commit({**README, **LINKS})
     fine(mcp_agent, "clone", f"{git_servers.web.url}/linked.git", "theirs")
@@ -166,7 +166,7 @@ def test_links_of_a_clone_lead_nowhere(git_servers: GitServers, mcp_agent: Agent
 
 
 def test_a_clone_that_is_too_large_leaves_nothing(
-    git_servers: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
     """By its size, by how much comes out of a small pack, and by how many files that is."""
     git_servers.offered("large.git").commit({"large": os.urandom(4_000_000)})
@@ -182,7 +182,7 @@ def test_a_clone_that_is_too_large_leaves_nothing(
     assert mcp_agent.call("fs_write_text", path="small.txt", text="x").value == "ok"
 
 
-def test_a_full_workspace_begins_nothing(mcp_agent: Agent) -> None:
+def test_a_full_workspace_begins_nothing(mcp_agent: PackCaller) -> None:
     """Until something is deleted; what only reads still runs."""
     fine(mcp_agent, "init")
     (mcp_agent.folder / "large").write_bytes(bytes(3_100_000))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gatepost_packs.github.settings import GithubSettings
-from tests.packs.conftest import Agent, PackServer, SecretWriter, by_rest, open_server
+from tests.packs.conftest import PackCaller, PackServer, SecretWriter, by_rest, open_server
 from tests.packs.forge_servers import TOKEN, Github
 from tests.rest.conftest import Octopus
 
@@ -47,12 +47,12 @@ def server(
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, secrets: SecretWriter, request: pytest.FixtureRequest) -> Agent:
+def agent(server: PackServer, secrets: SecretWriter, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant that has a token."""
     return secrets.agent(server, request.param, GITHUB_TOKEN=TOKEN)
 
 
-def test_issues_are_listed(agent: Agent, github: Github) -> None:
+def test_issues_are_listed(agent: PackCaller, github: Github) -> None:
     """Newest first, with what a model needs of each; pull requests are none."""
     value = agent.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2).value
     rest = agent.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2, page=2)
@@ -79,19 +79,19 @@ def test_issues_are_listed(agent: Agent, github: Github) -> None:
 
 
 @pytest.mark.parametrize(("state", "has_it"), [("open", False), ("closed", True), ("all", True)])
-def test_issues_are_listed_by_state(agent: Agent, state: str, has_it: bool) -> None:
+def test_issues_are_listed_by_state(agent: PackCaller, state: str, has_it: bool) -> None:
     """The open ones unless told."""
     value = agent.call("github_list_issues", repo="octo/demo", state=state).value
 
     assert (9 in [issue["number"] for issue in value["issues"]]) == has_it
 
 
-def test_a_repository_that_moved_is_read_where_it_is(agent: Agent) -> None:
+def test_a_repository_that_moved_is_read_where_it_is(agent: PackCaller) -> None:
     """As GitHub says it."""
     assert agent.call("github_list_issues", repo="octo/moved").value["issues"]
 
 
-def test_an_issue_is_created(agent: Agent, github: Github) -> None:
+def test_an_issue_is_created(agent: PackCaller, github: Github) -> None:
     """With all that was given; answered with its number and where to look at it."""
     reply = agent.call(
         "github_create_issue",
@@ -112,7 +112,7 @@ def test_an_issue_is_created(agent: Agent, github: Github) -> None:
     }
 
 
-class Fails(NamedTuple):
+class GithubFailure(NamedTuple):
     """A call that cannot work; *after* is when to try again."""
 
     repo: str
@@ -124,35 +124,47 @@ class Fails(NamedTuple):
 
 
 FAILS = [
-    Fails("octo", "validation", "`repo` should be owner/name"),
-    Fails("https://github.com/octo/demo", "validation", "`repo` should be owner/name"),
-    Fails("octo/..", "validation", "`repo` should be owner/name"),
-    Fails("../octo/demo", "validation", "`repo` should be owner/name"),
-    Fails("octo/demo/issues?x=", "validation", "`repo` should be owner/name"),
-    Fails("octo/de%2fmo", "validation", "`repo` should be owner/name"),
-    Fails("octo/demo\n", "validation", "`repo` should be owner/name"),
-    Fails("octo/nowhere", "not_found", "no repository octo/nowhere, or the token may not see it"),
-    Fails("octo/spent", "rate_limit", "accepts no more requests for now: API rate limit exceeded"),
-    Fails("octo/hasty", "rate_limit", "secondary rate limit"),
-    Fails("octo/flooded", "rate_limit", "Too many requests"),
-    Fails(
+    GithubFailure("octo", "validation", "`repo` should be owner/name"),
+    GithubFailure("https://github.com/octo/demo", "validation", "`repo` should be owner/name"),
+    GithubFailure("octo/..", "validation", "`repo` should be owner/name"),
+    GithubFailure("../octo/demo", "validation", "`repo` should be owner/name"),
+    GithubFailure("octo/demo/issues?x=", "validation", "`repo` should be owner/name"),
+    GithubFailure("octo/de%2fmo", "validation", "`repo` should be owner/name"),
+    GithubFailure("octo/demo\n", "validation", "`repo` should be owner/name"),
+    GithubFailure(
+        "octo/nowhere", "not_found", "no repository octo/nowhere, or the token may not see it"
+    ),
+    GithubFailure(
+        "octo/spent", "rate_limit", "accepts no more requests for now: API rate limit exceeded"
+    ),
+    GithubFailure("octo/hasty", "rate_limit", "secondary rate limit"),
+    GithubFailure("octo/flooded", "rate_limit", "Too many requests"),
+    GithubFailure(
         "octo/closed",
         "denied",
         "lacks a permission for this in octo/closed: Resource not accessible",
     ),
-    Fails("octo/without", "not_found", "octo/without has no issues: Issues are disabled"),
-    Fails("octo/strange", "validation", "GitHub answered 418: I'm a teapot"),
-    Fails("octo/resting", "upstream_unavailable", r"fails at the moment \(503\)"),
-    Fails("octo/broken", "upstream_unavailable", r"at the moment \(502\)", writes=False),
-    Fails("octo/broken", "internal", r"failed \(502\). The change may have been made", reads=False),
-    Fails("octo/moved", "not_found", "octo/moved has moved", reads=False),
-    Fails("octo/page", "upstream_unavailable", "is not GitHub's API", writes=False),
-    Fails("octo/huge", "validation", "too large to read: pass a smaller `limit`", writes=False),
-    Fails("octo/list", "internal", "cannot be read. The change may have been made", reads=False),
-    Fails("octo/demo", "validation", "holds a comma", {"labels": ["a,b"]}, writes=False),
-    Fails("octo/demo", "validation", "limit", {"limit": 101}, writes=False),
-    Fails("octo/demo", "validation", "'open', 'closed' or 'all'", {"state": "new"}, writes=False),
-    Fails(
+    GithubFailure("octo/without", "not_found", "octo/without has no issues: Issues are disabled"),
+    GithubFailure("octo/strange", "validation", "GitHub answered 418: I'm a teapot"),
+    GithubFailure("octo/resting", "upstream_unavailable", r"fails at the moment \(503\)"),
+    GithubFailure("octo/broken", "upstream_unavailable", r"at the moment \(502\)", writes=False),
+    GithubFailure(
+        "octo/broken", "internal", r"failed \(502\). The change may have been made", reads=False
+    ),
+    GithubFailure("octo/moved", "not_found", "octo/moved has moved", reads=False),
+    GithubFailure("octo/page", "upstream_unavailable", "is not GitHub's API", writes=False),
+    GithubFailure(
+        "octo/huge", "validation", "too large to read: pass a smaller `limit`", writes=False
+    ),
+    GithubFailure(
+        "octo/list", "internal", "cannot be read. The change may have been made", reads=False
+    ),
+    GithubFailure("octo/demo", "validation", "holds a comma", {"labels": ["a,b"]}, writes=False),
+    GithubFailure("octo/demo", "validation", "limit", {"limit": 101}, writes=False),
+    GithubFailure(
+        "octo/demo", "validation", "'open', 'closed' or 'all'", {"state": "new"}, writes=False
+    ),
+    GithubFailure(
         "octo/demo",
         "validation",
         "refuses this: Validation Failed; `assignees`: invalid",
@@ -172,7 +184,7 @@ CALLS = [
 )
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    agent: Agent, tool: str, case: Fails, more: dict[str, Any]
+    agent: PackCaller, tool: str, case: GithubFailure, more: dict[str, Any]
 ) -> None:
     """In GitHub's own words where it has some, and never with the token."""
     reply = agent.call(tool, repo=case.repo, **more)
@@ -220,7 +232,7 @@ def test_whose_token_it_is_matters(
     assert "ghp_wrong" not in str(refused.failure)
 
 
-def test_the_token_is_in_no_log(server: PackServer, agent: Agent) -> None:
+def test_the_token_is_in_no_log(server: PackServer, agent: PackCaller) -> None:
     """Nor is what it was sent in."""
     agent.call("github_list_issues", repo="octo/demo")
 

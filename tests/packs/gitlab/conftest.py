@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.conftest import Agent, HttpServer, PackServer, SecretWriter, open_server
+from tests.packs.conftest import HttpServer, PackCaller, PackServer, SecretWriter, open_server
 from tests.packs.forge_servers import PERSONAL, ForgeServers, Gitlab, echoed
 
 
@@ -35,7 +35,9 @@ def server(
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, forge_servers: ForgeServers, request: pytest.FixtureRequest) -> Agent:
+def agent(
+    server: PackServer, forge_servers: ForgeServers, request: pytest.FixtureRequest
+) -> PackCaller:
     """An agent of a tenant that keeps a token."""
     hosts = (forge_servers.gitlab.place, "127.0.0.1:9")
     return forge_servers.secrets.agent(server, request.param, *hosts, GITLAB_TOKEN=PERSONAL)

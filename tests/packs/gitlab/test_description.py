@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from gatepost_packs.gitlab.description import CACHED_S, Cache
 from gatepost_packs.gitlab.settings import SPEC_URL
-from tests.packs.conftest import Agent, PackServer, by_rest, open_server
+from tests.packs.conftest import PackCaller, PackServer, by_rest, open_server
 from tests.support.issuers import AsgiServer
 
 pytestmark = pytest.mark.requirement("X5")
@@ -37,7 +37,7 @@ components:
 """.encode()
 
 
-class Host:
+class DescriptionHost:
     """Where descriptions are; how often each was fetched."""
 
     def __init__(self) -> None:
@@ -51,12 +51,12 @@ class Host:
 
 
 @pytest.fixture(scope="module")
-def host() -> Host:
-    return Host()
+def host() -> DescriptionHost:
+    return DescriptionHost()
 
 
 @pytest.fixture(scope="module")
-def url(host: Host) -> Iterator[str]:
+def url(host: DescriptionHost) -> Iterator[str]:
     server = AsgiServer(Starlette(routes=[Route("/{rest:path}", host.answer)])).start()
     yield server.url
     server.stop()
@@ -73,11 +73,11 @@ def server(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackS
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
     return server.agent(request.param)
 
 
-def test_the_description_is_paged_without_breaking_a_character(agent: Agent) -> None:
+def test_the_description_is_paged_without_breaking_a_character(agent: PackCaller) -> None:
     """Whoever asks for chunk after chunk has every byte once, wherever the borders are."""
     for size in (4, 97, 200_000):
         found = b""
@@ -91,7 +91,7 @@ def test_the_description_is_paged_without_breaking_a_character(agent: Agent) -> 
         assert found == SPEC
 
 
-def test_paths_are_searched_and_paged(agent: Agent) -> None:
+def test_paths_are_searched_and_paged(agent: PackCaller) -> None:
     """By path, method and summary, in any case."""
 
     def found(**given: Any) -> Any:
@@ -116,7 +116,7 @@ def test_paths_are_searched_and_paged(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("path", ["/projects/{id}/issues", "/api/v4/projects/{id}/issues"])
-def test_an_operation_is_described(agent: Agent, path: str) -> None:
+def test_an_operation_is_described(agent: PackCaller, path: str) -> None:
     """As it is written, references resolved; GitLab's own documentation leaves the root out."""
     told = agent.call("gitlab_openapi_operation", path=path, method="get").value
 
@@ -146,7 +146,7 @@ def test_an_operation_is_described(agent: Agent, path: str) -> None:
 )
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    agent: Agent, url: str, tool: str, given: dict[str, Any], kind: str, says: str
+    agent: PackCaller, url: str, tool: str, given: dict[str, Any], kind: str, says: str
 ) -> None:
     """By both protocols."""
     given = {n: v.replace("URL", url) if isinstance(v, str) else v for n, v in given.items()}
@@ -158,7 +158,7 @@ def test_a_failure_tells_the_model_what_would_work(
 
 
 def test_it_is_fetched_once_an_hour_by_each_tenant(
-    server: PackServer, host: Host, url: str
+    server: PackServer, host: DescriptionHost, url: str
 ) -> None:
     """Unless somebody asks for a fresh one; one tenant's is never the other's."""
     one, other = server.agent("rest"), server.agent("rest")

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
 from tests.packs.forge_servers import OAUTH, PERSONAL, ForgeServers, ask
 
 pytestmark = pytest.mark.requirement("X4")
 
 
-def test_a_token_of_oauth_is_sent_as_one(agent: Agent, forge_servers: ForgeServers) -> None:
+def test_a_token_of_oauth_is_sent_as_one(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """GitLab takes those as a bearer only."""
     value = ask(agent, forge_servers, "/projects/1", token=OAUTH).value
 
@@ -19,7 +19,9 @@ def test_a_token_of_oauth_is_sent_as_one(agent: Agent, forge_servers: ForgeServe
     assert "private-token" not in forge_servers.gitlab.asked[-1].headers
 
 
-def test_a_token_stays_with_the_server_it_is_for(agent: Agent, forge_servers: ForgeServers) -> None:
+def test_a_token_stays_with_the_server_it_is_for(
+    agent: PackCaller, forge_servers: ForgeServers
+) -> None:
     """A redirect elsewhere (artifacts, uploads) is followed without it."""
     value = ask(agent, forge_servers, "/artifact", headers={"X-Mine": "x"}).value
 
@@ -54,7 +56,9 @@ def test_literal_tokens_can_be_refused(
 @pytest.mark.parametrize(
     "given", ["secret:GITLAB_TOKEN", PERSONAL, OAUTH], ids=["kept", "glpat", "oauth"]
 )
-def test_a_token_never_comes_back(agent: Agent, forge_servers: ForgeServers, given: str) -> None:
+def test_a_token_never_comes_back(
+    agent: PackCaller, forge_servers: ForgeServers, given: str
+) -> None:
     """However the other side writes it: in a value, a header, encoded, or in the bytes."""
     reply = ask(agent, forge_servers, "/mirror", token=given, include_base64=True)
     token = PERSONAL if given.startswith("secret:") else given
@@ -80,7 +84,7 @@ def test_a_token_never_comes_back(agent: Agent, forge_servers: ForgeServers, giv
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_a_token_is_in_no_failure(
-    agent: Agent, forge_servers: ForgeServers, wrong: dict[str, Any]
+    agent: PackCaller, forge_servers: ForgeServers, wrong: dict[str, Any]
 ) -> None:
     """Nor is a token that stands where none should."""
     reply = ask(agent, forge_servers, wrong.get("path", "/projects"), token=OAUTH, **wrong)
@@ -91,7 +95,7 @@ def test_a_token_is_in_no_failure(
 
 
 def test_a_token_is_in_no_log(
-    server: PackServer, agent: Agent, forge_servers: ForgeServers
+    server: PackServer, agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
     """Neither one that was given nor one that is kept."""
     ask(agent, forge_servers, "/projects/1", token="glpat-literally-this-one")

@@ -11,13 +11,13 @@ from gatepost.tools.api import ToolFailure
 from gatepost_packs.gitlab.address import address_of
 from gatepost_packs.gitlab.description import TOOLS
 from gatepost_packs.gitlab.tools import pack
-from tests.packs.conftest import Agent, by_mcp, by_rest, open_server
+from tests.packs.conftest import PackCaller, by_mcp, by_rest, open_server
 from tests.packs.forge_servers import PERSONAL, PICTURE, README, ForgeServers, ask
 
 pytestmark = pytest.mark.requirement("X4")
 
 
-def test_a_list_is_read(agent: Agent, forge_servers: ForgeServers) -> None:
+def test_a_list_is_read(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """Status, headers, text and value; nothing that would let somebody be who asked."""
     params = {"membership": True, "per_page": 10, "labels": ["a", "b"], "not": {"x": 1}}
     value = ask(agent, forge_servers, "/projects", params=params).value
@@ -113,7 +113,7 @@ WORKS = [
 @pytest.mark.parametrize("case", WORKS, ids=[f"{n}-{c.status}" for n, c in enumerate(WORKS)])
 @by_mcp
 def test_whatever_gitlab_answers_is_answered(
-    agent: Agent, forge_servers: ForgeServers, case: Works
+    agent: PackCaller, forge_servers: ForgeServers, case: Works
 ) -> None:
     """Its refusals too: they say what would work."""
     reply = ask(agent, forge_servers, case.path, **case.arguments)
@@ -128,7 +128,7 @@ def test_whatever_gitlab_answers_is_answered(
         assert reply.value["text"] is None
 
 
-def test_an_issue_is_created_once(agent: Agent, forge_servers: ForgeServers) -> None:
+def test_an_issue_is_created_once(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """As JSON and as a form; the second of one title is GitLab's own conflict."""
     title = f"Bug of {agent.tenant}"
     made = ask(
@@ -143,7 +143,7 @@ def test_an_issue_is_created_once(agent: Agent, forge_servers: ForgeServers) -> 
     )
 
 
-def test_bytes_travel_as_base64(agent: Agent, forge_servers: ForgeServers) -> None:
+def test_bytes_travel_as_base64(agent: PackCaller, forge_servers: ForgeServers) -> None:
     """Where they are asked for; as text they are nothing."""
     path = "/projects/1/repository/files/logo.png/raw"
     value = ask(agent, forge_servers, path, include_base64=True).value
@@ -153,7 +153,7 @@ def test_bytes_travel_as_base64(agent: Agent, forge_servers: ForgeServers) -> No
 
 
 def test_a_long_answer_is_cut_where_it_stays_valid(
-    agent: Agent, forge_servers: ForgeServers
+    agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
     """Half a value is none, half a character neither; and it says so."""
     huge = ask(agent, forge_servers, "/huge", max_bytes=1_001, include_base64=True).value
@@ -164,7 +164,7 @@ def test_a_long_answer_is_cut_where_it_stays_valid(
     assert (letters["truncated"], letters["text"]) == (True, "ü" * 50)
 
 
-class Fails(NamedTuple):
+class GitlabFailure(NamedTuple):
     """A call that cannot work."""
 
     arguments: dict[str, Any]
@@ -174,7 +174,7 @@ class Fails(NamedTuple):
 
 FAILS = [
     *[
-        Fails({"path": path}, "validation", says)
+        GitlabFailure({"path": path}, "validation", says)
         for path, says in (
             ("/../../etc", "must not have `.` or `..`"),
             ("/projects/..%2f..", "must not have `.` or `..`"),
@@ -190,7 +190,9 @@ FAILS = [
         )
     ],
     *[
-        Fails({"endpoint": endpoint}, "validation", "`endpoint` must be exactly the base URL")
+        GitlabFailure(
+            {"endpoint": endpoint}, "validation", "`endpoint` must be exactly the base URL"
+        )
         for endpoint in (
             "gitlab.com",
             "ftp://gitlab.com",
@@ -202,38 +204,42 @@ FAILS = [
             "",
         )
     ],
-    Fails({"method": "TRACE"}, "validation", "`method` must be one of DELETE, GET"),
-    Fails({"json_body": {}, "form": {}}, "validation", "a request has one body"),
-    Fails(
+    GitlabFailure({"method": "TRACE"}, "validation", "`method` must be one of DELETE, GET"),
+    GitlabFailure({"json_body": {}, "form": {}}, "validation", "a request has one body"),
+    GitlabFailure(
         {"form": {"a": {"b": {"c": {"d": {"e": 1}}}}}}, "validation", "nested too deeply for a form"
     ),
-    Fails({"form": {"a": [[1]]}}, "validation", "lists within lists"),
-    Fails({"params": {"private_token": "x"}}, "validation", "pass the token as `token`"),
-    Fails({"headers": {"Private-Token": "x"}}, "validation", "must not hold private-token"),
-    Fails({"headers": {"cookie": "x"}}, "validation", "must not hold cookie"),
-    Fails({"headers": {"Host": "x"}}, "validation", "header host cannot be set"),
-    Fails({"headers": {"x": "a\r\nb"}}, "validation", "not printable ASCII"),
-    Fails(
+    GitlabFailure({"form": {"a": [[1]]}}, "validation", "lists within lists"),
+    GitlabFailure({"params": {"private_token": "x"}}, "validation", "pass the token as `token`"),
+    GitlabFailure({"headers": {"Private-Token": "x"}}, "validation", "must not hold private-token"),
+    GitlabFailure({"headers": {"cookie": "x"}}, "validation", "must not hold cookie"),
+    GitlabFailure({"headers": {"Host": "x"}}, "validation", "header host cannot be set"),
+    GitlabFailure({"headers": {"x": "a\r\nb"}}, "validation", "not printable ASCII"),
+    GitlabFailure(
         {"files": [UPLOAD | {"data_base64": "%"}]}, "validation", r"files\[0\].data_base64` is not"
     ),
-    Fails({"files": [{"filename": "x"}]}, "validation", "data_base64` is required"),
-    Fails({"token": "secret:OTHER"}, "not_found", "no secret OTHER here"),
-    Fails({"token": "gl\npat"}, "validation", "is not an access token"),
-    Fails({"token": ""}, "validation", "is not an access token"),
-    Fails({"timeout_s": 0}, "validation", "timeout_s"),
-    Fails({"timeout_s": 301}, "validation", "timeout_s"),
-    Fails({"max_bytes": 0}, "validation", "max_bytes"),
-    Fails({"endpoint": "http://127.0.0.1:9/api/v4"}, "upstream_unavailable", "cannot be reached"),
-    Fails({"endpoint": "http://127.0.0.1:1/api/v4"}, "denied", "is not sent to that URL: port 1"),
-    Fails({"endpoint": "http://169.254.169.254/"}, "denied", "."),
-    Fails({"path": "/slow", "timeout_s": 1}, "timeout", "did not answer in time"),
+    GitlabFailure({"files": [{"filename": "x"}]}, "validation", "data_base64` is required"),
+    GitlabFailure({"token": "secret:OTHER"}, "not_found", "no secret OTHER here"),
+    GitlabFailure({"token": "gl\npat"}, "validation", "is not an access token"),
+    GitlabFailure({"token": ""}, "validation", "is not an access token"),
+    GitlabFailure({"timeout_s": 0}, "validation", "timeout_s"),
+    GitlabFailure({"timeout_s": 301}, "validation", "timeout_s"),
+    GitlabFailure({"max_bytes": 0}, "validation", "max_bytes"),
+    GitlabFailure(
+        {"endpoint": "http://127.0.0.1:9/api/v4"}, "upstream_unavailable", "cannot be reached"
+    ),
+    GitlabFailure(
+        {"endpoint": "http://127.0.0.1:1/api/v4"}, "denied", "is not sent to that URL: port 1"
+    ),
+    GitlabFailure({"endpoint": "http://169.254.169.254/"}, "denied", "."),
+    GitlabFailure({"path": "/slow", "timeout_s": 1}, "timeout", "did not answer in time"),
 ]
 
 
 @pytest.mark.parametrize("case", FAILS, ids=[str(n) for n in range(len(FAILS))])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    agent: Agent, forge_servers: ForgeServers, case: Fails
+    agent: PackCaller, forge_servers: ForgeServers, case: GitlabFailure
 ) -> None:
     """Where there is no answer of GitLab's; and nothing was sent where nothing should be."""
     asked = len(forge_servers.gitlab.asked)
@@ -278,7 +284,7 @@ def test_a_path_never_changes_the_server(path: str) -> None:
 
 
 @pytest.mark.requirement("X6")
-def test_the_help_names_every_argument(agent: Agent) -> None:
+def test_the_help_names_every_argument(agent: PackCaller) -> None:
     """Of every tool of the pack, in their order, and what may be left out."""
     value = agent.call("gitlab_tool_help").value
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
 from tests.support.issuers import AsgiServer
 
 DOCUMENTS = Path(__file__).parent / "documents"
@@ -223,7 +223,7 @@ paths:
 APIS = {"old": "/v2/swagger.json", "new": "/api/v3/openapi.yaml", "echo": "/echo.json"}
 
 
-def load(agent: Agent, petstore_server: PetstoreServer, name: str, **more: Any) -> Any:
+def load(agent: PackCaller, petstore_server: PetstoreServer, name: str, **more: Any) -> Any:
     """One of the APIs of the petstore; Swagger's own host stands in the old description."""
     if name == "old":
         more.setdefault("base_url_override", f"{petstore_server.url}/v2")
@@ -257,6 +257,6 @@ def server(
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
     return server.agent(request.param)

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gatepost.tools.api import Tool
-from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
 from tests.packs.openapi.conftest import DOCUMENTS, PetstoreServer
 from tests.support.cases import each
 from tests.support.issuers import AsgiServer
@@ -208,7 +208,7 @@ def test_the_apis_refusals_are_failures(tmp_path: Path, secrets: SecretWriter) -
     """By status, with the API's own words; with the tenant's secret; for whoever has the scope."""
     with moody(secrets, tmp_path) as server:
         workers = [
-            Agent(server.gatepost, server.root, "acme", protocol, "moody:use")
+            PackCaller(server.gatepost, server.root, "acme", protocol, "moody:use")
             for protocol in ("mcp", "rest")
         ]
         without = workers[0].call("bad")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
 from tests.packs.openapi.conftest import PetstoreServer, load
 
 pytestmark = pytest.mark.requirement("X7")
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requirement("X7")
 TOKEN = "s3cr3t-of-the-petstore"
 
 
-def call(agent: Agent, path: str = "/list", **more: Any) -> Any:
+def call(agent: PackCaller, path: str = "/list", **more: Any) -> Any:
     return agent.call("openapi_call", name="echo", path=path, method="GET", **more)
 
 
@@ -24,7 +24,9 @@ def sent_header(petstore_server: PetstoreServer, name: str) -> str | None:
     return value
 
 
-def test_a_literal_is_sent_and_never_shown(agent: Agent, petstore_server: PetstoreServer) -> None:
+def test_a_literal_is_sent_and_never_shown(
+    agent: PackCaller, petstore_server: PetstoreServer
+) -> None:
     """Neither when the API is loaded, nor when it says what it was asked; it stays usable."""
     told = load(agent, petstore_server, "echo", auth_header=f"Bearer {TOKEN}")
     answer = call(agent).value
@@ -35,7 +37,7 @@ def test_a_literal_is_sent_and_never_shown(agent: Agent, petstore_server: Petsto
 
 
 def test_nothing_of_a_literal_is_kept_in_the_clear(
-    agent: Agent, petstore_server: PetstoreServer, secrets: SecretWriter
+    agent: PackCaller, petstore_server: PetstoreServer, secrets: SecretWriter
 ) -> None:
     """What is kept of the API names what is sealed."""
     load(agent, petstore_server, "echo", auth_header=f"Bearer {TOKEN}")
@@ -47,7 +49,7 @@ def test_nothing_of_a_literal_is_kept_in_the_clear(
 
 @pytest.mark.parametrize("text", ["secret:PETS", "Token secret:PETS"])
 def test_a_secret_is_meant_by_its_name(
-    agent: Agent, petstore_server: PetstoreServer, secrets: SecretWriter, text: str
+    agent: PackCaller, petstore_server: PetstoreServer, secrets: SecretWriter, text: str
 ) -> None:
     """Under another header too; what it is now counts, not what it was."""
     secrets.put(agent.tenant, petstore_server.host, PETS=TOKEN)
@@ -64,7 +66,9 @@ def test_a_secret_is_meant_by_its_name(
     assert answer["body"]["headers"]["x-key"] == text.replace("secret:PETS", "[REDACTED:PETS]")
 
 
-def test_a_secret_that_is_not_there_is_said(agent: Agent, petstore_server: PetstoreServer) -> None:
+def test_a_secret_that_is_not_there_is_said(
+    agent: PackCaller, petstore_server: PetstoreServer
+) -> None:
     """Before anything is loaded."""
     failed = agent.call(
         "openapi_load",
@@ -79,7 +83,7 @@ def test_a_secret_that_is_not_there_is_said(agent: Agent, petstore_server: Petst
 
 
 def test_a_credential_stays_with_its_own_origin(
-    agent: Agent, petstore_server: PetstoreServer
+    agent: PackCaller, petstore_server: PetstoreServer
 ) -> None:
     """Not sent to where an operation or a redirect leads, nor to fetch the description."""
     load(
@@ -113,8 +117,8 @@ def test_a_credential_stays_with_its_own_origin(
         ({"headers": {"AUTHORIZATION": "mine"}}, "carries the API's credential"),
     ],
 )
-def test_nobody_puts_another_in_its_place(
-    agent: Agent, petstore_server: PetstoreServer, given: dict[str, Any], says: str
+def test_no_caller_replaces_a_configured_header(
+    agent: PackCaller, petstore_server: PetstoreServer, given: dict[str, Any], says: str
 ) -> None:
     """Two headers of one name would let the server choose."""
     load(agent, petstore_server, "echo", auth_header=f"Bearer {TOKEN}")
@@ -124,7 +128,7 @@ def test_nobody_puts_another_in_its_place(
 
 @pytest.mark.parametrize("value", ["a\r\nX-Other: b", "tok€n-of-nobody", "x" * 9000])
 def test_what_no_header_can_hold_is_refused(
-    agent: Agent, petstore_server: PetstoreServer, value: str
+    agent: PackCaller, petstore_server: PetstoreServer, value: str
 ) -> None:
     """Without repeating it."""
     url = f"{petstore_server.url}/echo.json"

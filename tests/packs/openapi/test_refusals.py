@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.conftest import Agent, PackServer
+from tests.packs.conftest import PackCaller, PackServer
 from tests.packs.openapi.conftest import APIS, INLINE, PetstoreServer, load
 from tests.support.cases import each
 
@@ -192,7 +192,7 @@ FAILS = [
 @pytest.fixture(scope="module", params=["mcp", "rest"])
 def refused(
     server: PackServer, petstore_server: PetstoreServer, request: pytest.FixtureRequest
-) -> Agent:
+) -> PackCaller:
     """One agent with all three APIs for every refusal, none of which changes anything."""
     agent = server.agent(request.param)
     for name in APIS:
@@ -202,7 +202,7 @@ def refused(
 
 @each("case", FAILS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
 def test_a_failure_tells_the_model_what_would_work(
-    refused: Agent, petstore_server: PetstoreServer, case: Refused
+    refused: PackCaller, petstore_server: PetstoreServer, case: Refused
 ) -> None:
     """Every documented error, and what an agent does wrong."""
     given = {

@@ -9,7 +9,7 @@ import pytest
 
 from tests.packs.openapi.conftest import INLINE, PetstoreServer
 from tests.support.issuers import Idp
-from tests.support.replicas import Replicas
+from tests.support.replicas import ReplicaProcesses
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -20,12 +20,12 @@ TOKEN = "s3cr3t-of-the-petstore"
 @pytest.fixture(scope="module")
 def replicas(
     petstore_server: PetstoreServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Replicas]:
+) -> Iterator[ReplicaProcesses]:
     """Two processes on one database."""
     folder = tmp_path_factory.mktemp("replicas")
     storage = {"database": f"sqlite:///{folder / 'shared.db'}"}
     with Idp() as idp:
-        pair = Replicas(
+        pair = ReplicaProcesses(
             idp,
             folder,
             storage,
@@ -37,7 +37,7 @@ def replicas(
             yield pair
 
 
-def call(replicas: Replicas, at: int, tool: str, tenant: str = "acme", **given: Any) -> Any:
+def call(replicas: ReplicaProcesses, at: int, tool: str, tenant: str = "acme", **given: Any) -> Any:
     """What that replica answers to an agent of the tenant."""
     answer = httpx2.post(
         f"http://127.0.0.1:{replicas.ports[at]}/tool/openapi_{tool}/call",
@@ -52,7 +52,9 @@ def call(replicas: Replicas, at: int, tool: str, tenant: str = "acme", **given: 
     return answer.json()
 
 
-def test_apis_are_shared_by_replicas(replicas: Replicas, petstore_server: PetstoreServer) -> None:
+def test_apis_are_shared_by_replicas(
+    replicas: ReplicaProcesses, petstore_server: PetstoreServer
+) -> None:
     """With their credentials, replaced as one, and after the replica that loaded them is gone."""
     url = f"{petstore_server.url}/echo.json"
     loaded = call(replicas, 0, "load", name="echo", spec_url=url, auth_header=f"Bearer {TOKEN}")

@@ -11,7 +11,7 @@ import pytest
 from examples.tickets.app import DESCRIPTION, TOKENS, HelpDesk
 from tests.architecture.source import ROOT
 from tests.docs.conftest import pasted
-from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
 from tests.support.issuers import AsgiServer
 
 pytestmark = pytest.mark.requirement("O14")
@@ -50,11 +50,11 @@ def server(
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
     return server.agent(request.param, "acme")
 
 
-def test_a_ticket_is_created_and_found(agent: Agent, server: PackServer) -> None:
+def test_a_ticket_is_created_and_found(agent: PackCaller, server: PackServer) -> None:
     """With the shapes of Octopus's page; the other tenant's desk does not have it."""
     assert agent.listed() == ["zendesk_create_ticket", "zendesk_search_tickets"]
 
@@ -87,8 +87,8 @@ def test_a_ticket_is_created_and_found(agent: Agent, server: PackServer) -> None
         ("zendesk_search_tickets", {"query": "x", "page": 2}, "`page` cannot be given"),
     ],
 )
-def test_a_mistake_is_told_in_words(
-    agent: Agent, tool: str, given: dict[str, Any], says: str
+def test_an_error_is_described_in_words(
+    agent: PackCaller, tool: str, given: dict[str, Any], says: str
 ) -> None:
     """By the schema before anything is sent, and by the help desk in its own words."""
     reply = agent.call(tool, **given)

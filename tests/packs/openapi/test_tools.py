@@ -5,21 +5,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.conftest import Agent, PackServer
+from tests.packs.conftest import PackCaller, PackServer
 from tests.packs.openapi.conftest import APIS, INLINE, PetstoreServer, load
 
 pytestmark = pytest.mark.requirement("X7")
 
 
 @pytest.fixture
-def loaded(agent: Agent, petstore_server: PetstoreServer) -> Agent:
+def loaded(agent: PackCaller, petstore_server: PetstoreServer) -> PackCaller:
     """An agent whose tenant has all three APIs."""
     for name in APIS:
         load(agent, petstore_server, name)
     return agent
 
 
-def test_apis_are_loaded_and_listed(loaded: Agent, petstore_server: PetstoreServer) -> None:
+def test_apis_are_loaded_and_listed(loaded: PackCaller, petstore_server: PetstoreServer) -> None:
     """Swagger 2.0 as JSON, 3.0 as YAML, 3.1; a second load replaces the first."""
     told = load(loaded, petstore_server, "old")
     inline = loaded.call("openapi_load", name="inline", spec_content=INLINE).value
@@ -40,7 +40,7 @@ def test_apis_are_loaded_and_listed(loaded: Agent, petstore_server: PetstoreServ
     ]
 
 
-def test_endpoints_are_filtered_and_paged(loaded: Agent) -> None:
+def test_endpoints_are_filtered_and_paged(loaded: PackCaller) -> None:
     """By a part of the path, by tag; `total` counts all that fit."""
     found = loaded.call("openapi_list_endpoints", name="old", filter="PETID", tag="pet", limit=2)
     rest = loaded.call("openapi_list_endpoints", name="old", filter="petId", offset=2).value
@@ -59,7 +59,9 @@ def test_endpoints_are_filtered_and_paged(loaded: Agent) -> None:
 
 
 @pytest.mark.parametrize("api", ["old", "new"])
-def test_an_operation_is_described_with_everything_it_refers_to(loaded: Agent, api: str) -> None:
+def test_an_operation_is_described_with_everything_it_refers_to(
+    loaded: PackCaller, api: str
+) -> None:
     """As it is written, path and method first, without a single reference."""
     told = loaded.call("openapi_get_operation", name=api, path="/pet/{petId}", method="get").value
     answer = told["responses"]["200"]
@@ -75,7 +77,7 @@ def test_an_operation_is_described_with_everything_it_refers_to(loaded: Agent, a
 
 
 @pytest.mark.parametrize("api", ["old", "new"])
-def test_an_api_is_called(loaded: Agent, petstore_server: PetstoreServer, api: str) -> None:
+def test_an_api_is_called(loaded: PackCaller, petstore_server: PetstoreServer, api: str) -> None:
     """Path, query, JSON, form and file; the API's own refusal is an answer with its status."""
 
     def call(method: str, path: str, **more: Any) -> Any:
@@ -166,7 +168,9 @@ ECHOES = [
 @pytest.mark.parametrize(
     "case", ECHOES, ids=lambda case: f"{case.path} {list(case.given.values())}"
 )
-def test_arguments_are_written_as_the_description_wants_them(loaded: Agent, case: Echo) -> None:
+def test_arguments_are_written_as_the_description_wants_them(
+    loaded: PackCaller, case: Echo
+) -> None:
     """Styles of OpenAPI 3; nothing of a value is read as anything but the value."""
     answer = loaded.call(
         "openapi_call", name="echo", path=case.path, method=case.method, **case.given
@@ -175,7 +179,7 @@ def test_arguments_are_written_as_the_description_wants_them(loaded: Agent, case
     assert case.reply.items() <= (answer["body"] or {}).items()
 
 
-def test_headers_reach_the_api(loaded: Agent) -> None:
+def test_headers_reach_the_api(loaded: PackCaller) -> None:
     """Those that a caller may set, once each."""
     answer = loaded.call(
         "openapi_call",
@@ -190,7 +194,7 @@ def test_headers_reach_the_api(loaded: Agent) -> None:
     assert reply["accept"] == "text/csv"
 
 
-def test_a_long_answer_is_cut_where_it_stays_whole(loaded: Agent) -> None:
+def test_a_long_answer_is_cut_where_it_stays_whole(loaded: PackCaller) -> None:
     """Valid JSON with what is small beside the long list; text at a character; all say so."""
 
     def call(path: str, most: int) -> Any:
@@ -212,7 +216,7 @@ def test_a_long_answer_is_cut_where_it_stays_whole(loaded: Agent) -> None:
     assert call("/broken", 100)["body"] == '{"half": '
 
 
-def test_redirects_are_followed_for_what_only_reads(loaded: Agent) -> None:
+def test_redirects_are_followed_for_what_only_reads(loaded: PackCaller) -> None:
     """A POST that is moved is answered as it is."""
     read = loaded.call("openapi_call", name="echo", path="/moved", method="GET").value
     wrote = loaded.call("openapi_call", name="echo", path="/moved", method="POST").value

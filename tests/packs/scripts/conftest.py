@@ -21,8 +21,8 @@ from gatepost.policy.approvals.scripts import (
 from gatepost.runtime.services import Services
 from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
-from tests.packs.conftest import Agent, PackServer, Protocol, open_server
-from tests.support.client import Client
+from tests.packs.conftest import PackCaller, PackServer, Protocol, open_server
+from tests.support.client import ResourceClient
 from tests.support.commands import tenant_folder, toml
 from tests.support.processes import free_port
 from tests.support.server import configuration
@@ -30,7 +30,7 @@ from tests.support.server import configuration
 pack = Pack("called")
 
 
-class Sure(BaseModel):
+class ScriptSureForm(BaseModel):
     """The form."""
 
     sure: bool
@@ -39,7 +39,7 @@ class Sure(BaseModel):
 @pack.tool()
 async def asks(ctx: CallContext) -> str:
     """Ask the person whether to go on."""
-    return (await ctx.ask("Go on?", Sure)).action
+    return (await ctx.ask("Go on?", ScriptSureForm)).action
 
 
 @pack.tool()
@@ -135,12 +135,12 @@ class ScriptServer:
         lines = [f"{name} = {toml(value)}" for name, value in configured.items()]
         (self.folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
 
-    def elsewhere(self, protocol: Protocol, tenant: str) -> Agent:
+    def elsewhere(self, protocol: Protocol, tenant: str) -> PackCaller:
         """An agent who calls the other process, which runs by that configuration."""
         agent = self.server.agent(protocol, tenant)
         server = agent.gatepost
         agent.gatepost = copy.copy(server)
-        agent.gatepost.client = Client(server.client.resource)
+        agent.gatepost.client = ResourceClient(server.client.resource)
         agent.gatepost.client.port = self.port
         return agent
 
@@ -240,6 +240,6 @@ def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptSe
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(script_server: ScriptServer, request: pytest.FixtureRequest) -> Agent:
+def agent(script_server: ScriptServer, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
     return script_server.server.agent(request.param)

@@ -11,7 +11,7 @@ from click import ClickException
 from gatepost.cli.scripts import show
 from gatepost.policy.approvals.scripts import Script, ScriptReview
 from gatepost_packs.scripts.folders import is_allowed
-from tests.packs.conftest import Agent, scopes_of
+from tests.packs.conftest import PackCaller, scopes_of
 from tests.packs.scripts.conftest import PACKS, WEATHER, ScriptServer
 from tests.support.commands import ended, running
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.requirement("P11")
 ONE, OTHER = "def main():\n  return 'one'\n", "def main():\n  return 'other'\n"
 
 
-def answer(agent: Agent, name: str = "mine") -> Any:
+def answer(agent: PackCaller, name: str = "mine") -> Any:
     """The value; of a refusal, that it is one."""
     reply = agent.call("script_run", name=name)
     if reply.failure is not None:
@@ -29,7 +29,7 @@ def answer(agent: Agent, name: str = "mine") -> Any:
     return reply.value["value"]
 
 
-def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: Agent) -> None:
+def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: PackCaller) -> None:
     """Also one byte of it; the old content under a new approval counts no more."""
     script_server.put("mine", ONE, agent.tenant)
     before = answer(agent)
@@ -52,7 +52,7 @@ def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: 
     ]
 
 
-def test_a_revoked_script_does_not_run(script_server: ScriptServer, agent: Agent) -> None:
+def test_a_revoked_script_does_not_run(script_server: ScriptServer, agent: PackCaller) -> None:
     """From the next call on."""
     script_server.put("mine", ONE, agent.tenant)
     script_server.approve(agent.tenant, "mine", ONE)
@@ -62,7 +62,7 @@ def test_a_revoked_script_does_not_run(script_server: ScriptServer, agent: Agent
     assert (before, answer(agent)) == ("one", "pending")
 
 
-def test_an_approval_binds_the_name(script_server: ScriptServer, agent: Agent) -> None:
+def test_an_approval_binds_the_name(script_server: ScriptServer, agent: PackCaller) -> None:
     """The same bytes under another name are another script: callers choose by names."""
     script_server.put("mine", ONE, agent.tenant)
     script_server.put("yours", ONE, agent.tenant)
@@ -90,7 +90,7 @@ def test_two_tenants_with_the_same_names_never_meet(script_server: ScriptServer)
 
 
 def test_the_allow_list_is_no_way_in_for_who_writes_to_a_workspace(
-    script_server: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """A name means the operator's file, whatever the tenant calls its own."""
     theirs = "def main():\n  return 'theirs'\n"
@@ -107,7 +107,7 @@ def test_the_allow_list_is_no_way_in_for_who_writes_to_a_workspace(
 
 
 def test_exactly_the_code_that_was_approved_is_executed(
-    script_server: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """Any other code waits; the name in the refusal is what an administrator approves."""
     first = agent.call("script_exec", code="1 + 1")
@@ -121,7 +121,7 @@ def test_exactly_the_code_that_was_approved_is_executed(
 
 
 def test_one_caller_does_not_push_out_the_script_of_another(
-    script_server: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """The caller with most scripts that wait makes room, so a quiet one keeps its place."""
     quiet = script_server.server.agent(agent.protocol, agent.tenant)
@@ -137,7 +137,9 @@ def test_one_caller_does_not_push_out_the_script_of_another(
     assert [one.content for one in waiting] == ["'quiet'", "3", "4"]
 
 
-def test_what_waits_is_bounded_and_can_be_read(script_server: ScriptServer, agent: Agent) -> None:
+def test_what_waits_is_bounded_and_can_be_read(
+    script_server: ScriptServer, agent: PackCaller
+) -> None:
     """The newest, content and all; of a file its newest version only."""
     for number in range(5):
         agent.call("script_exec", code=f"{number}")
@@ -155,8 +157,8 @@ def test_what_waits_is_bounded_and_can_be_read(script_server: ScriptServer, agen
     assert askers == {("alice", issuer, "user")}
 
 
-def test_nobody_slips_other_bytes_between_the_check_and_the_run(
-    script_server: ScriptServer, agent: Agent
+def test_no_other_bytes_slip_between_the_check_and_the_run(
+    script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """While somebody swaps the file as fast as possible, only what is approved ever runs."""
     path = script_server.put("mine", ONE, agent.tenant)
@@ -305,13 +307,15 @@ def test_what_is_different_from_what_was_approved_is_shown(
     assert "-  return 'one'\n-\n+  return 'other'\n+# \\x9b31m\\r\\u2067\n" in shown
 
 
-def test_bytes_that_nobody_can_read_are_not_shown_for_approval() -> None:
+def test_unreadable_bytes_are_not_shown_for_approval() -> None:
     """What is no text is no script."""
     with pytest.raises(ClickException, match=r"binary\.star is not UTF-8 text"):
         show(Script("binary", b"\xff", "workspace"), None, "acme")
 
 
-def test_a_reload_lets_no_more_wait_than_may(script_server: ScriptServer, agent: Agent) -> None:
+def test_a_reload_lets_no_more_wait_than_may(
+    script_server: ScriptServer, agent: PackCaller
+) -> None:
     """However many scripts somebody wrote; what is waiting already stays as it is."""
     for number in range(6):
         script_server.put(f"mine-{number}", ONE, agent.tenant)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.conftest import Agent, CallResult
+from tests.packs.conftest import PackCaller, PackResult
 from tests.packs.scripts.conftest import (
     ScriptServer,
     children_of,
@@ -172,7 +172,7 @@ def test_what_was_printed_before_the_end_is_told(script_server: ScriptServer) ->
     assert reply.failure.endswith("It had printed:\nso far")
 
 
-def started(agent: Agent, reply: list[CallResult], code: str = IDLE) -> threading.Thread:
+def started(agent: PackCaller, reply: list[PackResult], code: str = IDLE) -> threading.Thread:
     def call() -> None:
         reply.append(agent.call("script_exec", code=code))
 
@@ -183,7 +183,7 @@ def started(agent: Agent, reply: list[CallResult], code: str = IDLE) -> threadin
 
 def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> None:
     """A tenant holds as many turns as it may, one waits, one is refused; others have theirs."""
-    reply: list[CallResult] = []
+    reply: list[PackResult] = []
     go = script_server.folder / "go"
     code = f"call('held', until = '{go}')"
     threads = [started(script_server.server.agent("rest", "greedy"), reply, code) for _ in range(4)]
@@ -208,7 +208,7 @@ def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> N
 
 def test_a_server_that_stops_leaves_no_process(script_server: ScriptServer) -> None:
     """Its scripts end with it, once those who wait for them have had their time."""
-    reply: list[CallResult] = []
+    reply: list[PackResult] = []
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder) as server:
         agent = script_server.elsewhere("rest", "stopped")
         thread = started(agent, reply)

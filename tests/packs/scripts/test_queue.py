@@ -14,7 +14,7 @@ pytestmark = pytest.mark.requirement("P10")
 TERMS = ScriptsSettings(workers=3, workers_per_tenant=2, queue_per_tenant=2)
 
 
-class Floor:
+class QueuedScripts:
     """ScriptQueue, and those who want one."""
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_tenant_never_holds_all_turns() -> None:
+async def test_one_tenant_never_has_all_turns() -> None:
     """Whoever comes later from elsewhere is served before those who wait behind their own."""
-    floor = Floor()
+    floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "b-1", "b-2", "c-1")
     at_first = list(floor.entered)
     floor.leave["a-1"].set()
@@ -61,7 +61,7 @@ async def test_one_tenant_never_holds_all_turns() -> None:
 
 async def test_too_many_who_wait_are_refused() -> None:
     """With when to come back; another tenant still may wait."""
-    floor = Floor()
+    floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "a-4", "b-1", "b-2")
 
     with pytest.raises(ToolFailure) as refused:
@@ -75,7 +75,7 @@ async def test_too_many_who_wait_are_refused() -> None:
 
 async def test_who_holds_a_turn_does_not_wait_for_another() -> None:
     """It could wait for itself."""
-    floor = Floor()
+    floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2")
 
     with pytest.raises(ToolFailure):
@@ -86,9 +86,9 @@ async def test_who_holds_a_turn_does_not_wait_for_another() -> None:
     await asyncio.wait(tasks)
 
 
-async def test_a_turn_that_nobody_takes_goes_on() -> None:
+async def test_an_untaken_turn_goes_to_the_next_call() -> None:
     """To the next, also when its taker gave up in the moment in which it was given."""
-    floor = Floor()
+    floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "a-4")
     floor.leave["a-1"].set()
     await asyncio.sleep(0)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gatepost.policy.approvals.request import reason_sentence
-from tests.packs.conftest import Agent, CallResult
+from tests.packs.conftest import PackCaller, PackResult
 from tests.packs.scripts.conftest import ScriptServer
 from tests.support.commands import ended, running
 
@@ -18,7 +18,7 @@ REFUSED = (
 )
 
 
-def run(agent: Agent, name: str = "mine") -> CallResult:
+def run(agent: PackCaller, name: str = "mine") -> PackResult:
     return agent.call("script_run", name=name)
 
 
@@ -43,7 +43,7 @@ LIST = ("approvals", "list")
 
 
 def test_the_agent_is_told_who_rejected_it_and_why(
-    script_server: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """Each time it calls exactly that, by either protocol, and nobody is asked again."""
     script_server.put("mine", ONE, agent.tenant)
@@ -59,7 +59,7 @@ def test_the_agent_is_told_who_rejected_it_and_why(
     assert "mine" not in script_server.waiting(agent.tenant)
 
 
-def test_a_change_asks_again(script_server: ScriptServer, agent: Agent) -> None:
+def test_a_change_asks_again(script_server: ScriptServer, agent: PackCaller) -> None:
     """The rejected content comes back to a rejection, whatever was approved meanwhile."""
     script_server.put("mine", ONE, agent.tenant)
     run(agent)
@@ -77,7 +77,7 @@ def test_a_change_asks_again(script_server: ScriptServer, agent: Agent) -> None:
 
 
 def test_code_without_a_file_is_rejected_likewise(
-    script_server: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """Without a reason there is none; any other code waits."""
     first = agent.call("script_exec", code="6 * 7")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.conftest import Agent, by_mcp, by_rest
+from tests.packs.conftest import PackCaller, by_mcp, by_rest
 from tests.packs.scripts.conftest import ScriptServer, open_script_server
 from tests.support.client import modern
 
@@ -17,7 +17,7 @@ PENDING = (
 )
 
 
-class Step(NamedTuple):
+class ScriptStep(NamedTuple):
     """A call, and what comes of it."""
 
     tool: str
@@ -35,27 +35,29 @@ def run(name: str, function: str | None = None, *args: Any) -> tuple[str, dict[s
 
 LONDON = {"city": "London", "temp_c": 15.5, "condition": "Cloudy"}
 WORKS = [
-    Step(*run("weather", "get_weather", "London"), ran(LONDON)),
-    Step(*run("weather.star", "get_weather", "London"), ran(LONDON)),
-    Step("script_run", {"name": "weather"}, ran([], "asked for 0\n")),
-    Step(*run("weather", None, "Rome", "Oslo"), ran(["Rome", "Oslo"], "asked for 2\n")),
+    ScriptStep(*run("weather", "get_weather", "London"), ran(LONDON)),
+    ScriptStep(*run("weather.star", "get_weather", "London"), ran(LONDON)),
+    ScriptStep("script_run", {"name": "weather"}, ran([], "asked for 0\n")),
+    ScriptStep(*run("weather", None, "Rome", "Oslo"), ran(["Rome", "Oslo"], "asked for 2\n")),
     *[
-        Step(*run("values", "echo", value), ran(value))
+        ScriptStep(*run("values", "echo", value), ran(value))
         for value in (None, True, 0, -1.5, 2**70, "", "ä😀\n", [], [[1]], {"a": {"b": [None]}})
     ],
-    Step(*run("tools", None, "fs_write_text", {"path": "a", "text": "x"}), ran("ok")),
-    Step(*run("tools", "attempt", "fs_list", {}), ran({"ok": []})),
+    ScriptStep(*run("tools", None, "fs_write_text", {"path": "a", "text": "x"}), ran("ok")),
+    ScriptStep(*run("tools", "attempt", "fs_list", {}), ran({"ok": []})),
 ]
 
 
-def told(step: Step) -> Any:
+def told(step: ScriptStep) -> Any:
     return pytest.param(step, id=f"{step.tool} {json.dumps(step.arguments)}"[:90])
 
 
 @pytest.mark.requirement("P10", "P11")
 @pytest.mark.parametrize("step", [told(step) for step in WORKS])
 @by_mcp
-def test_an_allowed_script_answers_its_value_and_what_it_printed(agent: Agent, step: Step) -> None:
+def test_an_allowed_script_answers_its_value_and_what_it_printed(
+    agent: PackCaller, step: ScriptStep
+) -> None:
     """JSON both ways, and other tools through the same gate."""
     reply = agent.call(step.tool, **step.arguments)
 
@@ -63,31 +65,41 @@ def test_an_allowed_script_answers_its_value_and_what_it_printed(agent: Agent, s
 
 
 FAILS = [
-    Step(*run("unknown"), ("not_found", r"^Error: script 'unknown' not found$")),
+    ScriptStep(*run("unknown"), ("not_found", r"^Error: script 'unknown' not found$")),
     *[
-        Step(*run(name), ("not_found", rf"^Error: script '{re.escape(name)}' not found$"))
+        ScriptStep(*run(name), ("not_found", rf"^Error: script '{re.escape(name)}' not found$"))
         for name in ("../weather", "operator/weather", "", ".", "notes.txt", "a" * 65)
     ],
-    Step(*run("exec-0123456789abcdef"), ("not_found", "not found")),
-    Step(*run("a" * 201), ("validation", "name")),
-    Step("script_run", {}, ("validation", "name")),
-    Step("script_run", {"name": "weather", "args": "London"}, ("validation", "args")),
-    Step(*run("new_feature"), ("denied", f"^{re.escape(PENDING.format('new_feature.star'))}$")),
-    Step(*run("weather", "no"), ("not_found", r"no function 'no'. It has: get_weather, main\.")),
+    ScriptStep(*run("exec-0123456789abcdef"), ("not_found", "not found")),
+    ScriptStep(*run("a" * 201), ("validation", "name")),
+    ScriptStep("script_run", {}, ("validation", "name")),
+    ScriptStep("script_run", {"name": "weather", "args": "London"}, ("validation", "args")),
+    ScriptStep(
+        *run("new_feature"), ("denied", f"^{re.escape(PENDING.format('new_feature.star'))}$")
+    ),
+    ScriptStep(
+        *run("weather", "no"), ("not_found", r"no function 'no'. It has: get_weather, main\.")
+    ),
     *[
-        Step(*run("weather", name), ("not_found", "has no function"))
+        ScriptStep(*run("weather", name), ("not_found", "has no function"))
         for name in ("_hidden", "print", "call", "try_call", "get_weather ", "json.encode")
     ],
-    Step(*run("broken"), ("validation", r"'broken.star' failed:\n(.|\n)*Parse error")),
-    Step(*run("binary"), ("validation", "not UTF-8 text")),
-    Step(*run("weather", "get_weather"), ("validation", "Missing parameter `city`")),
-    Step(*run("weather", "get_weather", 1, 2, 3), ("validation", "positional")),
-    Step(*run("tools", None, "no_tool", {}), ("validation", "There is no tool named 'no_tool'")),
-    Step(*run("tools", None, "fs_read_text", {"path": "no"}), ("validation", "does not exist")),
-    Step(*run("tools", None, "fs_read_text", {}), ("validation", "path")),
-    Step("script_exec", {}, ("validation", "code")),
-    Step("script_exec", {"code": "#" * 100_001}, ("validation", r"packs\.scripts\.max_code_bytes")),
-    Step(
+    ScriptStep(*run("broken"), ("validation", r"'broken.star' failed:\n(.|\n)*Parse error")),
+    ScriptStep(*run("binary"), ("validation", "not UTF-8 text")),
+    ScriptStep(*run("weather", "get_weather"), ("validation", "Missing parameter `city`")),
+    ScriptStep(*run("weather", "get_weather", 1, 2, 3), ("validation", "positional")),
+    ScriptStep(
+        *run("tools", None, "no_tool", {}), ("validation", "There is no tool named 'no_tool'")
+    ),
+    ScriptStep(
+        *run("tools", None, "fs_read_text", {"path": "no"}), ("validation", "does not exist")
+    ),
+    ScriptStep(*run("tools", None, "fs_read_text", {}), ("validation", "path")),
+    ScriptStep("script_exec", {}, ("validation", "code")),
+    ScriptStep(
+        "script_exec", {"code": "#" * 100_001}, ("validation", r"packs\.scripts\.max_code_bytes")
+    ),
+    ScriptStep(
         "script_exec",
         {"code": "1 + 1"},
         ("denied", r"^Error: Script 'exec-[0-9a-f]{16}\.star' is pending approval\. An admin"),
@@ -99,7 +111,7 @@ FAILS = [
 @pytest.mark.parametrize("step", [told(step) for step in FAILS])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    script_server: ScriptServer, agent: Agent, step: Step
+    script_server: ScriptServer, agent: PackCaller, step: ScriptStep
 ) -> None:
     """In the words of the page where it has some; nothing of the machine's own paths."""
     kind, says = step.answer
@@ -127,7 +139,7 @@ def test_the_value_is_text_as_the_page_shows_it(script_server: ScriptServer) -> 
 
 @pytest.mark.requirement("P10", "P11")
 def test_scripts_are_listed_with_what_they_say_of_themselves(
-    script_server: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """The operator's and the tenant's; the operator's name wins; other files are none."""
     script_server.put("mine", "def main(a, b = [1, 2]):\n  pass\n", agent.tenant)
@@ -161,7 +173,7 @@ def test_scripts_are_listed_with_what_they_say_of_themselves(
 
 
 @pytest.mark.requirement("P10", "P11")
-def test_a_reload_says_what_is_different(script_server: ScriptServer, agent: Agent) -> None:
+def test_a_reload_says_what_is_different(script_server: ScriptServer, agent: PackCaller) -> None:
     """Since the last one of this tenant; what is not approved waits from then on."""
     server = ["binary", "broken", "new_feature", "tools", "values", "weather"]
     first = agent.call("script_reload").value
@@ -215,7 +227,7 @@ CALLED = [
 @pytest.mark.requirement("P10")
 @pytest.mark.parametrize(("tool", "kind", "says"), CALLED, ids=[row[0] for row in CALLED])
 def test_what_a_called_tool_meets_is_an_outcome(
-    agent: Agent, tool: str, kind: str, says: str
+    agent: PackCaller, tool: str, kind: str, says: str
 ) -> None:
     """Nobody is asked from within a script: it would run again from its start, with all it did."""
     reply = agent.call("script_run", name="tools", function="attempt", args=[tool, {}])
@@ -226,7 +238,7 @@ def test_what_a_called_tool_meets_is_an_outcome(
 
 
 @pytest.mark.requirement("P10")
-def test_tools_that_call_tools_come_to_an_end(agent: Agent) -> None:
+def test_tools_that_call_tools_come_to_an_end(agent: PackCaller) -> None:
     """At a depth that is said."""
     reply = agent.call("deeper")
 
@@ -235,7 +247,7 @@ def test_tools_that_call_tools_come_to_an_end(agent: Agent) -> None:
 
 
 @pytest.mark.requirement("P10")
-def test_scripts_that_run_scripts_come_to_an_end(agent: Agent) -> None:
+def test_scripts_that_run_scripts_come_to_an_end(agent: PackCaller) -> None:
     """Four deep at most, or as far as there are turns; never waiting for themselves."""
     reply = agent.call("script_run", name="tools", function="again", args=[0])
 

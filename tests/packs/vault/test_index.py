@@ -29,7 +29,7 @@ pytestmark = pytest.mark.requirement("P5")
 OLD = 1_700_000_000
 
 
-class Told:
+class VaultTestSettings:
     """The pack's settings."""
 
     def __init__(self, **settings: Any) -> None:
@@ -48,7 +48,7 @@ class VaultTools:
         self.read: list[str] = []
         self.reading = asyncio.Event()
         self._space = spaces.of(tenant)
-        self.told = Told()
+        self.told = VaultTestSettings()
 
     @property
     def ctx(self) -> CallContext:
@@ -110,7 +110,7 @@ async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: VaultTo
     assert (await vault_list(secrets.ctx)).total == 600
 
 
-async def test_whoever_changes_a_file_the_next_search_knows(secrets: VaultTools) -> None:
+async def test_the_next_search_finds_every_change_of_a_file(secrets: VaultTools) -> None:
     """A pull, an editor, a move, a deletion, a folder that goes: none of them tells the index."""
     file = secrets.put("a/one.md", "apple #fruit [[two]]")
     secrets.put("a/two.md", "pear")
@@ -194,7 +194,7 @@ async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(
     secrets: VaultTools,
 ) -> None:
     """What there is no room for is not found, nor is what it said before."""
-    secrets.told = Told(index_bytes=1_000_000)
+    secrets.told = VaultTestSettings(index_bytes=1_000_000)
     for number in range(60):
         secrets.put(
             f"n{number:02}.md", f"word{number} " + " ".join(f"w{number}x{n}" for n in range(5000))
@@ -212,7 +212,7 @@ async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(
     assert stale == []
 
 
-async def test_nobody_waits_for_another_tenants_index(tmp_path: Path) -> None:
+async def test_no_caller_waits_for_another_tenants_index(tmp_path: Path) -> None:
     """Each has its own, beside its own workspace."""
     spaces = Workspaces(tmp_path)
     desks = [VaultTools(spaces, tmp_path, tenant) for tenant in ("acme", "globex")]
@@ -321,7 +321,7 @@ def test_what_another_process_found_meanwhile_stays(tmp_path: Path) -> None:
     assert index.behind(index.known(), [new.item, fresh.item]) == []
 
 
-async def test_whoever_gives_up_is_not_waited_for(secrets: VaultTools) -> None:
+async def test_a_caller_that_leaves_is_not_waited_for(secrets: VaultTools) -> None:
     """A call that is cancelled leaves its work, and the next one finds a sound index."""
     for number in range(300):
         secrets.put(f"n{number}.md", f"word{number} " + "a b c " * 500)

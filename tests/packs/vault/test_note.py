@@ -208,7 +208,7 @@ def test_links_and_tags_are_found_wherever_a_long_text_is_searched_in_steps() ->
 
 
 @pytest.mark.parametrize("unit", ["[a](", "[](", "[a](<", "[[a", "` `` ", "#a", "\n"])
-async def test_a_long_note_holds_nobody_up(unit: str) -> None:
+async def test_a_long_note_delays_no_other_call(unit: str) -> None:
     """A search that finds nothing would keep the interpreter to itself to the end of the text."""
     text = (unit * (3_900_000 // len(unit))) + "`"
     held, limit = await shortest_hold(lambda: asyncio.to_thread(read_note, "n.md", text), HOLD_S)

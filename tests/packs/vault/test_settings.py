@@ -9,7 +9,7 @@ import pytest
 from gatepost.workspace import Workspaces
 from gatepost_packs.vault.settings import VaultSettings
 from gatepost_packs.vault.tools import vault_list, vault_read, vault_write
-from tests.packs.vault.test_index import Told, VaultTools
+from tests.packs.vault.test_index import VaultTestSettings, VaultTools
 from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("P5")
@@ -47,7 +47,7 @@ async def test_the_vault_is_the_folder_that_is_named(
     """Its paths are the same wherever it lies."""
     spaces = Workspaces(tmp_path)
     secrets = VaultTools(spaces, tmp_path)
-    secrets.told = Told(folder=folder)
+    secrets.told = VaultTestSettings(folder=folder)
 
     written = await vault_write(secrets.ctx, "One", "text")
     listed = await vault_list(secrets.ctx)

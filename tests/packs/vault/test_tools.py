@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.conftest import Agent, PackServer, by_mcp, by_rest
+from tests.packs.conftest import PackCaller, PackServer, by_mcp, by_rest
 
 pytestmark = pytest.mark.requirement("P5")
 
@@ -25,7 +25,7 @@ NOTES = {
 }
 
 
-def filled(agent: Agent, notes: dict[str, str] = NOTES) -> Path:
+def filled(agent: PackCaller, notes: dict[str, str] = NOTES) -> Path:
     vault = agent.folder / "vault"
     for path, text in notes.items():
         (vault / path).parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def filled(agent: Agent, notes: dict[str, str] = NOTES) -> Path:
     return vault
 
 
-def test_a_note_is_read_with_all_that_belongs_to_it(agent: Agent) -> None:
+def test_a_note_is_read_with_all_that_belongs_to_it(agent: PackCaller) -> None:
     """Front matter, text, tags, links with where they lead, and what links here."""
     filled(agent)
 
@@ -63,7 +63,7 @@ def test_a_note_is_read_with_all_that_belongs_to_it(agent: Agent) -> None:
     }
 
 
-class Named(NamedTuple):
+class NoteLookup(NamedTuple):
     """How a note is asked for, which one comes, and what is said about it."""
 
     path: str
@@ -72,23 +72,23 @@ class Named(NamedTuple):
 
 
 NAMED = [
-    Named("/vault/Plan.md", "Plan.md"),
-    Named("Plan", "Plan.md", "2 notes are called 'Plan'.* the shortest path.*Ideas/Plan.md"),
-    Named("[[Plan]]", "Plan.md", "2 notes are called 'Plan'"),
-    Named("plan", "Plan.md", "2 notes are called 'plan'.* the shortest path.*Ideas/Plan.md"),
-    Named("[[Ideas/Plan]]", "Ideas/Plan.md"),
-    Named("[[rechnung|x]]", "Ideas/Rechnung.md", "not YAML .line 4.*shown as text"),
-    Named("![[Rechnung.md]]", "Ideas/Rechnung.md", "not YAML"),
-    Named("front PAGE", "Home.md"),
-    Named("[[Home#Welcome]]", "Home.md"),
-    Named("Home#Nowhere", "Home.md", "no heading 'Nowhere'"),
-    Named("[[Home#^block]]", "Home.md", "no heading '.block'; all of it is shown"),
+    NoteLookup("/vault/Plan.md", "Plan.md"),
+    NoteLookup("Plan", "Plan.md", "2 notes are called 'Plan'.* the shortest path.*Ideas/Plan.md"),
+    NoteLookup("[[Plan]]", "Plan.md", "2 notes are called 'Plan'"),
+    NoteLookup("plan", "Plan.md", "2 notes are called 'plan'.* the shortest path.*Ideas/Plan.md"),
+    NoteLookup("[[Ideas/Plan]]", "Ideas/Plan.md"),
+    NoteLookup("[[rechnung|x]]", "Ideas/Rechnung.md", "not YAML .line 4.*shown as text"),
+    NoteLookup("![[Rechnung.md]]", "Ideas/Rechnung.md", "not YAML"),
+    NoteLookup("front PAGE", "Home.md"),
+    NoteLookup("[[Home#Welcome]]", "Home.md"),
+    NoteLookup("Home#Nowhere", "Home.md", "no heading 'Nowhere'"),
+    NoteLookup("[[Home#^block]]", "Home.md", "no heading '.block'; all of it is shown"),
 ]
 
 
 @pytest.mark.parametrize("named", NAMED, ids=[named.path for named in NAMED])
 @by_mcp
-def test_a_note_is_found_by_what_it_is_called(agent: Agent, named: Named) -> None:
+def test_a_note_is_found_by_what_it_is_called(agent: PackCaller, named: NoteLookup) -> None:
     """By path, name, link or alias; of several the shortest path, and it says so."""
     filled(agent)
 
@@ -100,7 +100,7 @@ def test_a_note_is_found_by_what_it_is_called(agent: Agent, named: Named) -> Non
     assert bool(reply.value["remarks"]) == bool(named.remark)
 
 
-def test_a_heading_asks_for_a_part(agent: Agent) -> None:
+def test_a_heading_asks_for_a_part(agent: PackCaller) -> None:
     """And a front matter that is broken is part of the text."""
     filled(agent)
 
@@ -113,7 +113,7 @@ def test_a_heading_asks_for_a_part(agent: Agent) -> None:
     assert broken["content"] == NOTES["Ideas/Rechnung.md"]
 
 
-def test_a_long_note_is_cut_and_says_so(agent: Agent) -> None:
+def test_a_long_note_is_cut_and_says_so(agent: PackCaller) -> None:
     """Where it stays valid."""
     filled(agent, {"Long.md": "ü" * 350_000})
 
@@ -164,7 +164,7 @@ WRITES = [
 
 @pytest.mark.parametrize("case", WRITES, ids=[str(n) for n in range(len(WRITES))])
 @by_mcp
-def test_a_note_is_written_and_its_front_matter_kept(agent: Agent, case: Written) -> None:
+def test_a_note_is_written_and_its_front_matter_kept(agent: PackCaller, case: Written) -> None:
     """Replaced or added to; what is not spoken of stays as it was."""
     if case.before is not None:
         filled(agent, {"New/Note.md": case.before})
@@ -179,7 +179,7 @@ def test_a_note_is_written_and_its_front_matter_kept(agent: Agent, case: Written
     assert (agent.folder / "vault/New/Note.md").read_bytes() == case.after.encode()
 
 
-def test_notes_are_listed(agent: Agent) -> None:
+def test_notes_are_listed(agent: PackCaller) -> None:
     """With titles and tags, by path, a page at a time; attachments and hidden folders are none."""
     filled(agent)
 
@@ -204,7 +204,7 @@ def test_notes_are_listed(agent: Agent) -> None:
     assert agent.call("vault_list", tag="to").value["total"] == 0
 
 
-def test_an_empty_vault_is_no_failure(agent: Agent) -> None:
+def test_an_empty_vault_is_no_failure(agent: PackCaller) -> None:
     """Nobody wrote anything yet."""
     assert agent.call("vault_list").value == {"notes": [], "total": 0, "remarks": []}
     assert agent.call("vault_search", query="x").value["hits"] == []
@@ -229,7 +229,9 @@ SEARCHES = [
 
 @pytest.mark.parametrize(("query", "titles"), SEARCHES, ids=[s[0] for s in SEARCHES])
 @by_mcp
-def test_notes_are_found_by_what_is_in_them(agent: Agent, query: str, titles: list[str]) -> None:
+def test_notes_are_found_by_what_is_in_them(
+    agent: PackCaller, query: str, titles: list[str]
+) -> None:
     """Text, title, alias and tag; in any case, with or without accents, in any script."""
     filled(agent)
 
@@ -240,7 +242,7 @@ def test_notes_are_found_by_what_is_in_them(agent: Agent, query: str, titles: li
     assert value["hits"] == sorted(value["hits"], key=lambda hit: -hit["score"])
 
 
-def test_a_hit_shows_where_it_is(agent: Agent) -> None:
+def test_a_hit_shows_where_it_is(agent: PackCaller) -> None:
     """A snippet of the text; notes that hold only some of the words where none holds all."""
     filled(agent)
 
@@ -264,7 +266,7 @@ ODD_QUERIES = [
 
 @pytest.mark.parametrize("query", ODD_QUERIES, ids=[ascii(q) for q in ODD_QUERIES])
 @by_mcp
-def test_no_query_is_a_mistake_in_a_language_nobody_spoke(agent: Agent, query: str) -> None:
+def test_every_query_is_valid_in_the_search_language(agent: PackCaller, query: str) -> None:
     """Its words are looked for; where it has none, it says what a query may hold."""
     filled(agent)
 
@@ -277,7 +279,7 @@ def test_no_query_is_a_mistake_in_a_language_nobody_spoke(agent: Agent, query: s
     assert agent.call("vault_list").value["total"] == 4
 
 
-class Fails(NamedTuple):
+class VaultFailure(NamedTuple):
     """A call that cannot work, and what it says."""
 
     tool: str
@@ -287,47 +289,55 @@ class Fails(NamedTuple):
 
 
 FAILS = [
-    Fails(
+    VaultFailure(
         "vault_read",
         {"path": "Hom"},
         "not_found",
         r"no note 'Hom' .*Similar names are: home\. vault_s",
     ),
-    Fails("vault_read", {"path": "a/b/zzz"}, "not_found", "no note 'a/b/zzz' in the vault. vault_"),
-    Fails("vault_read", {"path": "map.png"}, "not_found", "no note 'map.png'"),
-    Fails("vault_read", {"path": "../x"}, "validation", "leads out of the workspace"),
-    Fails("vault_read", {"path": "[[../x]]"}, "validation", "leads out of the workspace"),
-    Fails("vault_read", {"path": "/workspace/vault/Home.md"}, "validation", "start with /vault/"),
-    Fails("vault_read", {"path": ".obsidian/plugin"}, "validation", "leading dot"),
-    Fails("vault_read", {"path": "Binary"}, "validation", "not UTF-8 text"),
-    Fails("vault_write", {"path": ".git/x", "content": "x"}, "validation", "leading dot"),
-    Fails("vault_write", {"path": "a/", "content": "x"}, "validation", "names a folder"),
-    Fails("vault_write", {"path": "Home.md/x", "content": "x"}, "validation", "not a plain file"),
-    Fails("vault_write", {"path": "Binary", "content": "x"}, "validation", "not UTF-8 text, so it"),
-    Fails(
+    VaultFailure(
+        "vault_read", {"path": "a/b/zzz"}, "not_found", "no note 'a/b/zzz' in the vault. vault_"
+    ),
+    VaultFailure("vault_read", {"path": "map.png"}, "not_found", "no note 'map.png'"),
+    VaultFailure("vault_read", {"path": "../x"}, "validation", "leads out of the workspace"),
+    VaultFailure("vault_read", {"path": "[[../x]]"}, "validation", "leads out of the workspace"),
+    VaultFailure(
+        "vault_read", {"path": "/workspace/vault/Home.md"}, "validation", "start with /vault/"
+    ),
+    VaultFailure("vault_read", {"path": ".obsidian/plugin"}, "validation", "leading dot"),
+    VaultFailure("vault_read", {"path": "Binary"}, "validation", "not UTF-8 text"),
+    VaultFailure("vault_write", {"path": ".git/x", "content": "x"}, "validation", "leading dot"),
+    VaultFailure("vault_write", {"path": "a/", "content": "x"}, "validation", "names a folder"),
+    VaultFailure(
+        "vault_write", {"path": "Home.md/x", "content": "x"}, "validation", "not a plain file"
+    ),
+    VaultFailure(
+        "vault_write", {"path": "Binary", "content": "x"}, "validation", "not UTF-8 text, so it"
+    ),
+    VaultFailure(
         "vault_write",
         {"path": "Ideas/Rechnung", "content": "x", "append": True, "front_matter": {"a": 1}},
         "validation",
         "`front_matter` cannot be set: .*not YAML",
     ),
-    Fails(
+    VaultFailure(
         "vault_write",
         {"path": "x", "content": "x", "front_matter": {"a": "x" * 70_000}},
         "validation",
         "would have more than 64000 bytes",
     ),
-    Fails("vault_write", {"path": "x", "content": "x" * 1_000_001}, "denied", "is full"),
-    Fails("vault_list", {"folder": "Nowhere"}, "not_found", "/vault/Nowhere does not exist"),
-    Fails("vault_list", {"folder": "Home.md"}, "validation", "not a plain file"),
-    Fails("vault_list", {"limit": 0}, "validation", "limit"),
-    Fails("vault_search", {"query": "..."}, "validation", "holds no word to search for"),
-    Fails("vault_search", {"query": "x" * 1001}, "validation", "query"),
+    VaultFailure("vault_write", {"path": "x", "content": "x" * 1_000_001}, "denied", "is full"),
+    VaultFailure("vault_list", {"folder": "Nowhere"}, "not_found", "/vault/Nowhere does not exist"),
+    VaultFailure("vault_list", {"folder": "Home.md"}, "validation", "not a plain file"),
+    VaultFailure("vault_list", {"limit": 0}, "validation", "limit"),
+    VaultFailure("vault_search", {"query": "..."}, "validation", "holds no word to search for"),
+    VaultFailure("vault_search", {"query": "x" * 1001}, "validation", "query"),
 ]
 
 
 @pytest.mark.parametrize("case", FAILS, ids=[f"{c.tool}-{n}" for n, c in enumerate(FAILS)])
 @by_rest
-def test_a_failure_tells_the_model_what_would_work(agent: Agent, case: Fails) -> None:
+def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, case: VaultFailure) -> None:
     """In the words of the vault; nothing of the machine's own paths."""
     (filled(agent) / "Binary.md").write_bytes(b"\xff\xfe\0")
 
@@ -340,7 +350,7 @@ def test_a_failure_tells_the_model_what_would_work(agent: Agent, case: Fails) ->
 
 
 @pytest.mark.requirement("P14")
-def test_nothing_that_a_link_leads_to_is_found(agent: Agent) -> None:
+def test_nothing_that_a_link_leads_to_is_found(agent: PackCaller) -> None:
     """Neither by its words, nor by its name, nor as one of several."""
     vault = filled(agent)
     (agent.folder.parent / "theirs.md").write_text("xyzzy of somebody else")

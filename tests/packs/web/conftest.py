@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.outbound.conftest import Internet, small_internet
-from tests.packs.conftest import Agent, PackServer, open_server
+from tests.packs.conftest import PackCaller, PackServer, open_server
 
 
 @pytest.fixture(scope="package")
@@ -36,6 +36,6 @@ def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
     return server.agent(request.param)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.outbound.conftest import Internet, Page, leads, says
-from tests.packs.conftest import Agent, by_mcp, by_rest
+from tests.packs.conftest import PackCaller, by_mcp, by_rest
 
 SITE = "https://www.web.test"
 
@@ -17,7 +17,7 @@ ARTICLE = """<!doctype html><html><head><title>Tea &amp; time</title></head><bod
 MARKDOWN = "# Tea\n\nDrink it [soon](https://www.web.test/a/soon)."
 
 
-class Case(NamedTuple):
+class FetchCase(NamedTuple):
     """A site's pages by path, what is asked for, and what is answered."""
 
     pages: dict[str, Page]
@@ -31,39 +31,39 @@ def answer(text: str, url: str = f"{SITE}/a/b", title: str = "", **more: Any) ->
 
 
 WORKS = {
-    "markdown": Case({"/a/b": says(ARTICLE)}, {}, answer(MARKDOWN, title="Tea & time")),
-    "text": Case(
+    "markdown": FetchCase({"/a/b": says(ARTICLE)}, {}, answer(MARKDOWN, title="Tea & time")),
+    "text": FetchCase(
         {"/a/b": says(ARTICLE)},
         {"format": "text"},
         answer("Tea\n\nDrink it soon.", title="Tea & time"),
     ),
-    "raw": Case({"/a/b": says(ARTICLE)}, {"format": "raw"}, answer(ARTICLE)),
-    "a part": Case(
+    "raw": FetchCase({"/a/b": says(ARTICLE)}, {"format": "raw"}, answer(ARTICLE)),
+    "a part": FetchCase(
         {"/a/b": says(ARTICLE)},
         {"max_chars": 5},
         answer("# Tea", title="Tea & time", truncated=True, next_offset=5),
     ),
-    "the rest": Case(
+    "the rest": FetchCase(
         {"/a/b": says(ARTICLE)},
         {"offset": 7, "max_chars": 8},
         answer("Drink it", title="Tea & time", truncated=True, next_offset=15),
     ),
-    "redirected": Case(
+    "redirected": FetchCase(
         {"/a/b": leads("//other.web.test/c?d#e"), "/c": says("<p>x")},
         {},
         answer("x", "https://other.web.test/c?d"),
     ),
-    "json": Case({"/a/b": says('{"a": 1}', "application/json")}, {}, answer('{"a": 1}')),
-    "plain": Case({"/a/b": says("<b>x</b>", "text/plain")}, {}, answer("<b>x</b>")),
-    "feed": Case({"/a/b": says("<rss/>", "application/rss+xml")}, {}, answer("<rss/>")),
-    "unsaid html": Case({"/a/b": says(" <!DOCTYPE html><p>x", "")}, {}, answer("x")),
-    "unsaid text": Case({"/a/b": says("x <y>", "")}, {}, answer("x <y>")),
-    "empty": Case({"/a/b": says("")}, {}, answer("")),
-    "no content": Case({"/a/b": says("", status=204)}, {}, answer("")),
-    "packed": Case(
+    "json": FetchCase({"/a/b": says('{"a": 1}', "application/json")}, {}, answer('{"a": 1}')),
+    "plain": FetchCase({"/a/b": says("<b>x</b>", "text/plain")}, {}, answer("<b>x</b>")),
+    "feed": FetchCase({"/a/b": says("<rss/>", "application/rss+xml")}, {}, answer("<rss/>")),
+    "unsaid html": FetchCase({"/a/b": says(" <!DOCTYPE html><p>x", "")}, {}, answer("x")),
+    "unsaid text": FetchCase({"/a/b": says("x <y>", "")}, {}, answer("x <y>")),
+    "empty": FetchCase({"/a/b": says("")}, {}, answer("")),
+    "no content": FetchCase({"/a/b": says("", status=204)}, {}, answer("")),
+    "packed": FetchCase(
         {"/a/b": says(gzip.compress(b"<p>x"), content_encoding="gzip")}, {}, answer("x")
     ),
-    "charset of the header": Case(
+    "charset of the header": FetchCase(
         {
             "/a/b": says(
                 "<p>ü".encode("cp1251", "replace") + "ж".encode("cp1251"),
@@ -73,16 +73,16 @@ WORKS = {
         {},
         answer("?ж"),
     ),
-    "charset of the page": Case(
+    "charset of the page": FetchCase(
         {"/a/b": says("<meta charset='shift_jis'><p>日本".encode("cp932"))}, {}, answer("日本")
     ),
-    "charset of the mark": Case(
+    "charset of the mark": FetchCase(
         {"/a/b": says(b"\xff\xfe" + "<p>ü".encode("utf-16-le"), "text/html; charset=ascii")},
         {},
         answer("ü"),
     ),
-    "no charset": Case({"/a/b": says("<p>ü".encode("cp1252"))}, {}, answer("ü")),
-    "no such charset": Case(
+    "no charset": FetchCase({"/a/b": says("<p>ü".encode("cp1252"))}, {}, answer("ü")),
+    "no such charset": FetchCase(
         {"/a/b": says("<p>ü", "text/html; charset=unicode_escape")}, {}, answer("ü")
     ),
 }
@@ -91,7 +91,7 @@ WORKS = {
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("name", WORKS)
 @by_mcp
-def test_a_page_is_answered_as_text(agent: Agent, world: Internet, name: str) -> None:
+def test_a_page_is_answered_as_text(agent: PackCaller, world: Internet, name: str) -> None:
     """Title, where it was, its text, and whether there is more."""
     case = WORKS[name]
     world.site.pages |= case.pages
@@ -102,40 +102,48 @@ def test_a_page_is_answered_as_text(agent: Agent, world: Internet, name: str) ->
 
 
 FAILS = {
-    "404": Case({"/a/b": says("", status=404)}, {}, ("not_found", "no such page")),
-    "410": Case({"/a/b": says("", status=410)}, {}, ("not_found", "no such page")),
-    "401": Case({"/a/b": says("", status=401)}, {}, ("denied", "without signing in")),
-    "403": Case({"/a/b": says("", status=403)}, {}, ("denied", "without signing in")),
-    "418": Case({"/a/b": says("", status=418)}, {}, ("validation", "refuses the request")),
-    "429": Case({"/a/b": says("", status=429, retry_after="7")}, {}, ("rate_limit", "wait")),
-    "500": Case(
+    "404": FetchCase({"/a/b": says("", status=404)}, {}, ("not_found", "no such page")),
+    "410": FetchCase({"/a/b": says("", status=410)}, {}, ("not_found", "no such page")),
+    "401": FetchCase({"/a/b": says("", status=401)}, {}, ("denied", "without signing in")),
+    "403": FetchCase({"/a/b": says("", status=403)}, {}, ("denied", "without signing in")),
+    "418": FetchCase({"/a/b": says("", status=418)}, {}, ("validation", "refuses the request")),
+    "429": FetchCase({"/a/b": says("", status=429, retry_after="7")}, {}, ("rate_limit", "wait")),
+    "500": FetchCase(
         {"/a/b": says("", status=500)}, {}, ("upstream_unavailable", "fails at the moment")
     ),
-    "loop": Case({"/a/b": leads("/a/b")}, {}, ("validation", "redirects too often: 5 redirects")),
-    "down": Case({"/a/b": leads("http://www.web.test/c")}, {}, ("validation", "unencrypted one")),
-    "inside": Case({"/a/b": leads("https://127.0.0.1/")}, {}, ("denied", "may not reach")),
-    "scheme": Case({"/a/b": leads("file:///etc/passwd")}, {}, ("denied", "http or https")),
-    "pdf": Case({"/a/b": says("%PDF-", "application/pdf")}, {}, ("validation", "a PDF document")),
-    "image": Case({"/a/b": says("GIF", "image/gif")}, {}, ("validation", "'image/gif', and")),
-    "bytes": Case({"/a/b": says(b"\0\1", "")}, {}, ("validation", "bytes that are not text")),
-    "lying": Case({"/a/b": says(b"\0\1", "text/plain")}, {}, ("validation", "'text/plain'")),
-    "damaged": Case(
+    "loop": FetchCase(
+        {"/a/b": leads("/a/b")}, {}, ("validation", "redirects too often: 5 redirects")
+    ),
+    "down": FetchCase(
+        {"/a/b": leads("http://www.web.test/c")}, {}, ("validation", "unencrypted one")
+    ),
+    "inside": FetchCase({"/a/b": leads("https://127.0.0.1/")}, {}, ("denied", "may not reach")),
+    "scheme": FetchCase({"/a/b": leads("file:///etc/passwd")}, {}, ("denied", "http or https")),
+    "pdf": FetchCase(
+        {"/a/b": says("%PDF-", "application/pdf")}, {}, ("validation", "a PDF document")
+    ),
+    "image": FetchCase({"/a/b": says("GIF", "image/gif")}, {}, ("validation", "'image/gif', and")),
+    "bytes": FetchCase({"/a/b": says(b"\0\1", "")}, {}, ("validation", "bytes that are not text")),
+    "lying": FetchCase({"/a/b": says(b"\0\1", "text/plain")}, {}, ("validation", "'text/plain'")),
+    "damaged": FetchCase(
         {"/a/b": says("no gzip", content_encoding="gzip")},
         {},
         ("upstream_unavailable", "decompressed"),
     ),
-    "beyond": Case({"/a/b": says("<p>x")}, {"offset": 9}, ("validation", "text ends at 1")),
-    "offset": Case({}, {"offset": -1}, ("validation", "offset")),
-    "max_chars": Case({}, {"max_chars": 0}, ("validation", "max_chars")),
-    "format": Case({}, {"format": "pdf"}, ("validation", "format")),
-    "no url": Case({}, {"url": "www.web.test"}, ("denied", "http or https URL")),
-    "nobody": Case({}, {"url": "https://nobody.example/"}, ("upstream_unavailable", "reached")),
-    "denied domain": Case(
+    "beyond": FetchCase({"/a/b": says("<p>x")}, {"offset": 9}, ("validation", "text ends at 1")),
+    "offset": FetchCase({}, {"offset": -1}, ("validation", "offset")),
+    "max_chars": FetchCase({}, {"max_chars": 0}, ("validation", "max_chars")),
+    "format": FetchCase({}, {"format": "pdf"}, ("validation", "format")),
+    "no url": FetchCase({}, {"url": "www.web.test"}, ("denied", "http or https URL")),
+    "nobody": FetchCase(
+        {}, {"url": "https://nobody.example/"}, ("upstream_unavailable", "reached")
+    ),
+    "denied domain": FetchCase(
         {},
         {"url": "https://a.denied.web.test./"},
         ("denied", "This server's settings do not allow"),
     ),
-    "to a denied domain": Case(
+    "to a denied domain": FetchCase(
         {"/a/b": leads("https://denied.web.test/")},
         {},
         ("denied", "This server's settings do not allow"),
@@ -146,7 +154,7 @@ FAILS = {
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("name", FAILS)
 @by_rest
-def test_a_failure_says_what_would_work(agent: Agent, world: Internet, name: str) -> None:
+def test_a_failure_says_what_would_work(agent: PackCaller, world: Internet, name: str) -> None:
     """In a sentence for a model."""
     case = FAILS[name]
     world.site.pages |= case.pages
@@ -160,7 +168,7 @@ def test_a_failure_says_what_would_work(agent: Agent, world: Internet, name: str
 
 
 @pytest.mark.requirement("P9")
-def test_what_was_not_read_is_not_taken_for_the_end(agent: Agent, world: Internet) -> None:
+def test_what_was_not_read_is_not_taken_for_the_end(agent: PackCaller, world: Internet) -> None:
     """A page longer than the settings allow says so where its text ends."""
     world.site.pages["/"] = says("<p>" + "word " * 60_000)
 
@@ -173,7 +181,7 @@ def test_what_was_not_read_is_not_taken_for_the_end(agent: Agent, world: Interne
 
 
 @pytest.mark.requirement("P9")
-def test_programs_are_kept_out_where_a_site_asks_for_it(agent: Agent, world: Internet) -> None:
+def test_programs_are_kept_out_where_a_site_asks_for_it(agent: PackCaller, world: Internet) -> None:
     """The rules are asked for once, for each tenant, and for each site of a redirect."""
     world.site.pages |= {
         "/robots.txt": says("User-agent: *\nDisallow: /private\n", "text/plain"),
@@ -200,7 +208,7 @@ def test_programs_are_kept_out_where_a_site_asks_for_it(agent: Agent, world: Int
     ("status", "allowed"), [(404, True), (403, True), (500, False), (429, False)]
 )
 def test_a_site_that_cannot_say_its_rules(
-    agent: Agent, world: Internet, status: int, allowed: bool
+    agent: PackCaller, world: Internet, status: int, allowed: bool
 ) -> None:
     """A site without rules allows everything; a failing site allows nothing (RFC 9309, 2.3.1)."""
     world.site.pages |= {"/robots.txt": says("", status=status), "/": says("<p>x")}
@@ -212,7 +220,7 @@ def test_a_site_that_cannot_say_its_rules(
 
 
 @pytest.mark.requirement("P9")
-def test_a_request_says_who_asks(agent: Agent, world: Internet) -> None:
+def test_a_request_says_who_asks(agent: PackCaller, world: Internet) -> None:
     """By its user agent, which robots.txt is looked up by; and nothing of the caller."""
     agent.call("web_fetch", url=f"{SITE}/")
 

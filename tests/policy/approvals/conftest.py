@@ -17,11 +17,11 @@ from click.testing import CliRunner
 from gatepost.cli.main import main
 from gatepost.policy.approvals import stage
 from tests.support import replica_tools
-from tests.support.client import Client
+from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.proxies import in_a_thread
 from tests.support.replicas import (
-    Replicas,
+    ReplicaProcesses,
 )
 
 KEY = bytes(range(32))
@@ -55,7 +55,7 @@ class WebhookReceiver:
         self.refused = 0
         listener = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class WebhookHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 length = int(self.headers["content-length"])
                 body = self.rfile.read(length)
@@ -75,7 +75,7 @@ class WebhookReceiver:
             def log_message(self, format: str, *args: Any) -> None:  # its name there
                 """Nobody reads it."""
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), WebhookHandler)
 
     @property
     def port(self) -> int:
@@ -94,7 +94,7 @@ class WebhookReceiver:
         ]
 
 
-class ApprovalServers(Replicas):
+class ApprovalServers(ReplicaProcesses):
     """Two replicas, an operator at the command line, and a receiver of webhooks."""
 
     def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
@@ -112,7 +112,7 @@ class ApprovalServers(Replicas):
                 "webhook": {"url": f"http://{place}/hook", "secret": "file:hook"},
             },
         )
-        self.clients = [Client(f"http://127.0.0.1:{port}/mcp") for port in self.ports]
+        self.clients = [ResourceClient(f"http://127.0.0.1:{port}/mcp") for port in self.ports]
         for client in self.clients:
             client.authority = f"127.0.0.1:{self.port}"
 

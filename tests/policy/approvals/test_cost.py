@@ -13,7 +13,7 @@ MOST_STEPS = 8
 
 
 @pytest.mark.requirement("A7")
-def test_a_tool_that_needs_nobody_costs_one_look() -> None:
+def test_a_tool_that_needs_no_approval_costs_one_lookup() -> None:
     """However many rules there are for others; nothing is awaited, decoded or asked."""
     rules = [{"tools": ["put"], "when": f"arguments.amount > {number}"} for number in range(50)]
     replica = ApprovalDeployment(rules=rules, require=["look"]).replica()

@@ -169,7 +169,7 @@ async def test_what_two_people_decide_is_not_granted() -> None:
         )
 
 
-async def test_a_grant_does_not_outlive_a_cut_off() -> None:
+async def test_a_grant_does_not_outlive_a_revocation() -> None:
     """Whoever may not call any more may not call with a grant."""
     out: set[str] = set()
     deployment = ApprovalDeployment(require=["act"], revokes=lambda caller: caller.subject in out)
@@ -180,7 +180,7 @@ async def test_a_grant_does_not_outlive_a_cut_off() -> None:
     assert failure_kind(await replica.call(what="a")) == "denied"
 
 
-async def test_a_cut_off_leaves_what_came_after_it() -> None:
+async def test_a_revocation_leaves_what_came_after_it() -> None:
     """
     A server that starts within the hour reads a revocation that others acted on: who has signed in
     again since keeps what they ask for.

@@ -33,7 +33,7 @@ ACTING = {
 
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("change", ACTING.values(), ids=ACTING)
-async def test_a_machine_that_acts_for_somebody_needs_a_rule(change: dict[str, str]) -> None:
+async def test_a_machine_that_acts_for_a_person_needs_a_rule(change: dict[str, str]) -> None:
     """They could be the approver, by an id that nobody can compare; so the usual ones may not."""
     acting = replace(ROBOT, **change)
     usual = ApprovalDeployment(require=["act"]).replica()

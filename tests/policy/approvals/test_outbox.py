@@ -20,7 +20,7 @@ from gatepost.tools.context import OutboundReply, Sending
 from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
 from tests.policy.conftest import ACME, BOB, ApprovalDeployment, run_until
 from tests.storage.conftest import database_url, outbox_message, records
-from tests.support.endpoint import Clock, a_caller
+from tests.support.endpoint import EndpointClock, a_caller
 from tests.support.measuring import capture_logs
 
 __all__ = ["database_url", "records"]
@@ -30,7 +30,7 @@ ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
 SCRIPT = Script("report", b"x = 1\n", "workspace")
 
 
-class Receiver:
+class OutboxReceiver:
     """Answers as it is told, in the end with 204; does so only while its gate is open."""
 
     def __init__(self, *answers: int | Exception) -> None:
@@ -65,8 +65,8 @@ class OutboxSenders:
     """Replicas that share records, a receiver and a clock that is moved by hand."""
 
     def __init__(self, records: Records, *answers: int | ToolFailure) -> None:
-        self.records, self.receiver = records, Receiver(*answers)
-        self.clock = Clock()
+        self.records, self.receiver = records, OutboxReceiver(*answers)
+        self.clock = EndpointClock()
         self.clock.now = 1_001.0
 
     def told(self) -> list[str]:
@@ -321,7 +321,7 @@ async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPa
     assert ids == ["msg_a1_requested"]
 
 
-async def test_an_error_that_nobody_foresaw_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a look for what is due; it is told by its type, as its text may hold anything."""
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
     cut = Cut()

@@ -191,7 +191,7 @@ def test_decisions_are_on_record(servers: ApprovalServers) -> None:
 
 
 @pytest.mark.requirement("A7")
-def test_a_caller_that_is_denied_again_and_again_is_held(servers: ApprovalServers) -> None:
+def test_a_caller_that_is_denied_repeatedly_is_refused(servers: ApprovalServers) -> None:
     """At both replicas, for everything it calls; others go on, and an operator ends the hold."""
     mallory, alice = servers.token(sub="mallory"), servers.token()
     servers.rest(0, mallory, to="mallory")

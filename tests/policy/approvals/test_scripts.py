@@ -192,7 +192,7 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
 
 
 @pytest.mark.requirement("P11", "CO4")
-async def test_whoever_rejected_a_script_can_be_forgotten() -> None:
+async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
     """Their name and their words go, and the script stays rejected."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
@@ -208,7 +208,7 @@ async def test_whoever_rejected_a_script_can_be_forgotten() -> None:
 
 
 @pytest.mark.requirement("P11", "CO4")
-async def test_whoever_approved_a_script_can_be_forgotten() -> None:
+async def test_the_approver_of_a_script_can_be_erased() -> None:
     """Their name and id go from it, and it runs on."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
@@ -258,7 +258,7 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
     assert len(deployment.changes) == 2
 
 
-async def test_a_script_that_nobody_can_read_is_not_allowed() -> None:
+async def test_an_unreadable_script_is_not_allowed() -> None:
     """Nothing is on record of it either."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service

@@ -331,7 +331,7 @@ async def test_the_arguments_are_gone_when_nothing_can_be_done_with_them() -> No
     ]
 
 
-async def test_a_withdrawal_reaches_those_whom_it_names() -> None:
+async def test_a_revocation_withdraws_the_approvals_it_names() -> None:
     """What waits for them, what was approved, and their grants."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()

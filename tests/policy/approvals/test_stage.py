@@ -45,7 +45,7 @@ async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
     ]
 
 
-async def test_a_call_that_needs_nobody_is_left_alone() -> None:
+async def test_a_call_that_needs_no_approval_is_left_alone() -> None:
     """No record, no wait."""
     deployment = ApprovalDeployment(require=["act"], auto_approve=["look"])
     replica = deployment.replica()
@@ -55,7 +55,7 @@ async def test_a_call_that_needs_nobody_is_left_alone() -> None:
 
 
 @pytest.mark.requirement("A7")
-async def test_whoever_waits_goes_on_wherever_it_is_decided() -> None:
+async def test_a_waiting_call_goes_on_wherever_it_is_decided() -> None:
     """The decision is taken at another replica."""
     deployment = ApprovalDeployment(require=["act"])
     one, other = deployment.replica(), deployment.replica()
@@ -126,7 +126,7 @@ async def test_a_rejection_tells_why_and_stands() -> None:
 
 
 @pytest.mark.requirement("A8")
-async def test_whoever_waits_hears_that_nobody_came() -> None:
+async def test_a_waiting_caller_learns_that_no_approver_decided() -> None:
     """At the end of its time a request is denied, and the next call asks again."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=5)
     replica = deployment.replica()
@@ -143,7 +143,7 @@ async def test_whoever_waits_hears_that_nobody_came() -> None:
 
 
 @pytest.mark.requirement("A8")
-async def test_who_calls_again_hears_once_that_nobody_came() -> None:
+async def test_a_repeated_call_learns_once_that_no_approver_decided() -> None:
     """Also where nobody looked meanwhile; then the call may be asked about again."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=5)
     replica = deployment.replica()
@@ -156,7 +156,7 @@ async def test_who_calls_again_hears_once_that_nobody_came() -> None:
     assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
-async def test_an_approval_that_nobody_uses_expires() -> None:
+async def test_an_unused_approval_expires() -> None:
     """A yes of this morning is none for tonight."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
@@ -291,7 +291,7 @@ async def test_a_wait_ends_with_its_token() -> None:
     assert text_of(await replica.call("act", fresh, what="a")) == "a 0 1"
 
 
-async def test_whoever_is_cut_off_waits_no_longer() -> None:
+async def test_a_revoked_caller_waits_no_longer() -> None:
     """Nor can anybody approve what they asked for."""
     out: set[str] = set()
     deployment = ApprovalDeployment(require=["act"], revokes=lambda caller: caller.subject in out)
@@ -308,7 +308,7 @@ async def test_whoever_is_cut_off_waits_no_longer() -> None:
     assert deployment.effects["a"] == 0
 
 
-async def test_nobody_fills_the_inbox() -> None:
+async def test_no_client_fills_the_inbox() -> None:
     """Requests of one caller and of one tenant are bounded; others may still ask."""
     deployment = ApprovalDeployment(
         require=["act"], max_waiting_per_caller=3, max_waiting_per_tenant=4

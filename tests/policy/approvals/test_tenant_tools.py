@@ -17,7 +17,7 @@ from tests.policy.conftest import (
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.server import check_problems, issuer_settings
-from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, ToolUpstream
 
 TOOL = "mcp_crm__delete"
 SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}}
@@ -29,7 +29,7 @@ class TenantDeployment(ApprovalDeployment):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.upstream = Upstream()
+        self.upstream = ToolUpstream()
         self.source = self.tenants = MemorySource()
         self.define("Delete somebody.")
 

@@ -98,7 +98,7 @@ def test_a_secret_that_is_none(secret: str) -> None:
     assert not secret or secret not in str(refused.value)
 
 
-class Receiver:
+class ScriptedReceiver:
     """Takes messages as it is told to: a status, or why it cannot be reached."""
 
     def __init__(self, *answers: int | ToolFailure) -> None:
@@ -116,9 +116,9 @@ class Receiver:
         raise NotImplementedError
 
 
-def hook(*answers: int | ToolFailure, at: float = 1_000.0) -> tuple[Webhook, Receiver]:
+def hook(*answers: int | ToolFailure, at: float = 1_000.0) -> tuple[Webhook, ScriptedReceiver]:
     """A webhook whose clock stands still, and whom it tells."""
-    receiver = Receiver(*answers)
+    receiver = ScriptedReceiver(*answers)
     webhook = Webhook(lambda: receiver, clock=lambda: at)
     webhook.apply(URL, bytes(32), PAGE)
     return webhook, receiver
@@ -166,7 +166,7 @@ async def test_a_reload_counts_for_what_was_kept_before() -> None:
     )
 
 
-def test_where_nobody_is_told_nothing_is_kept() -> None:
+def test_without_a_webhook_no_message_is_stored() -> None:
     """Neither before there is an address nor after a reload has taken it away."""
     webhook, _ = hook()
     assert webhook.message(change("requested")) is not None
@@ -210,7 +210,7 @@ def test_the_same_script_may_be_decided_about_again() -> None:
 def test_messages_about_scripts_have_the_places_of_their_moments() -> None:
     """To the microsecond, whatever was decided; and those of one process are never level."""
     now = [1_795_335_300.000_001]
-    webhook = Webhook(Receiver, clock=lambda: now[0])
+    webhook = Webhook(ScriptedReceiver, clock=lambda: now[0])
     webhook.apply(URL, bytes(32), PAGE)
     places: list[int] = []
     for what, passes in (

@@ -42,7 +42,7 @@ async def test_calls_at_the_same_time_share_one_run(kind: str) -> None:
     assert deployment.effects == {"a": 1}
 
 
-async def test_whoever_waits_longer_than_the_tool_may_take_is_told() -> None:
+async def test_a_call_that_waits_longer_than_its_timeout_is_told() -> None:
     """The first may be waiting for a person; the others hear when to come back."""
     deployment = IdempotencyDeployment(limit_s=0.05)
     waiting = asyncio.Event()
@@ -65,7 +65,7 @@ async def test_whoever_waits_longer_than_the_tool_may_take_is_told() -> None:
     assert text_or_failure(await other.call()) == "a 1"
 
 
-async def test_a_wait_for_somebody_else_ends_with_the_token(
+async def test_a_wait_for_another_persons_decision_ends_with_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever lost the right to call does not keep a connection by waiting."""
@@ -179,7 +179,7 @@ async def test_a_call_goes_on_for_those_who_still_wait() -> None:
     assert text_or_failure(await second) == "a 1"
 
 
-async def test_whoever_waits_elsewhere_may_leave() -> None:
+async def test_a_call_that_waits_at_another_replica_may_leave() -> None:
     """Nothing of it stays behind."""
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()

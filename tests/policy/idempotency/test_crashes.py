@@ -78,7 +78,7 @@ async def test_an_episode_is_not_blocked_for_a_day() -> None:
     assert text_or_failure(await alive.call(tool=HELD, kind="correlation")) == "a 2"
 
 
-async def test_whoever_waits_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_call_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that comes right after the crash waits until nobody can be running it."""
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     deployment = IdempotencyDeployment()
@@ -116,7 +116,7 @@ class Switch:
             raise StoreUnavailable
 
 
-class Database(MemoryRecords):
+class FailingRecords(MemoryRecords):
     """Idempotency records that may be away, by method."""
 
     def __init__(self, switch: Switch) -> None:
@@ -147,7 +147,7 @@ class SwitchedStore:
         return ask
 
 
-class Wire(MemorySharedStore):
+class FailingSharedStore(MemorySharedStore):
     """A shared store that may be away."""
 
     def __init__(self, switch: Switch) -> None:
@@ -172,7 +172,7 @@ class Wire(MemorySharedStore):
 async def test_nothing_runs_that_cannot_be_claimed() -> None:
     """Without the database a keyed call is answered 503: the promise could not be kept."""
     switch = Switch()
-    deployment = IdempotencyDeployment(records=Database(switch))
+    deployment = IdempotencyDeployment(records=FailingRecords(switch))
     replica = deployment.replica()
     switch.away = {"begin"}
     with pytest.raises(StoreUnavailable):
@@ -189,7 +189,7 @@ async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
     """To answer 503 after the effect would invite a second one."""
     monkeypatch.setattr(execution, "BACKOFF_S", (0.005,) * 1000)
     switch = Switch()
-    deployment = IdempotencyDeployment(records=Database(switch))
+    deployment = IdempotencyDeployment(records=FailingRecords(switch))
     one, other = deployment.replica(), deployment.replica()
     switch.away = {"finish"}
     with capture_logs() as logs:
@@ -206,7 +206,7 @@ async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one counts."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     switch = Switch()
-    deployment = IdempotencyDeployment(records=Database(switch))
+    deployment = IdempotencyDeployment(records=FailingRecords(switch))
     one = deployment.replica()
     switch.away = {"renew"}
     with capture_logs() as logs:
@@ -226,7 +226,7 @@ async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.Monkey
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     switch = Switch()
     switch.away = {"publish", "follow"}
-    deployment = IdempotencyDeployment(shared_store=Wire(switch))
+    deployment = IdempotencyDeployment(shared_store=FailingSharedStore(switch))
     one, other = deployment.replica(), deployment.replica()
     with capture_logs():
         first = asyncio.create_task(one.call(tool=HELD))

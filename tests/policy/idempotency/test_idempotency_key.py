@@ -68,7 +68,7 @@ async def act(ctx: CallContext) -> str:
     return "done"
 
 
-class Seen(EndpointClient):
+class KeyClient(EndpointClient):
     """A client that keeps the idempotency key of every call."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ async def test_both_eras_read_the_same_keys(
     headers: dict[str, str], meta: dict[str, str], expected: IdempotencyKey | None
 ) -> None:
     """Header or `_meta`, with or without a session."""
-    client = Seen()
+    client = KeyClient()
     await client.ask("tools/call", CALL, meta=meta, **headers)
     # Somebody else: the same caller's second call would not run.
     client.caller = a_caller(subject="bob")
@@ -118,7 +118,7 @@ async def test_a_bad_key_is_answered_before_anything_runs(
     headers: dict[str, str], meta: dict[str, object]
 ) -> None:
     """-32602 in both eras."""
-    client = Seen()
+    client = KeyClient()
     modern = await client.ask("tools/call", CALL, meta=meta, **headers)
     session = await client.open()
     body = message("tools/call", {**CALL, "_meta": meta})
@@ -132,7 +132,7 @@ async def test_a_bad_key_is_answered_before_anything_runs(
 @pytest.mark.parametrize("name", ["idempotency-key", "x-octopus-correlation-id"])
 async def test_a_key_that_came_twice_is_refused(name: str) -> None:
     """Which of the two counts would depend on who reads them."""
-    client = Seen()
+    client = KeyClient()
     meta = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}
     mirrored = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call")]
     headers = [JSON, *mirrored, ("mcp-name", "act"), (name, "a"), (name, "b")]

@@ -22,7 +22,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.policy.conftest import ASKED, run_ready
-from tests.support.endpoint import Clock, a_caller
+from tests.support.endpoint import EndpointClock, a_caller
 from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("O12")
@@ -32,7 +32,7 @@ WITHIN_S = 20
 STEP_S = 4.0  # less than a lease is renewed by
 
 
-class Identity(NamedTuple):
+class CallIdentity(NamedTuple):
     """What two calls must share to be the same one."""
 
     tool: str
@@ -45,7 +45,7 @@ class Identity(NamedTuple):
 class Invocation(msgspec.Struct):
     """One run of a tool."""
 
-    identity: Identity
+    identity: CallIdentity
     arguments: str
     begun: float
     replica: int
@@ -55,10 +55,10 @@ class Invocation(msgspec.Struct):
     """runs, kept, free, gone (with its replica) or stopped"""
 
 
-class Asked(msgspec.Struct):
+class ModelCall(msgspec.Struct):
     """One call and what came of it."""
 
-    identity: Identity
+    identity: CallIdentity
     arguments: str
     begun: float
     replica: int
@@ -72,10 +72,10 @@ class World:
     """Replicas over shared stores, and everything that ever happened there."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = EndpointClock()
         self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
         self.invocations: list[Invocation] = []
-        self.calls: list[Asked] = []
+        self.calls: list[ModelCall] = []
         self.pack = Pack("world")
         self.pack.tool(name="act")(self._tool)
         self.pack.tool(name="put", idempotent=True)(self._tool)
@@ -113,7 +113,7 @@ class World:
         return f"#{number}"
 
     async def call(self, replica: int, tool: str, kind: str, key: str, what: str) -> None:
-        identity = Identity(tool, kind, key, what if kind == "correlation" else None)
+        identity = CallIdentity(tool, kind, key, what if kind == "correlation" else None)
         call = Call(
             caller=a_caller(),
             name=tool,
@@ -122,7 +122,7 @@ class World:
             idempotency_key=IdempotencyKey(kind, key),  # type: ignore[arg-type]  # from a list of both
         )
         task = asyncio.create_task(self.replicas[replica][1].run(call))
-        asked = Asked(identity, what, self.clock.now, replica, task, len(self.calls))
+        asked = ModelCall(identity, what, self.clock.now, replica, task, len(self.calls))
         task.add_done_callback(lambda _: setattr(asked, "ended", self.clock.now))
         self.calls.append(asked)
 
@@ -202,7 +202,7 @@ class World:
             return lease_over and later.begun >= made.begun + counts_s
         return later.begun >= made.ended + KEPT_S[kind]
 
-    def _explain(self, asked: Asked) -> None:
+    def _explain(self, asked: ModelCall) -> None:
         error = asked.task.exception()
         if error is not None:
             assert isinstance(error, InputNeeded), error

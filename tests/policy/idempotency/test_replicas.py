@@ -12,7 +12,7 @@ from tests.support import replica_tools
 from tests.support.client import exchange, modern, request, result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
-from tests.support.replicas import Replicas
+from tests.support.replicas import ReplicaProcesses
 
 pytestmark = pytest.mark.requirement("O12")
 
@@ -26,7 +26,7 @@ execution.LEASE_S, execution.RENEW_S = 3.0, 1.0
 """Tools of servers with short leases: the test must not wait for real ones."""
 
 
-class Pair(Replicas):
+class ReplicaPair(ReplicaProcesses):
     """Two replicas, and the folder in which their tools leave marks."""
 
     def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
@@ -75,17 +75,19 @@ class Pair(Replicas):
 
 
 @pytest.fixture
-def pair(idp: Idp, tmp_path: Path, valkey: str, request: pytest.FixtureRequest) -> Iterator[Pair]:
+def pair(
+    idp: Idp, tmp_path: Path, valkey: str, request: pytest.FixtureRequest
+) -> Iterator[ReplicaPair]:
     database = "sqlite:///gatepost.db"
     if request.param == "postgresql":
         database = request.getfixturevalue("migrated_postgres")
-    pair = Pair(idp, tmp_path, {"database": database, "shared": valkey})
+    pair = ReplicaPair(idp, tmp_path, {"database": database, "shared": valkey})
     with pair.running():
         yield pair
 
 
 @pytest.mark.parametrize("pair", ["sqlite", "postgresql"], indirect=True)
-def test_two_processes_run_a_call_once_and_survive_each_other(pair: Pair) -> None:
+def test_two_processes_run_a_call_once_and_survive_each_other(pair: ReplicaPair) -> None:
     """Coalesced across processes; what was answered stays, what was cut short is told."""
     calls = [pair.begin(at, "act", "shared", "k1") for at in (0, 1, 1, 0)]
     eventually(pair.effects, within=10)

@@ -100,7 +100,7 @@ def test_arguments_that_mean_something_else_differ(one: bytes, other: bytes) -> 
 @pytest.mark.parametrize(
     "arguments", [b'{"n":' + b"9" * 5000 + b"}", b"[" * 5000 + b"]" * 5000, b"\xff"]
 )
-def test_arguments_nobody_can_read_have_a_digest(arguments: bytes) -> None:
+def test_unreadable_arguments_have_a_digest(arguments: bytes) -> None:
     """Whatever a tool's own parser takes, this one does not stumble."""
     assert digest_of(arguments) == digest_of(arguments)
 
@@ -149,7 +149,7 @@ OTHERS: list[dict[str, Any]] = [
 
 
 @each("other", OTHERS, ids=lambda other: next(iter(other)))
-async def test_nobody_meets_the_call_of_somebody_else(other: dict[str, Any]) -> None:
+async def test_no_caller_meets_the_call_of_another(other: dict[str, Any]) -> None:
     """Tenant, issuer, kind, subject, client and tool are part of every key."""
     replica = IdempotencyDeployment().replica()
     await replica.call()
@@ -329,7 +329,7 @@ async def test_an_answer_too_large_to_keep_is_not_made_twice() -> None:
     [({"type": "text", "text": object()},), ({"type": "text", "text": "\ud800"},), ("no block",)],
     ids=["object", "surrogate", "no_block"],
 )
-async def test_an_answer_that_is_no_json_is_the_tools_mistake(content: Any) -> None:
+async def test_an_answer_that_is_no_json_is_the_tools_error(content: Any) -> None:
     """Both get the same failure, and the tool does not run again."""
     deployment = IdempotencyDeployment()
     deployment.answers = Outcome(content)

@@ -32,7 +32,7 @@ def places(most: int) -> Bound:
     return Bound(most=most)
 
 
-class Person(SilentClient):
+class DecidingClient(SilentClient):
     """A client whose person answers when ``decided`` is set; ``asked`` says that it was asked."""
 
     capabilities: Mapping[str, Any] = {"elicitation": {"url": {}}}
@@ -152,7 +152,7 @@ async def settle(turns: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-class Decision:
+class PendingDecision:
     """What `stand_by` waits for."""
 
     message, told, url, retry_after_s = "A person decides.", "A person decides.", "", 5.0

@@ -12,7 +12,7 @@ from gatepost.policy.limits.rules import ANY
 WITHIN_S = 10
 
 
-class Floor:
+class AdmissionFloor:
     """A queue and what it looks at; calls that are let in are told by name, in order."""
 
     def __init__(self, most: int, **settings: float) -> None:
@@ -60,7 +60,7 @@ class Floor:
 @pytest.mark.requirement("P12")
 async def test_a_tenant_that_floods_does_not_go_before_others() -> None:
     """Who came last and has nothing running is let in first; then both by turns."""
-    floor = Floor(2)
+    floor = AdmissionFloor(2)
     for number in range(8):
         await floor.come(f"flood-{number}", "flood")
     await floor.come("quiet-0", "quiet")
@@ -77,7 +77,7 @@ async def test_a_tenant_that_floods_does_not_go_before_others() -> None:
 
 async def test_within_a_tenant_callers_take_turns() -> None:
     """A busy colleague's calls do not all go first."""
-    floor = Floor(1)
+    floor = AdmissionFloor(1)
     for number in range(4):
         await floor.come(f"busy-{number}", "acme", "busy")
     for number in range(2):
@@ -90,7 +90,7 @@ async def test_within_a_tenant_callers_take_turns() -> None:
 
 async def test_equal_tenants_take_turns() -> None:
     """Three that want more than there is get the same, whoever came first."""
-    floor = Floor(1)
+    floor = AdmissionFloor(1)
     for tenant in ("a", "b", "c"):
         for number in range(3):
             await floor.come(f"{tenant}{number}", tenant)
@@ -102,9 +102,9 @@ async def test_equal_tenants_take_turns() -> None:
     ] * 2
 
 
-async def test_a_full_line_refuses_whoever_has_most_in_it() -> None:
+async def test_a_full_queue_refuses_the_caller_with_the_most_waiting_calls() -> None:
     """One caller's backlog keeps no colleague out; who has the backlog is refused at once."""
-    floor = Floor(1, each=4)
+    floor = AdmissionFloor(1, each=4)
     for number in range(5):
         await floor.come(f"busy-{number}", "acme", "busy")
     assert not await (await floor.come("busy-5", "acme", "busy"))
@@ -119,9 +119,9 @@ async def test_a_full_line_refuses_whoever_has_most_in_it() -> None:
 
 
 @pytest.mark.parametrize("each", [0, 1])
-async def test_a_line_holds_as_many_as_it_may(each: int) -> None:
+async def test_a_queue_holds_as_many_calls_as_it_may(each: int) -> None:
     """None at all where that is set; another tenant's line is another."""
-    floor = Floor(1, each=each)
+    floor = AdmissionFloor(1, each=each)
     await floor.come("first", "acme")
     tasks = [await floor.come(f"more-{number}", "acme", f"{number}") for number in range(3)]
     assert [task.done() for task in tasks] == [*([False] * each), *([True] * (3 - each))]
@@ -129,9 +129,9 @@ async def test_a_line_holds_as_many_as_it_may(each: int) -> None:
     assert other.done() is (each == 0)
 
 
-async def test_nobody_waits_longer_than_said() -> None:
+async def test_no_call_waits_longer_than_configured() -> None:
     """Who was not let in is refused, and leaves nothing behind."""
-    floor = Floor(1, within_s=0.01)
+    floor = AdmissionFloor(1, within_s=0.01)
     await floor.come("first", "acme")
     async with asyncio.timeout(WITHIN_S):
         assert not await (await floor.come("second", "acme"))
@@ -143,9 +143,9 @@ async def test_nobody_waits_longer_than_said() -> None:
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_who_is_stopped_while_it_waits_takes_no_place_along(granted: bool) -> None:
+async def test_a_call_cancelled_while_it_waits_takes_no_concurrency_along(granted: bool) -> None:
     """Neither before it is let in nor in the very moment."""
-    floor = Floor(1)
+    floor = AdmissionFloor(1)
     await floor.come("first", "acme")
     stopped = await floor.come("second", "acme")
     third = await floor.come("third", "globex")
@@ -165,9 +165,9 @@ async def test_who_is_stopped_while_it_waits_takes_no_place_along(granted: bool)
     assert (floor.queue.running, floor.queue.waiting) == (1, 0)
 
 
-async def test_more_places_let_in_whoever_waits() -> None:
+async def test_more_concurrency_admits_waiting_calls() -> None:
     """A configuration that is read anew counts at once."""
-    floor = Floor(1)
+    floor = AdmissionFloor(1)
     for number in range(4):
         await floor.come(f"{number}", "acme")
     floor.queue.most = 3
@@ -191,7 +191,7 @@ class Simulation:
     """
 
     def __init__(self, places: int, **tenants: tuple[int, int]) -> None:
-        self.floor = Floor(places, within_s=WITHIN_S * 10)
+        self.floor = AdmissionFloor(places, within_s=WITHIN_S * 10)
         self.tenants = tenants
         self.done: Counter[str] = Counter()
         self._ending: dict[int, list[asyncio.Event]] = defaultdict(list)

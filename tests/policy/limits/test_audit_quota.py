@@ -175,7 +175,7 @@ def test_refused_calls_count(idp: Idp, url: str) -> None:
     assert limits[-1] == "caller_audit"
 
 
-class Replica:
+class QuotaReplica:
     """One process, whose tool `echo` has records of its arguments' size."""
 
     def __init__(
@@ -233,10 +233,10 @@ def _context(call: Call) -> CallContext:
 
 
 @asynccontextmanager
-async def replicas(url: str, terms: LimitRules) -> AsyncIterator[list[Replica]]:
+async def replicas(url: str, terms: LimitRules) -> AsyncIterator[list[QuotaReplica]]:
     """Two, on one Valkey."""
     shared_stores = [await open_shared_store(url) for _ in range(2)]
-    found = [Replica(MemoryRecords(), shared_store, terms) for shared_store in shared_stores]
+    found = [QuotaReplica(MemoryRecords(), shared_store, terms) for shared_store in shared_stores]
     yield found
     for replica, shared_store in zip(found, shared_stores, strict=True):
         await replica.writer.aclose()

@@ -14,7 +14,7 @@ import pytest
 from tests.support import replica_tools
 from tests.support.client import modern
 from tests.support.issuers import Idp
-from tests.support.replicas import Replicas
+from tests.support.replicas import ReplicaProcesses
 from tests.support.stores import Postgres, Valkey
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("P12")]
@@ -34,7 +34,7 @@ PLACES, FLOOD, CALM = 100, 160, 5
 class Customers:
     """Clients of both replicas, each person with a token."""
 
-    def __init__(self, pair: Replicas, http: httpx2.AsyncClient) -> None:
+    def __init__(self, pair: ReplicaProcesses, http: httpx2.AsyncClient) -> None:
         self._pair, self._http = pair, http
         self._tokens: dict[tuple[str, str], str] = {}
 
@@ -62,7 +62,7 @@ class Customers:
         return True
 
 
-class LimitedReplicas(Replicas):
+class LimitedReplicas(ReplicaProcesses):
     """Two replicas and what they did."""
 
     def done(self, word: str, since: float, until: float) -> int:

@@ -10,7 +10,7 @@ from gatepost.policy.limits.call_limits import CallLimits
 from gatepost.policy.limits.rules import LimitRules
 from gatepost.storage.rate_limits import WITHIN, Bucket, Buckets
 from gatepost.tools.api import Call, Offer, Outcome
-from tests.policy.limits.conftest import LimitedProcess, Person, bucket, places, settle
+from tests.policy.limits.conftest import DecidingClient, LimitedProcess, bucket, places, settle
 from tests.support.endpoint import a_caller
 
 pytestmark = pytest.mark.requirement("P12")
@@ -90,7 +90,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
 ) -> None:
     """Also when everything was looked up anew meanwhile."""
     monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 1)
-    process, person = LimitedProcess(LimitRules(tenant=places(1))), Person()
+    process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
     asking = await process.begin("ask", client=person)
     assert [await process.call(subject=f"person-{n}") for n in range(3)] == ["seen"] * 3
 
@@ -102,7 +102,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     assert process.limits.counters.running == {}
 
 
-def test_a_crowd_of_new_names_gives_nobody_a_fresh_bucket() -> None:
+def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
     """Those that would be full first are forgotten first: whoever is out of calls stays so."""
     buckets = Buckets(most=100)
     for _ in range(5):

@@ -43,7 +43,7 @@ def test_beyond_the_burst_a_caller_is_told_when_to_come_back(server: Server) -> 
 
 
 @pytest.mark.requirement("SEC-07")
-def test_one_caller_uses_up_nobody_elses_calls(server: Server) -> None:
+def test_one_caller_uses_up_no_calls_of_another(server: Server) -> None:
     """Neither those of a colleague nor those of a namesake in another tenant."""
     for _ in range(BURST + 1):
         server.client.call(server.token(org_id="acme", sub="alice"))
@@ -53,7 +53,7 @@ def test_one_caller_uses_up_nobody_elses_calls(server: Server) -> None:
 
 
 @pytest.mark.requirement("SEC-07")
-def test_a_second_client_or_token_is_no_second_allowance(server: Server) -> None:
+def test_a_second_client_or_token_is_no_second_limit(server: Server) -> None:
     """What counts is who calls, in either era."""
     token = server.token(org_id="acme", client_id="another")
     session = server.client.open(token)

@@ -48,7 +48,7 @@ async def test_processes_count_requests_together(shared_store: SharedStore) -> N
     assert refused == ["caller"] * 2 + ["tenant"] * 2
 
 
-async def test_while_nobody_counts_together_each_process_counts(
+async def test_without_a_shared_store_each_process_counts(
     shared_store: SharedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests do not stop because they cannot be counted, and are not free for that."""

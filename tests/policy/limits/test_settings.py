@@ -34,7 +34,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("limits", "problem", "setting"), WRONG, ids=lambda one: str(one)[:40])
-def test_what_would_hold_nobody_is_told(
+def test_a_limit_without_effect_is_reported(
     idp: Idp, limits: dict[str, Any], problem: str, setting: str
 ) -> None:
     """By its setting; the nearest name of a tool comes with it."""
@@ -55,7 +55,7 @@ def test_zero_is_no_limit(idp: Idp) -> None:
     assert "config.E088" not in check_errors([issuer_settings(idp)], limits=limits)
 
 
-def test_nobody_is_limited_by_surprise() -> None:
+def test_no_caller_is_limited_by_default() -> None:
     """Out of the box: the caller's bucket, and generous numbers of calls at once."""
     terms = rules_of(LimitsSettings())
 

@@ -55,7 +55,7 @@ async def test_buckets_are_the_same_at_every_process(valkey: str) -> None:
         assert await one.call(tenant_id="globex") == "seen"
 
 
-async def test_places_are_the_same_at_every_process(valkey: str) -> None:
+async def test_concurrency_is_shared_by_all_processes(valkey: str) -> None:
     """Two of the tool and three of the tenant, wherever they are."""
     async with processes(valkey, EVERYTHING) as (one, other):
         await running(one, "wait", 1)

@@ -11,9 +11,9 @@ from gatepost.tools.api import Call, Offer, Outcome
 from gatepost.tools.client import MissingCapability
 from gatepost.tools.stage import Next
 from tests.policy.limits.conftest import (
-    Decision,
+    DecidingClient,
     LimitedProcess,
-    Person,
+    PendingDecision,
     bucket,
     places,
     settle,
@@ -125,7 +125,7 @@ ENDS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_however_a_call_ends_it_leaves_its_places(end: str) -> None:
+async def test_however_a_call_ends_it_releases_its_concurrency(end: str) -> None:
     """As often as one likes, with room for one."""
     process = LimitedProcess(LimitRules(tenant=places(1), tool=places(1)), most=1)
     for _ in range(5):
@@ -140,7 +140,7 @@ async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
     """Others run meanwhile; it goes on whether there is room or not, and then counts again."""
     process, person = (
         LimitedProcess(LimitRules(tenant=places(1), tools={"ask": places(1)}), most=1),
-        Person(),
+        DecidingClient(),
     )
     asking = await process.begin("ask", client=person)
     assert person.asked.is_set()
@@ -161,10 +161,10 @@ async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
 @pytest.mark.parametrize("decided", [True, False])
 async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -> None:
     """An approval waits between the spending and the tool, which may never run."""
-    process, person = LimitedProcess(LimitRules(tenant=places(1))), Person()
+    process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
 
     async def approval(call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
-        await call.client.stand_by(Decision())
+        await call.client.stand_by(PendingDecision())
         return await proceed(call, offer, arguments)
 
     process.put_behind(approval)
@@ -182,7 +182,7 @@ async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -
     assert process.limits.counters.queue.running == 0
 
 
-async def test_a_call_within_a_call_has_no_place_of_its_own_tenant() -> None:
+async def test_a_nested_call_takes_no_further_concurrency_of_its_tenant() -> None:
     """Where there is one place, a tool that calls another one would wait for itself."""
     process = LimitedProcess(LimitRules(caller=bucket(4), tenant=places(1)), most=1)
 
@@ -190,14 +190,14 @@ async def test_a_call_within_a_call_has_no_place_of_its_own_tenant() -> None:
     assert process.ran["look"] == 2
 
 
-async def test_a_call_within_a_call_is_held_to_the_limits_of_its_tool() -> None:
+async def test_a_nested_call_counts_against_the_limits_of_its_tool() -> None:
     """A way round would be no limit."""
     process = LimitedProcess(LimitRules(tools={"look": bucket(1)}))
 
     assert [await process.call("other"), await process.call("other")] == ["seen", "rate_limit tool"]
 
 
-async def test_beyond_the_processs_own_places_calls_wait_by_turns() -> None:
+async def test_beyond_the_concurrency_of_the_process_calls_wait_by_turns() -> None:
     """A tenant that has all of them waits for the one that has none."""
     process = LimitedProcess(LimitRules(), most=2)
     for _ in range(4):
@@ -211,7 +211,7 @@ async def test_beyond_the_processs_own_places_calls_wait_by_turns() -> None:
     assert await process.end() == ["waited"] * 3
 
 
-async def test_who_waits_too_long_for_a_place_is_told_when_to_come_back() -> None:
+async def test_a_call_that_waits_too_long_is_told_when_to_retry() -> None:
     """And has left nothing behind."""
     process = LimitedProcess(LimitRules(tenant=places(10)), most=1, within_s=0.01)
     await process.begin()
@@ -270,7 +270,7 @@ async def test_levels_tell_what_is_used_up() -> None:
     assert await process.end() == ["waited"]
 
 
-async def test_levels_tell_of_nobody_without_a_limit() -> None:
+async def test_levels_leave_out_callers_without_a_limit() -> None:
     """What runs without a bound uses nothing up."""
     process = LimitedProcess(LimitRules(tools={"wait": places(2)}))
     await process.begin()

@@ -61,7 +61,7 @@ async def waiting(service: ApprovalService) -> dict[str, str]:
     return {json.loads(one.arguments)["name"]: one.id for one in await service.waiting("acme")}
 
 
-class Asked:
+class OpenApprovals:
     """What one caller has asked people for: a call that waits, an approval, a grant, a task."""
 
     def __init__(self, replicas: RevocationReplicas, client: ReplicaClient) -> None:
@@ -132,8 +132,10 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(replicas.service())
         by = approver(replicas)
-        victim = Asked(replicas, await stack.enter_async_context(replicas.client(**theirs)))
-        bystander = Asked(replicas, await stack.enter_async_context(replicas.client(**others)))
+        victim = OpenApprovals(replicas, await stack.enter_async_context(replicas.client(**theirs)))
+        bystander = OpenApprovals(
+            replicas, await stack.enter_async_context(replicas.client(**others))
+        )
         for one in (victim, bystander):
             await one.open(service, by, stack)
 
@@ -151,7 +153,7 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
 
 
 async def what_comes_later(
-    replicas: RevocationReplicas, victim: Asked, theirs: dict[str, Any]
+    replicas: RevocationReplicas, victim: OpenApprovals, theirs: dict[str, Any]
 ) -> None:
     """Who signs in again has to ask again, at both replicas; nothing of it ever ran."""
     async with replicas.later(**theirs) as client:
@@ -168,7 +170,7 @@ async def what_comes_later(
         assert replicas.marks(f"paid {name}") == 0
 
 
-async def test_what_somebody_approved_goes_with_them(replicas: RevocationReplicas) -> None:
+async def test_approvals_by_an_erased_person_are_erased_too(replicas: RevocationReplicas) -> None:
     """
     An approval that nobody has used, and a grant, of a person whose sign-in is taken back: the call
     is asked about again, at both replicas; what somebody else decided stands.
@@ -176,7 +178,7 @@ async def test_what_somebody_approved_goes_with_them(replicas: RevocationReplica
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(replicas.service())
         client = await stack.enter_async_context(replicas.client(sub="fred"))
-        mine, others = Asked(replicas, client), Asked(replicas, client)
+        mine, others = OpenApprovals(replicas, client), OpenApprovals(replicas, client)
         await mine.open(service, approver(replicas, "mallory"), stack)
         await others.open(service, approver(replicas), stack)
 

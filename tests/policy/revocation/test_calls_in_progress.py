@@ -164,7 +164,7 @@ def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
 
 
 @pytest.mark.requirement("CO3")
-def test_a_replica_that_knows_no_cut_offs_lets_nobody_in(idp: Idp) -> None:
+def test_a_replica_that_has_read_no_revocations_admits_no_caller(idp: Idp) -> None:
     """It says that it is not ready, and that it is not the caller's doing."""
 
     async def changes(subjects: object) -> Any:

@@ -168,7 +168,7 @@ TABLES = SETTINGS["issuers"]
     [(TABLES, "No issuer's `tenants` table and no"), (OPEN, "No setting and no stored data")],
     ids=["tables", "claims"],
 )
-def test_a_tenant_that_nobody_knows_is_told_of_first(
+def test_an_unknown_tenant_is_reported_first(
     shell: CommandFolder, case: str, issuers: list[Any], says: str
 ) -> None:
     """Who shuts it in a hurry must not believe another one shut; erasing it does nothing."""
@@ -228,7 +228,7 @@ def test_revocations_are_listed_until_they_are_undone(shell: CommandFolder) -> N
     assert shell.run("revoke", "--list").out == "There are no revocations.\n"
 
 
-def test_memory_has_nobody_to_shut_out(shell: CommandFolder) -> None:
+def test_memory_has_no_subscriber_to_shut_out(shell: CommandFolder) -> None:
     """What is in a server's memory, no command can change."""
     shell.begin(storage={"database": "memory:"})
     for command in (["tenant", "list"], ["revoke", "--subject", "bob"]):
@@ -271,7 +271,7 @@ def test_who_shuts_whom_out_is_on_record(shell: CommandFolder) -> None:
     assert shell.run("audit", "verify").code == 0
 
 
-def test_a_cut_off_outlives_whatever_a_token_was_good_for() -> None:
+def test_a_revocation_outlives_every_token_it_names() -> None:
     """A server that was down until all of it was over may have missed the order itself."""
     resource = "https://mcp.example/mcp"
     pages = DashboardSettings(session_s=90 * DAY_S)

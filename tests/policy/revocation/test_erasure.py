@@ -30,7 +30,7 @@ def fill(root: Path, tenant: str) -> None:
     (root / PRIVATE / tenant / ".usage").write_bytes(b"")
 
 
-class Scene:
+class TwoTenants:
     """Two tenants' folders and records, without a server."""
 
     def __init__(self, root: Path) -> None:
@@ -60,15 +60,15 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> Scene:
-    scene = Scene(tmp_path / "workspaces")
+async def scene(tmp_path: Path) -> TwoTenants:
+    scene = TwoTenants(tmp_path / "workspaces")
     for tenant in ("acme", "globex"):
         fill(scene.root, tenant)
         await furnish(scene.records, tenant)
     return scene
 
 
-async def test_what_would_go_is_counted_first(scene: Scene) -> None:
+async def test_what_would_go_is_counted_first(scene: TwoTenants) -> None:
     """And counting leaves everything as it was."""
     erasure = TenantErasure("acme", scene.records, scene.shared_store, scene.root)
     found = await erasure.found()
@@ -79,7 +79,7 @@ async def test_what_would_go_is_counted_first(scene: Scene) -> None:
     assert found == await erasure.found()
 
 
-async def test_all_of_it_goes_and_nothing_of_others(scene: Scene) -> None:
+async def test_all_of_it_goes_and_nothing_of_others(scene: TwoTenants) -> None:
     """Records, both folders; a link leads nowhere. Doing it again finds nothing to do."""
     await scene.erase()
     assert await scene.is_gone()
@@ -92,7 +92,7 @@ async def test_all_of_it_goes_and_nothing_of_others(scene: Scene) -> None:
 
 async def test_a_tenant_that_never_kept_anything(tmp_path: Path) -> None:
     """There is no folder at all, and none is made."""
-    scene = Scene(tmp_path / "nowhere")
+    scene = TwoTenants(tmp_path / "nowhere")
     await scene.erase()
 
     assert not scene.root.exists()
@@ -103,7 +103,9 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("at", [1, 2])
-async def test_what_was_interrupted_is_finished_by_doing_it_again(scene: Scene, at: int) -> None:
+async def test_what_was_interrupted_is_finished_by_doing_it_again(
+    scene: TwoTenants, at: int
+) -> None:
     """After any step; what was moved out of sight already is found there."""
     lines = 0
 
@@ -123,7 +125,7 @@ async def test_what_was_interrupted_is_finished_by_doing_it_again(scene: Scene, 
     assert await scene.is_gone()
 
 
-async def test_whoever_still_writes_is_waited_for(scene: Scene) -> None:
+async def test_a_running_writer_is_waited_for(scene: TwoTenants) -> None:
     """A call that is being stopped writes once more: the next pass comes for it."""
 
     async def pause(seconds: float) -> None:
@@ -136,7 +138,7 @@ async def test_whoever_still_writes_is_waited_for(scene: Scene) -> None:
     assert await scene.is_gone()
 
 
-async def test_whoever_never_stops_writing_is_told(scene: Scene) -> None:
+async def test_a_process_that_never_stops_writing_is_reported(scene: TwoTenants) -> None:
     """After some passes somebody has to look at what runs there."""
 
     async def pause(seconds: float) -> None:
@@ -218,7 +220,7 @@ async def begins_anew(
             await later.ask("tasks/get", params, capabilities=TASKS)
 
 
-async def test_one_person_is_forgotten_and_nobody_else(replicas: RevocationReplicas) -> None:
+async def test_one_person_is_erased_and_no_other(replicas: RevocationReplicas) -> None:
     """Tasks and details on record, at once with the person's tokens; the tenant goes on."""
     issuer = replicas.issuer
     async with AsyncExitStack() as stack:

@@ -31,7 +31,9 @@ async def held(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("who", WHO)
-async def test_a_retry_key_outlives_a_cut_off(replicas: RevocationReplicas, who: str) -> None:
+async def test_an_idempotency_key_outlives_a_revocation(
+    replicas: RevocationReplicas, who: str
+) -> None:
     """
     The old token gets nothing by it. Who signs in again and sends the call again hears what came of
     it, at the other replica: what was done, or that it was stopped. It is not done twice.

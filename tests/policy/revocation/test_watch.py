@@ -25,7 +25,7 @@ pytestmark = pytest.mark.requirement("CO3")
 CUT = order(subject="bob")
 
 
-class Records(MemoryRecords):
+class UnreachableRecords(MemoryRecords):
     """A database that may be out of reach, and counts what it is asked."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Records(MemoryRecords):
         self.revocations.all = counted_all  # type: ignore[method-assign,assignment]
 
     async def changes(self, subjects: Collection[str]) -> dict[str, int]:
-        """See `Records`."""
+        """See `UnreachableRecords`."""
         self._ask("changes")
         return await super().changes(subjects)
 
@@ -55,7 +55,7 @@ class WatchingProcess:
     """One process's knowledge, with clocks that a test moves."""
 
     def __init__(self) -> None:
-        self.records, self.shared_store = Records(), MemorySharedStore()
+        self.records, self.shared_store = UnreachableRecords(), MemorySharedStore()
         self.poller = ChangePoller(self.records, self.shared_store)
         self.now, self.told = NOW, 0
         self.new: tuple[RevocationRecord, ...] = ()
@@ -80,7 +80,7 @@ def process() -> WatchingProcess:
     return WatchingProcess()
 
 
-async def test_before_the_first_reading_nobody_passes(process: WatchingProcess) -> None:
+async def test_before_the_first_read_no_caller_passes(process: WatchingProcess) -> None:
     """A start without a database lets nobody in, and says that this is no caller's doing."""
     with pytest.raises(IssuerUnavailable):
         process.revocations.admit(BOB)

@@ -317,7 +317,7 @@ async def test_a_rejection_outlives_who_gave_it(deployment: Revocable) -> None:
     assert "Never." in text_of(await there.call(caller=ALICE, what="a"))
 
 
-async def test_the_command_line_is_nobody_whom_a_cut_off_names(deployment: Revocable) -> None:
+async def test_a_revocation_never_names_the_command_line(deployment: Revocable) -> None:
     """Names on a machine are no subjects of an issuer."""
     here, _ = deployment.replicas
     for what, terms in (("a", None), ("b", GrantScope(uses=3))):
@@ -328,7 +328,7 @@ async def test_the_command_line_is_nobody_whom_a_cut_off_names(deployment: Revoc
     assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
-async def test_whoever_waits_hears_that_it_is_withdrawn(deployment: Revocable) -> None:
+async def test_a_waiting_caller_learns_that_its_request_is_withdrawn(deployment: Revocable) -> None:
     """A held call of somebody else's is answered, where who would have decided does not matter."""
     here, there = deployment.replicas
     asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))

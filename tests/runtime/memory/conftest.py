@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from bench.servers import soak_tools
-from bench.traffic import Traffic
+from bench.traffic import BenchTraffic
 from gatepost.mcp import client as mcp_client
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -35,10 +35,10 @@ def server(idp: object, working_directory: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def traffic(server: Server) -> Traffic:
+def traffic(server: Server) -> BenchTraffic:
     """A caller of the server."""
     client = server.client
-    return Traffic(("127.0.0.1", client.port), client.authority, client.path, server.token())
+    return BenchTraffic(("127.0.0.1", client.port), client.authority, client.path, server.token())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.traffic import OPERATIONS, Traffic
+from bench.traffic import OPERATIONS, BenchTraffic
 from gatepost.http.deadlines import HeadWatch, IdleWatch
 from gatepost.http.flow_control import ResponseFlow
 from gatepost.http.httptools_protocol import HttptoolsProtocol
@@ -70,7 +70,7 @@ def traces() -> Iterator[None]:
         tracemalloc.stop()
 
 
-async def repeat(name: str, traffic: Traffic, times: int) -> None:
+async def repeat(name: str, traffic: BenchTraffic, times: int) -> None:
     """Do an operation so often, with arguments of that size."""
     for _ in range(times):
         await asyncio.wait_for(OPERATIONS[name](traffic, SIZE), 60)
@@ -78,7 +78,9 @@ async def repeat(name: str, traffic: Traffic, times: int) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.usefixtures("no_collector", "traces")
-def test_a_call_that_is_over_is_let_go_without_the_collector(name: str, traffic: Traffic) -> None:
+def test_a_call_that_is_over_is_let_go_without_the_collector(
+    name: str, traffic: BenchTraffic
+) -> None:
     """
     Whatever a call made is gone with it, and so are its arguments and its closed connections.
 
@@ -96,7 +98,7 @@ def test_a_call_that_is_over_is_let_go_without_the_collector(name: str, traffic:
 
 
 @pytest.mark.parametrize("name", LEFT_STREAMS)
-def test_a_stream_that_its_client_left_is_collected(name: str, traffic: Traffic) -> None:
+def test_a_stream_that_its_client_left_is_collected(name: str, traffic: BenchTraffic) -> None:
     """One listener refers to itself through the shared store's word; the collector finds that."""
     asyncio.run(repeat(name, traffic, TIMES))
 

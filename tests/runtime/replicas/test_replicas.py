@@ -172,7 +172,9 @@ async def test_a_task_is_cancelled_from_anywhere(replicas: BalancedReplicas) -> 
 
 
 @pytest.mark.requirement("SU-04", "SU-09", "R-09")
-async def test_a_change_at_one_is_heard_at_the_other(replicas: BalancedReplicas) -> None:
+async def test_a_change_at_one_replica_is_announced_at_the_other(
+    replicas: BalancedReplicas,
+) -> None:
     """Before the one was restarted, and after; and nobody of another tenant hears of it."""
     watched = {"toolsListChanged": True, "resourceSubscriptions": ["note://a"]}
     async with replicas.client() as client, replicas.client(org_id="globex") as other:

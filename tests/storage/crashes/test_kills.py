@@ -32,7 +32,7 @@ from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.logs import configure
 from tests.architecture.source import ROOT
-from tests.storage.crashes.workload import Order, broken, pack, work
+from tests.storage.crashes.workload import WorkOrder, broken, pack, work
 
 DICE = random.SystemRandom()
 # Nothing that is not killed may take longer; it would be stuck.
@@ -44,7 +44,7 @@ AT_ONCE = 6
 """Rounds that go on at the same time: whoever waits for a lease leaves the machine to others."""
 
 
-class Task(msgspec.Struct, frozen=True):
+class CrashRun(msgspec.Struct, frozen=True):
     """What to do, and where."""
 
     folder: str
@@ -54,7 +54,7 @@ class Task(msgspec.Struct, frozen=True):
     """How many processes to kill."""
 
 
-class Report(msgspec.Struct):
+class CrashReport(msgspec.Struct):
     """What happened."""
 
     kills: int = 0
@@ -66,11 +66,11 @@ class Report(msgspec.Struct):
     seconds: float = 0.0
 
 
-class Process(msgspec.Struct):
+class CrashProcess(msgspec.Struct):
     """One that was forked."""
 
     pid: int
-    order: Order
+    order: WorkOrder
     kill_after_s: float | None
     """Seconds from when it was ready; None: it is not killed by the clock."""
     kill_at: float | None = None
@@ -79,8 +79,8 @@ class Process(msgspec.Struct):
 class Killer:
     """Forks, kills and counts."""
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.report = task, Report()
+    def __init__(self, task: CrashRun) -> None:
+        self.task, self.report = task, CrashReport()
         self._config = msgspec.convert(_tree(task), Config)
         self._toolbox = Toolbox((pack,), ())
         self._ring = KeyRing.ephemeral()
@@ -96,7 +96,7 @@ class Killer:
         self._moments: list[tuple[int, bool]] = []
         """Statements to die at, before or after; each once until all have been."""
 
-    def run(self) -> Report:
+    def run(self) -> CrashReport:
         """All of it."""
         began = time.monotonic()
         # Once here, so that everything is loaded before the first fork.
@@ -127,7 +127,7 @@ class Killer:
 
     def _round(self) -> None:
         """Twice or more two processes with the same keys, of which one or both are killed."""
-        used, processes = list[str](), list[Process]()
+        used, processes = list[str](), list[CrashProcess]()
         for _ in range(AT_ONCE):
             keys = [self._key()]
             if self._left and DICE.random() < 0.5:
@@ -151,9 +151,9 @@ class Killer:
         # With an idempotency key, or told apart by its arguments alone.
         return f"{DICE.choice('rp')}{next(self._keys)}"
 
-    def _fork(self, keys: list[str], *, kill: bool) -> Process:
+    def _fork(self, keys: list[str], *, kill: bool) -> CrashProcess:
         way: Literal["mcp", "rest"] = DICE.choice(("mcp", "rest"))
-        order = Order(next(self._numbers), keys, way)
+        order = WorkOrder(next(self._numbers), keys, way)
         after: float | None = None
         if kill and DICE.random() < AT_A_STATEMENT:
             statement, done = self._moment()
@@ -161,7 +161,7 @@ class Killer:
         elif kill:
             after = DICE.uniform(0.0, 1.2 * self._workload_s)
         pid = self._child(lambda: work(self._config, self._toolbox, self._ring, order, self._tell))
-        return Process(pid, order, after)
+        return CrashProcess(pid, order, after)
 
     def _moment(self) -> tuple[int, bool]:
         if not self._moments:
@@ -183,7 +183,7 @@ class Killer:
         finally:
             os._exit(code)
 
-    def _go(self, processes: list[Process]) -> None:
+    def _go(self, processes: list[CrashProcess]) -> None:
         """Until all have ended, by themselves or by us."""
         self.report.runs += 1
         alive = {one.pid: one for one in processes}
@@ -202,13 +202,13 @@ class Killer:
                     self._ended(alive.pop(pid), os.waitstatus_to_exitcode(status))
         self._listen({})
 
-    def _ended(self, one: Process, code: int) -> None:
+    def _ended(self, one: CrashProcess, code: int) -> None:
         if code == -signal.SIGKILL:
             self.report.kills += 1
         elif code:
             self.report.problems.append(f"ended with {code}: {one.order}")
 
-    def _listen(self, alive: dict[int, Process]) -> None:
+    def _listen(self, alive: dict[int, CrashProcess]) -> None:
         """Take what was told, for a moment at most."""
         select.select([self._pipe], [], [], 0.002)
         try:
@@ -218,7 +218,7 @@ class Killer:
         for line in lines:
             self._hear(json.loads(line), alive)
 
-    def _hear(self, said: dict[str, Any], alive: dict[int, Process]) -> None:
+    def _hear(self, said: dict[str, Any], alive: dict[int, CrashProcess]) -> None:
         self._told.append(said)
         self.report.answered += said["what"] == "answered"
         self.report.done += said.get("done", False)
@@ -250,7 +250,7 @@ class Killer:
             return await broken(services, self._told)
 
 
-def _tree(task: Task) -> dict[str, Any]:
+def _tree(task: CrashRun) -> dict[str, Any]:
     return {
         "resource": "http://127.0.0.1:8000/mcp",
         "mode": "development",
@@ -269,7 +269,7 @@ def _tree(task: Task) -> dict[str, Any]:
 
 
 def main() -> None:
-    task = msgspec.json.decode(sys.argv[1], type=Task)
+    task = msgspec.json.decode(sys.argv[1], type=CrashRun)
     Path(task.folder).mkdir(exist_ok=True)
     os.chdir(task.folder)
     configure(level="error", form="console")
@@ -282,9 +282,9 @@ WITHIN_S = 580
 """Two idle cores need a tenth of that; a machine that others use must not look like a hang."""
 
 
-def kills(folder: Path, database: str, shared: str, number: int) -> Report:
+def kills(folder: Path, database: str, shared: str, number: int) -> CrashReport:
     """Kill so many processes, and say what came of it."""
-    task = Task(str(folder), database, shared, number)
+    task = CrashRun(str(folder), database, shared, number)
     path = os.pathsep.join(str(ROOT / name) for name in (".", "authz", "server", "keys"))
     done = subprocess.run(
         [
@@ -298,10 +298,10 @@ def kills(folder: Path, database: str, shared: str, number: int) -> Report:
         timeout=WITHIN_S,
         env={**os.environ, "PYTHONPATH": path},
     )
-    return msgspec.json.decode(done.stdout, type=Report)
+    return msgspec.json.decode(done.stdout, type=CrashReport)
 
 
-def holds(report: Report, number: int) -> None:
+def holds(report: CrashReport, number: int) -> None:
     """Nothing was done twice, nothing that was acknowledged is lost, and the chain is whole."""
     assert report.problems == []
     assert report.kills >= number

@@ -69,7 +69,7 @@ async def take_effect(ctx: CallContext, key: str) -> str:
     return f"done {key}"
 
 
-class Order(msgspec.Struct, frozen=True):
+class WorkOrder(msgspec.Struct, frozen=True):
     """What a process is to do."""
 
     number: int
@@ -83,10 +83,10 @@ class Order(msgspec.Struct, frozen=True):
     """Whether that statement was carried out before."""
 
 
-class Worker:
+class CrashWorker:
     """One process's server, its client, and its approver."""
 
-    def __init__(self, config: Config, services: Services, order: Order, told: int) -> None:
+    def __init__(self, config: Config, services: Services, order: WorkOrder, told: int) -> None:
         self.order, self.services, self._told = order, services, told
         self._numbers = count(1)
         resource, challenge = Resource(config.resource), challenge_of(config)
@@ -210,21 +210,21 @@ def hasten() -> None:
     stage.POLL_S = 0.02
 
 
-def work(config: Config, toolbox: Toolbox, ring: KeyRing, order: Order, told: int) -> None:
+def work(config: Config, toolbox: Toolbox, ring: KeyRing, order: WorkOrder, told: int) -> None:
     """Be one process; returns only if nobody kills it."""
     hasten()
 
     async def main() -> None:
         async with opened(config, toolbox, ring) as services:
             statements = _count(order)
-            worker = Worker(config, services, order, told)
+            worker = CrashWorker(config, services, order, told)
             await worker.run()
             worker.tell("ended", statements=next(statements) - 1)
 
     uvloop.run(main())
 
 
-def _count(order: Order) -> Iterator[int]:
+def _count(order: WorkOrder) -> Iterator[int]:
     """Count statements from now on, and die at the one that is ordered."""
     numbers = count(1)
 

@@ -36,12 +36,12 @@ ACCEPTED = {"action": "accept", "content": {"yes": True}}
 Era = Literal["modern", "session"]
 
 
-class Choice(BaseModel):
+class BridgeChoice(BaseModel):
     yes: bool
 
 
-def may_remove() -> Elicit[Choice]:
-    return Elicit("Remove it?", Choice)
+def may_remove() -> Elicit[BridgeChoice]:
+    return Elicit("Remove it?", BridgeChoice)
 
 
 class Books(MCPServer):
@@ -80,7 +80,7 @@ class Books(MCPServer):
             raise
         return "never"
 
-    async def remove(self, choice: Annotated[Choice, Resolve(may_remove)]) -> str:
+    async def remove(self, choice: Annotated[BridgeChoice, Resolve(may_remove)]) -> str:
         """Ask first."""
         self.did["removed"] += choice.yes
         return f"removed: {choice.yes}"
@@ -145,7 +145,7 @@ class Answered(msgspec.Struct):
         return "".join(block.get("text", "") for block in self.result["content"])
 
 
-class Caller:
+class RevisionCaller:
     """Somebody who speaks one revision, and says yes to every question."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str, revision: str) -> None:
@@ -304,7 +304,7 @@ async def _messages(answer: httpx2.Response) -> AsyncIterator[dict[str, Any]]:
 @asynccontextmanager
 async def calling(
     gate: Server, revision: str = MODERN, scope: str = "mcp:modern mcp:session", **claims: Any
-) -> AsyncIterator[Caller]:
+) -> AsyncIterator[RevisionCaller]:
     """A caller of a running gate."""
     headers = {
         "Authorization": f"Bearer {gate.token(org_id='acme', scope=scope, **claims)}",
@@ -312,7 +312,7 @@ async def calling(
         "Content-Type": "application/json",
     }
     async with httpx2.AsyncClient(headers=headers, timeout=WITHIN_S, trust_env=False) as http:
-        caller = Caller(http, gate.client.resource, revision)
+        caller = RevisionCaller(http, gate.client.resource, revision)
         await caller.open()
         yield caller
 

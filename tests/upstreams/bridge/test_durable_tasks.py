@@ -222,7 +222,7 @@ async def test_an_approved_call_is_not_approved_again(
     await asyncio.to_thread(running.replicas.restart, 0)
 
 
-async def test_questions_are_answered_at_the_next_replica(
+async def test_client_requests_are_answered_at_the_next_replica(
     running: Factory, client: ReplicaClient
 ) -> None:
     """An answer counts for its own question, and not for a later one with the same words."""

@@ -20,7 +20,7 @@ from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import free_port
 from tests.support.replicas import BalancedReplicas, ReplicaClient
 from tests.support.stores import Postgres, Valkey
-from tests.upstreams.bridge.conftest import ACCEPTED, BeforeDiscovery, Choice
+from tests.upstreams.bridge.conftest import ACCEPTED, BeforeDiscovery, BridgeChoice
 
 TOOL = "mcp_shop__order"
 FORMS = {"elicitation": {"form": {}}}
@@ -50,7 +50,7 @@ class Shop(MCPServer):
         self.begun[name] += 1
         # The SDK does not notice that a client is gone, and would keep the order for ever.
         async with asyncio.timeout(WITHIN_S):
-            answer = await ctx.elicit(f"Order {name}?", Choice)
+            answer = await ctx.elicit(f"Order {name}?", BridgeChoice)
         if not isinstance(answer, AcceptedElicitation) or not answer.data.yes:
             return "not ordered"
         self.done[name] += 1

@@ -16,7 +16,7 @@ from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs
 from tests.support.node import FOLDER, NODE, install
 from tests.support.server import Server, issuer_settings, running_server
-from tests.upstreams.bridge.conftest import Caller, calling
+from tests.upstreams.bridge.conftest import RevisionCaller, calling
 
 SECRET = "gh-secret-0123456789"
 ERAS = [MODERN, "2025-11-25"]
@@ -95,7 +95,7 @@ def gate(idp: Idp, folder: Path, logged: list[Any]) -> Iterator[Server]:
         yield running
 
 
-async def listed_tools(caller: Caller) -> dict[str, dict[str, Any]]:
+async def listed_tools(caller: RevisionCaller) -> dict[str, dict[str, Any]]:
     """The tools that a caller sees, by name."""
     return {one["name"]: one for one in (await caller.ask("tools/list"))["tools"]}
 

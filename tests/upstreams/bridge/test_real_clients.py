@@ -13,7 +13,7 @@ from mcp import types
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.browser import Person
+from tests.support.browser import BrowserUser
 from tests.support.node import inspector, walk_typescript
 from tests.upstreams.bridge.conftest import WITHIN_S, Bridge, Era, calling
 
@@ -121,7 +121,7 @@ async def test_the_typescript_clients(
 
     def walk() -> dict[str, Any]:
         told = {"url": url, "token": token, "era": era, "sdk": sdk, "mode": mode}
-        return walk_typescript("upstream_tools.mjs", Person(), **told)
+        return walk_typescript("upstream_tools.mjs", BrowserUser(), **told)
 
     report = await anyio.to_thread.run_sync(walk)
 

@@ -88,7 +88,7 @@ class Exchanged:
 Script = Callable[[Exchanged], Awaitable[UpstreamMessage | ConnectionFailure | None]]
 
 
-class ScriptedUpstream:
+class ScriptedUpstreamCalls:
     """An upstream whose tools are a script; it implements `Connections` and its connection."""
 
     def __init__(self, script: Script, *, era: Era = "modern") -> None:
@@ -182,12 +182,12 @@ async def asks_once(exchange: Exchanged) -> UpstreamResult:
     return text_result(f"{answer['result']['content']}")
 
 
-class Gate:
+class UpstreamGate:
     """One replica with one upstream tool, and its client."""
 
     def __init__(
         self,
-        upstream: ScriptedUpstream,
+        upstream: ScriptedUpstreamCalls,
         *,
         server: UpstreamServer = CRM,
         shared_store: SharedStore | None = None,

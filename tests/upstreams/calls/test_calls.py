@@ -31,8 +31,8 @@ from tests.support.endpoint import a_caller
 from tests.upstreams.calls.conftest import (
     CRM,
     Exchanged,
-    Gate,
-    ScriptedUpstream,
+    ScriptedUpstreamCalls,
+    UpstreamGate,
     definition,
     text_result,
 )
@@ -40,11 +40,11 @@ from tests.upstreams.calls.conftest import (
 TOOL = "mcp_crm__act"
 
 
-def answering(message: UpstreamMessage | ConnectionFailure) -> ScriptedUpstream:
+def answering(message: UpstreamMessage | ConnectionFailure) -> ScriptedUpstreamCalls:
     async def script(_: Exchanged) -> UpstreamMessage | ConnectionFailure:
         return message
 
-    return ScriptedUpstream(script)
+    return ScriptedUpstreamCalls(script)
 
 
 async def test_the_request_is_made_anew() -> None:
@@ -58,7 +58,7 @@ async def test_the_request_is_made_anew() -> None:
         },
     }
     upstream = answering(text_result("ok"))
-    gate = Gate(upstream, made=definition(inputSchema=schema))
+    gate = UpstreamGate(upstream, made=definition(inputSchema=schema))
     arguments = {"region": "Zürich", "n": 3, "on": True}
     await ask_again(gate.client, TOOL, arguments, meta={"secret": "x", "progressToken": "p"})
 
@@ -75,7 +75,7 @@ async def test_the_request_is_made_anew() -> None:
 
 async def test_the_idempotency_key_goes_along_but_differs_for_each_caller() -> None:
     upstream = answering(text_result("ok"))
-    gate = Gate(upstream)
+    gate = UpstreamGate(upstream)
     meta = {"io.gatepost/idempotency-key": "k"}
     await ask_again(gate.client, TOOL, meta=meta)
     gate.client.caller = a_caller(subject="bob")
@@ -91,7 +91,7 @@ async def test_the_idempotency_key_goes_along_but_differs_for_each_caller() -> N
 
 async def test_a_stateful_server_has_a_session_for_each_caller() -> None:
     upstream = answering(text_result("ok"))
-    gate = Gate(upstream, server=msgspec.structs.replace(CRM, stateful=True))
+    gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, stateful=True))
     await ask_again(gate.client, TOOL)
 
     assert upstream.principals == [gate.client.caller.principal_key]
@@ -111,7 +111,7 @@ FAILURES_HEARD: list[tuple[FailureReason, str]] = [
 @pytest.mark.parametrize(("reason", "sentence"), FAILURES_HEARD)
 async def test_a_failure_says_what_may_have_happened(reason: FailureReason, sentence: str) -> None:
     """None of them is a 401 of ours, and none invites a call that may run twice."""
-    gate = Gate(answering(ConnectionFailure(reason, "crm is away.")))
+    gate = UpstreamGate(answering(ConnectionFailure(reason, "crm is away.")))
 
     response = await ask_again(gate.client, TOOL)
 
@@ -148,8 +148,8 @@ async def test_a_client_that_lacks_what_an_upstream_needs_is_told_so(
     async def script(_: Exchanged) -> UpstreamError:
         return NEEDS_FORMS
 
-    upstream = ScriptedUpstream(script, era=era)
-    gate = Gate(upstream, server=msgspec.structs.replace(CRM, allow=allow))
+    upstream = ScriptedUpstreamCalls(script, era=era)
+    gate = UpstreamGate(upstream, server=msgspec.structs.replace(CRM, allow=allow))
 
     response = await ask_again(gate.client, TOOL, capabilities=declared)
 
@@ -167,7 +167,7 @@ async def test_a_client_that_lacks_what_an_upstream_needs_is_told_so(
 )
 async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, heard: int) -> None:
     """E2; codes that would say something of this server become internal errors."""
-    gate = Gate(answering(UpstreamError(code, "Bad row")))
+    gate = UpstreamGate(answering(UpstreamError(code, "Bad row")))
 
     error = (await ask_again(gate.client, TOOL)).json["error"]
 
@@ -175,9 +175,9 @@ async def test_an_error_of_the_upstream_passes_with_code_and_message(code: int, 
     assert "Bad row" in error["message"]
 
 
-async def test_a_page_to_visit_first_is_named() -> None:
+async def test_a_page_to_open_first_is_named() -> None:
     data = {"elicitations": [{"url": "https://crm.example.com/x"}, {"url": "javascript:alert(1)"}]}
-    gate = Gate(answering(UpstreamError(-32042, "visit", data)))
+    gate = UpstreamGate(answering(UpstreamError(-32042, "visit", data)))
 
     text = said(await ask_again(gate.client, TOOL))
 
@@ -187,7 +187,7 @@ async def test_a_page_to_visit_first_is_named() -> None:
 
 async def test_an_answer_that_breaks_its_schema_is_withheld_and_not_retried() -> None:
     made = definition(outputSchema={"type": "object", "required": ["n"]})
-    gate = Gate(answering(text_result("a secret", structuredContent={})), made=made)
+    gate = UpstreamGate(answering(text_result("a secret", structuredContent={})), made=made)
 
     response = await ask_again(gate.client, TOOL)
 
@@ -199,7 +199,7 @@ async def test_an_answer_that_breaks_its_schema_is_withheld_and_not_retried() ->
 async def test_an_open_circuit_answers_at_once() -> None:
     upstream = answering(text_result("ok"))
     upstream.unreachable = ConnectionFailure("unreachable", "crm refuses connections.")
-    gate = Gate(upstream)
+    gate = UpstreamGate(upstream)
     for _ in range(FAILURES):
         await ask_again(gate.client, TOOL)
     upstream.unreachable = None
@@ -213,7 +213,7 @@ async def test_an_open_circuit_answers_at_once() -> None:
 
 async def test_errors_of_tools_leave_the_circuit_closed() -> None:
     upstream = answering(text_result("no", isError=True))
-    gate = Gate(upstream)
+    gate = UpstreamGate(upstream)
     for _ in range(3 * FAILURES):
         assert (await ask_again(gate.client, TOOL)).json["result"]["isError"]
 
@@ -225,8 +225,8 @@ async def test_a_hang_up_cancels_the_call() -> None:
     async def hangs(_: Exchanged) -> None:
         await asyncio.Event().wait()
 
-    upstream = ScriptedUpstream(hangs)
-    gate = Gate(upstream)
+    upstream = ScriptedUpstreamCalls(hangs)
+    gate = UpstreamGate(upstream)
     leaves = asyncio.Event()
     call = {"name": TOOL, "arguments": {}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": _modern(call)})
@@ -258,7 +258,7 @@ async def test_a_resource_is_read_under_our_uri() -> None:
         section="resources", key="a://b", name="mcp-crm-a://b", value={"uri": "a://b"}, digest="d"
     )
     upstream = answering(UpstreamResult({"contents": [{"uri": "a://b", "text": "t"}]}))
-    gate = Gate(
+    gate = UpstreamGate(
         upstream,
         offers=lambda calls: [
             ResourceOffer(
@@ -284,8 +284,8 @@ async def test_a_large_structured_answer_is_checked_too() -> None:
     fits = answering(text_result("", structuredContent={"n": "x" * 300_000}))
     breaks = answering(text_result("", structuredContent={"n": ["x" * 300_000]}))
 
-    good = await ask_again(Gate(fits, made=made).client, TOOL)
-    bad = await ask_again(Gate(breaks, made=made).client, TOOL)
+    good = await ask_again(UpstreamGate(fits, made=made).client, TOOL)
+    bad = await ask_again(UpstreamGate(breaks, made=made).client, TOOL)
 
     assert len(good.json["result"]["structuredContent"]["n"]) == 300_000
     assert "broke the protocol" in said(bad)

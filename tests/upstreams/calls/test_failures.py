@@ -20,7 +20,7 @@ def heard(required: Any, declared: dict[str, Any]) -> Exception:
 
 
 @pytest.mark.parametrize("required", [{"sampling": {}}, TASKS])
-def test_a_caller_hears_which_capability_is_missing(required: Any) -> None:
+def test_a_caller_learns_which_capability_is_missing(required: Any) -> None:
     """If the caller's client lacks it, so that declaring it would help."""
     missing = heard(required, {})
 

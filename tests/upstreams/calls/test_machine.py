@@ -110,7 +110,7 @@ def test_each_round_returns_the_upstreams_own_state_and_keys(
         st.text(max_size=5), st.none() | st.integers() | st.text() | st.lists(st.none())
     )
 )
-def test_a_question_of_any_shape_is_refused_or_asked(asked: Any) -> None:
+def test_a_client_request_of_any_shape_is_refused_or_asked(asked: Any) -> None:
     """Nothing that an upstream writes raises."""
     for value in ({"inputRequests": asked}, {"inputRequests": {"a": {"method": asked}}}, asked):
         machine = ModernCall(SERVER, DECLARED, TARGET)

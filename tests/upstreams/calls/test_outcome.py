@@ -89,7 +89,7 @@ def test_foreign_members_are_dropped_but_for_those_of_mcp_apps() -> None:
     assert shown == {"type": "text", "text": "a", "_meta": {"ui": {"resourceUri": "ui://a"}}}
 
 
-def test_a_structured_answer_is_held_to_its_schema() -> None:
+def test_a_structured_answer_is_checked_against_its_schema() -> None:
     check = checker({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}})
     good = tool_outcome(CRM, UpstreamResult({"content": [], "structuredContent": {"n": 1}}), check)
 

@@ -26,8 +26,8 @@ from tests.support.processes import python_environment
 from tests.upstreams.calls.conftest import (
     CRM,
     Exchanged,
-    Gate,
-    ScriptedUpstream,
+    ScriptedUpstreamCalls,
+    UpstreamGate,
     asks_once,
     form,
     key_of,
@@ -40,13 +40,15 @@ UNKNOWN = "It is unknown whether crm carried out the call."
 CHECK = "check before you call again"
 
 
-async def keyed(gate: Gate, key: str) -> Response:
+async def keyed(gate: UpstreamGate, key: str) -> Response:
     return await ask_again(gate.client, TOOL, meta={"io.gatepost/idempotency-key": key})
 
 
 async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: SharedStore) -> None:
-    upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
-    here, there = (Gate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2))
+    upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
+    here, there = (
+        UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
+    )
 
     first = await ask_again(here.client, TOOL)
     rounds = [
@@ -61,7 +63,7 @@ async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: Share
         await gate.calls.aclose()
 
 
-async def test_a_second_question_and_a_large_result_come_from_afar(
+async def test_a_second_client_request_and_a_large_result_come_from_another_replica(
     shared_store: SharedStore,
 ) -> None:
     async def asks_twice(exchange: Exchanged) -> UpstreamResult:
@@ -69,8 +71,10 @@ async def test_a_second_question_and_a_large_result_come_from_afar(
         await exchange.ask("elicitation/create", form("Second?"))
         return text_result("x" * 500_000)
 
-    upstream, keyring = ScriptedUpstream(asks_twice, era="session"), KeyRing.ephemeral()
-    here, there = (Gate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2))
+    upstream, keyring = ScriptedUpstreamCalls(asks_twice, era="session"), KeyRing.ephemeral()
+    here, there = (
+        UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
+    )
 
     first = await ask_again(here.client, TOOL)
     second = await go_on(there.client, TOOL, first, {key_of(first): accept(ok=True)})
@@ -88,9 +92,10 @@ async def test_a_second_question_and_a_large_result_come_from_afar(
 async def test_a_call_of_a_replica_that_is_gone_is_never_sent_again(
     shared_store: SharedStore,
 ) -> None:
-    upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
+    upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
     here, there = (
-        Gate(upstream, shared_store=shared_store, keyring=keyring, parking=QUICK) for _ in range(2)
+        UpstreamGate(upstream, shared_store=shared_store, keyring=keyring, parking=QUICK)
+        for _ in range(2)
     )
     first = await ask_again(here.client, TOOL)
     await here.calls.aclose()
@@ -110,7 +115,7 @@ from pathlib import Path
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
 from tests.support.client_requests import ask_again
-from tests.upstreams.calls.conftest import Gate, ScriptedUpstream, asks_once
+from tests.upstreams.calls.conftest import UpstreamGate, ScriptedUpstreamCalls, asks_once
 
 async def main(url, ring, marks):
     async def counted(exchange):
@@ -118,8 +123,10 @@ async def main(url, ring, marks):
             file.write("ran\\n")
         return await asks_once(exchange)
 
-    upstream = ScriptedUpstream(counted, era="session")
-    gate = Gate(upstream, shared_store=ValkeySharedStore(url), keyring=KeyRing.load("file:" + ring))
+    upstream = ScriptedUpstreamCalls(counted, era="session")
+    gate = UpstreamGate(
+        upstream, shared_store=ValkeySharedStore(url), keyring=KeyRing.load("file:" + ring)
+    )
     first = await ask_again(gate.client, "mcp_crm__act")
     print(json.dumps(first.json["result"]), flush=True)
     await asyncio.Event().wait()
@@ -150,8 +157,8 @@ async def test_a_replica_that_is_killed_while_its_upstream_asks(
     await child.wait()
 
     shared_store = ValkeySharedStore(valkey)
-    never = ScriptedUpstream(asks_once, era="session")
-    gate = Gate(
+    never = ScriptedUpstreamCalls(asks_once, era="session")
+    gate = UpstreamGate(
         never, shared_store=shared_store, keyring=KeyRing.load(f"file:{ring}"), parking=QUICK
     )
     (key,) = result["inputRequests"]
@@ -166,10 +173,10 @@ async def test_a_replica_that_is_killed_while_its_upstream_asks(
     await shared_store.aclose()
 
 
-async def test_a_state_is_no_one_elses() -> None:
+async def test_a_state_belongs_to_one_caller() -> None:
     """Another caller, other arguments and another tool are refused before anything is sent."""
-    upstream = ScriptedUpstream(asks_once, era="session")
-    gate = Gate(upstream)
+    upstream = ScriptedUpstreamCalls(asks_once, era="session")
+    gate = UpstreamGate(upstream)
     first = await ask_again(gate.client, TOOL)
     answers = {key_of(first): accept(ok=True)}
 
@@ -185,9 +192,9 @@ async def test_a_state_is_no_one_elses() -> None:
 
 
 async def test_another_upstream_under_the_same_name_gets_no_answer() -> None:
-    upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
-    before = Gate(upstream, keyring=keyring)
-    after = Gate(upstream, keyring=keyring, server=msgspec.structs.replace(CRM, id="other"))
+    upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
+    before = UpstreamGate(upstream, keyring=keyring)
+    after = UpstreamGate(upstream, keyring=keyring, server=msgspec.structs.replace(CRM, id="other"))
     first = await ask_again(before.client, TOOL)
 
     second = await go_on(after.client, TOOL, first, {key_of(first): accept(ok=True)})
@@ -201,9 +208,11 @@ async def test_another_upstream_under_the_same_name_gets_no_answer() -> None:
 async def test_a_repeated_first_round_with_a_key_meets_the_parked_call(
     shared_store: SharedStore,
 ) -> None:
-    upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
-    here = Gate(upstream, shared_store=shared_store, keyring=keyring)
-    there = Gate(upstream, shared_store=shared_store, keyring=keyring, records=here.client.records)
+    upstream, keyring = ScriptedUpstreamCalls(asks_once, era="session"), KeyRing.ephemeral()
+    here = UpstreamGate(upstream, shared_store=shared_store, keyring=keyring)
+    there = UpstreamGate(
+        upstream, shared_store=shared_store, keyring=keyring, records=here.client.records
+    )
 
     first, again = await keyed(here, "k-1"), await keyed(there, "k-1")
     assert input_requests_of(first) == input_requests_of(again)
@@ -227,8 +236,8 @@ async def test_a_caller_parks_no_more_than_its_share() -> None:
         answer = await exchange.ask("elicitation/create", form())
         return text_result(answer.get("error", {}).get("message", "answered"))
 
-    upstream = ScriptedUpstream(asks, era="session")
-    gate = Gate(upstream, parking=ParkingLimits(caller=2))
+    upstream = ScriptedUpstreamCalls(asks, era="session")
+    gate = UpstreamGate(upstream, parking=ParkingLimits(caller=2))
     parked = [await ask_again(gate.client, TOOL) for _ in range(2)]
     refused = await ask_again(gate.client, TOOL)
     gate.client.caller = a_caller(subject="bob")
@@ -247,8 +256,8 @@ async def test_a_client_that_cannot_be_asked() -> None:
         answer = await exchange.ask("elicitation/create", form())
         return text_result(str(answer["error"]["code"]))
 
-    upstream = ScriptedUpstream(asks, era="session")
-    gate = Gate(upstream)
+    upstream = ScriptedUpstreamCalls(asks, era="session")
+    gate = UpstreamGate(upstream)
 
     assert said(await ask_again(gate.client, TOOL, capabilities={})) == "-32601"
     assert upstream.exchanges[0].options.capabilities == {}
@@ -259,8 +268,8 @@ async def test_what_is_not_allowed_is_neither_declared_nor_passed_on() -> None:
         answer = await exchange.ask("roots/list", {})
         return text_result(str(answer["error"]["code"]))
 
-    upstream = ScriptedUpstream(asks, era="session")
-    gate = Gate(upstream)
+    upstream = ScriptedUpstreamCalls(asks, era="session")
+    gate = UpstreamGate(upstream)
 
     assert said(await ask_again(gate.client, TOOL)) == "-32601"
     declared = upstream.exchanges[0].options.capabilities

@@ -14,8 +14,8 @@ from tests.support.client_requests import EVERYTHING, accept, ask_again, go_on, 
 from tests.support.endpoint import META, Response
 from tests.upstreams.calls.conftest import (
     Exchanged,
-    Gate,
-    ScriptedUpstream,
+    ScriptedUpstreamCalls,
+    UpstreamGate,
     asks_once,
     form,
     key_of,
@@ -36,8 +36,10 @@ async def test_progress_comes_from_the_replica_that_holds_the_call(
             exchange.tell("notifications/progress", progress=progress, total=2)
         return text_result("done")
 
-    upstream, keyring = ScriptedUpstream(works, era="session"), KeyRing.ephemeral()
-    here, there = (Gate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2))
+    upstream, keyring = ScriptedUpstreamCalls(works, era="session"), KeyRing.ephemeral()
+    here, there = (
+        UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)
+    )
     first = await ask_again(here.client, TOOL)
     second = await ask_again(
         there.client,
@@ -55,8 +57,8 @@ async def test_progress_comes_from_the_replica_that_holds_the_call(
 
 
 async def test_a_caller_whose_access_ends_leaves_no_parked_call() -> None:
-    upstream = ScriptedUpstream(asks_once, era="session")
-    gate = Gate(upstream)
+    upstream = ScriptedUpstreamCalls(asks_once, era="session")
+    gate = UpstreamGate(upstream)
     first = await ask_again(gate.client, TOOL)
 
     gate.calls.parked.end(lambda caller: caller.subject == "alice")
@@ -104,8 +106,8 @@ async def test_a_round_that_is_given_up_cancels_the_call(
     shared_store: SharedStore, at: int
 ) -> None:
     """At the replica that holds it, and from afar."""
-    upstream, keyring = ScriptedUpstream(asks_and_hangs, era="session"), KeyRing.ephemeral()
-    gates = [Gate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)]
+    upstream, keyring = ScriptedUpstreamCalls(asks_and_hangs, era="session"), KeyRing.ephemeral()
+    gates = [UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)]
     first = await ask_again(gates[0].client, TOOL)
 
     leaves, hears = asyncio.Event(), asyncio.Event()
@@ -124,8 +126,8 @@ async def test_a_round_that_is_given_up_cancels_the_call(
 
 async def test_a_round_that_waits_twice_is_given_up_twice() -> None:
     """A client whose connection broke repeats its round, and the server may notice only then."""
-    upstream = ScriptedUpstream(asks_and_hangs, era="session")
-    gate = Gate(upstream)
+    upstream = ScriptedUpstreamCalls(asks_and_hangs, era="session")
+    gate = UpstreamGate(upstream)
     first = await ask_again(gate.client, TOOL)
     rounds = []
     for _ in range(2):
@@ -154,8 +156,8 @@ async def test_a_round_that_waits_twice_is_given_up_twice() -> None:
 
 async def test_where_the_client_takes_tasks_the_call_waits_in_one() -> None:
     """It is not parked: the task holds it, and asks through its record."""
-    upstream = ScriptedUpstream(asks_once, era="session")
-    gate = Gate(
+    upstream = ScriptedUpstreamCalls(asks_once, era="session")
+    gate = UpstreamGate(
         upstream,
         offers=lambda calls: [
             msgspec.structs.replace(offered(calls), task_support="optional", detaches=True)

@@ -10,8 +10,8 @@ from tests.support.endpoint import a_caller
 from tests.upstreams.calls.conftest import (
     CRM,
     Exchanged,
-    Gate,
-    ScriptedUpstream,
+    ScriptedUpstreamCalls,
+    UpstreamGate,
     asks_in_rounds,
     definition,
     offered,
@@ -22,8 +22,8 @@ YES = accept(ok=True)
 
 
 async def test_modern_caller_and_modern_upstream() -> None:
-    upstream = ScriptedUpstream(asks_in_rounds)
-    gate = Gate(upstream)
+    upstream = ScriptedUpstreamCalls(asks_in_rounds)
+    gate = UpstreamGate(upstream)
 
     first = await ask_again(gate.client, TOOL)
     (key, asked), *_ = input_requests_of(first).items()
@@ -36,8 +36,8 @@ async def test_modern_caller_and_modern_upstream() -> None:
 
 
 async def test_the_rounds_of_a_modern_upstream_need_no_replica_of_their_own() -> None:
-    upstream, keyring = ScriptedUpstream(asks_in_rounds), KeyRing.ephemeral()
-    here, there = (Gate(upstream, keyring=keyring) for _ in range(2))
+    upstream, keyring = ScriptedUpstreamCalls(asks_in_rounds), KeyRing.ephemeral()
+    here, there = (UpstreamGate(upstream, keyring=keyring) for _ in range(2))
 
     first = await ask_again(here.client, TOOL)
     second = await go_on(there.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
@@ -47,8 +47,8 @@ async def test_the_rounds_of_a_modern_upstream_need_no_replica_of_their_own() ->
 
 async def test_an_answer_that_fits_no_form_is_asked_for_again() -> None:
     """The upstream hears nothing of it."""
-    upstream = ScriptedUpstream(asks_in_rounds)
-    gate = Gate(upstream)
+    upstream = ScriptedUpstreamCalls(asks_in_rounds)
+    gate = UpstreamGate(upstream)
     first = await ask_again(gate.client, TOOL)
 
     again = await go_on(
@@ -62,8 +62,8 @@ async def test_an_answer_that_fits_no_form_is_asked_for_again() -> None:
 
 
 async def test_a_state_counts_for_one_caller_and_one_call() -> None:
-    upstream = ScriptedUpstream(asks_in_rounds)
-    gate = Gate(
+    upstream = ScriptedUpstreamCalls(asks_in_rounds)
+    gate = UpstreamGate(
         upstream,
         offers=lambda calls: [offered(calls), offered(calls, CRM, definition("delete"))],
     )
@@ -85,14 +85,14 @@ async def test_a_state_counts_for_one_caller_and_one_call() -> None:
 @pytest.mark.parametrize("what", ["server", "definition"])
 async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> None:
     """A server that took the name of another must not get what the other one kept."""
-    upstream, keyring = ScriptedUpstream(asks_in_rounds), KeyRing.ephemeral()
+    upstream, keyring = ScriptedUpstreamCalls(asks_in_rounds), KeyRing.ephemeral()
     server, made = CRM, definition()
-    before = Gate(upstream, keyring=keyring)
+    before = UpstreamGate(upstream, keyring=keyring)
     if what == "server":
         server = msgspec.structs.replace(CRM, id="another")
     else:
         made = msgspec.structs.replace(made, digest="changed")
-    after = Gate(upstream, keyring=keyring, server=server, made=made)
+    after = UpstreamGate(upstream, keyring=keyring, server=server, made=made)
     first = await ask_again(before.client, TOOL)
 
     second = await go_on(after.client, TOOL, first, dict.fromkeys(input_requests_of(first), YES))
@@ -102,7 +102,7 @@ async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> No
     assert upstream.ran() == 1
 
 
-async def test_a_question_that_may_not_pass_ends_the_call() -> None:
+async def test_a_client_request_that_may_not_pass_ends_the_call() -> None:
     """A modern upstream cannot be told no: it asks again in its next answer."""
 
     async def wants_a_password(_: Exchanged) -> UpstreamResult:
@@ -111,7 +111,7 @@ async def test_a_question_that_may_not_pass_ends_the_call() -> None:
         asked = {"q": {"method": "elicitation/create", "params": params}}
         return UpstreamResult({"resultType": "input_required", "inputRequests": asked})
 
-    gate = Gate(ScriptedUpstream(wants_a_password))
+    gate = UpstreamGate(ScriptedUpstreamCalls(wants_a_password))
 
     response = await ask_again(gate.client, TOOL)
 
@@ -125,7 +125,7 @@ async def test_a_page_is_https_and_marked_as_foreign() -> None:
         asked = {"q": {"method": "elicitation/create", "params": params}}
         return UpstreamResult({"resultType": "input_required", "inputRequests": asked})
 
-    gate = Gate(ScriptedUpstream(sends_to))
+    gate = UpstreamGate(ScriptedUpstreamCalls(sends_to))
     good = await ask_again(gate.client, TOOL, {"url": "https://crm.example.com/a"})
     (asked,) = input_requests_of(good).values()
 

@@ -9,8 +9,8 @@ from tests.support.client_requests import SESSION_CAPABILITIES, next_request, sa
 from tests.support.endpoint_streams import EndpointPair, OpenExchange
 from tests.upstreams.calls.conftest import (
     Exchanged,
-    Gate,
-    ScriptedUpstream,
+    ScriptedUpstreamCalls,
+    UpstreamGate,
     asks_in_rounds,
     asks_once,
     form,
@@ -22,8 +22,8 @@ TOOL = "mcp_crm__act"
 YES = {"action": "accept", "content": {"ok": True}}
 
 
-async def opened(upstream: ScriptedUpstream, version: str = "2025-11-25") -> EndpointPair:
-    gate = Gate(upstream)
+async def opened(upstream: ScriptedUpstreamCalls, version: str = "2025-11-25") -> EndpointPair:
+    gate = UpstreamGate(upstream)
     pair = EndpointPair([offered(gate.calls)], version=version)
     return await pair.open(**SESSION_CAPABILITIES)
 
@@ -37,7 +37,7 @@ async def finished(live: OpenExchange) -> None:
 async def test_a_session_caller_is_asked_on_its_stream(version: str, era: str) -> None:
     """The rounds of a modern upstream are answered here; a session upstream gets its answer."""
     modern = era == "modern"
-    upstream = ScriptedUpstream(
+    upstream = ScriptedUpstreamCalls(
         asks_in_rounds if modern else asks_once, era="modern" if modern else "session"
     )
     pair = await opened(upstream, version)
@@ -52,7 +52,7 @@ async def test_a_session_caller_is_asked_on_its_stream(version: str, era: str) -
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_upstream() -> None:
-    upstream = ScriptedUpstream(lambda _: asyncio.Event().wait(), era="session")  # type: ignore[arg-type,return-value]
+    upstream = ScriptedUpstreamCalls(lambda _: asyncio.Event().wait(), era="session")  # type: ignore[arg-type,return-value]
     pair = await opened(upstream)
     live = pair.call(pair.one, TOOL)
     await asyncio.wait_for(upstream.begun.wait(), 20)
@@ -72,20 +72,20 @@ async def test_progress_reaches_the_caller_and_grows() -> None:
             )
         return text_result("done")
 
-    pair = await opened(ScriptedUpstream(works, era="session"))
+    pair = await opened(ScriptedUpstreamCalls(works, era="session"))
     *told, _ = await pair.call(pair.one, TOOL).rest()
 
     assert [one["params"]["progress"] for one in told] == [1, 2, 3]
     assert {one["params"]["message"] for one in told} == {"at it"}
 
 
-async def test_two_questions_in_a_row() -> None:
+async def test_two_client_requests_in_a_row() -> None:
     async def asks_twice(exchange: Exchanged) -> UpstreamResult:
         first = await exchange.ask("elicitation/create", form("First?"))
         second = await exchange.ask("elicitation/create", form("Second?"))
         return text_result(f"{first['result']['action']} {second['result']['action']}")
 
-    upstream = ScriptedUpstream(asks_twice, era="session")
+    upstream = ScriptedUpstreamCalls(asks_twice, era="session")
     pair = await opened(upstream)
     live = pair.call(pair.one, TOOL)
     for message in ("crm: First?", "crm: Second?"):
@@ -102,7 +102,7 @@ async def test_a_client_that_fails_is_an_error_for_the_upstream() -> None:
     async def asks(exchange: Exchanged) -> UpstreamResult:
         return text_result(str((await exchange.ask("elicitation/create", form()))["error"]["code"]))
 
-    pair = await opened(ScriptedUpstream(asks, era="session"))
+    pair = await opened(ScriptedUpstreamCalls(asks, era="session"))
     live = pair.call(pair.one, TOOL)
     asked = await next_request(live)
     await pair.answer(pair.one, asked["id"], error={"code": -1, "message": "no"})

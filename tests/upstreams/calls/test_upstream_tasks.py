@@ -20,7 +20,7 @@ DONE = UpstreamResult({"status": "completed", "result": {"content": []}})
 Answer = UpstreamResult | UpstreamError | ConnectionFailure
 
 
-class Person(SilentClient):
+class AgreeingClient(SilentClient):
     """A client that says yes, and remembers what it was told."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Person(SilentClient):
         return {key: {"action": "accept", "content": {"ok": True}} for key in requests}
 
 
-class Upstream:
+class PolledUpstream:
     """Answers each poll with the next of its answers, and the last one for ever."""
 
     def __init__(self, *answers: Answer) -> None:
@@ -63,7 +63,7 @@ class Upstream:
         self.slept.append(seconds)
         await asyncio.sleep(0)
 
-    def task(self, client: Person) -> UpstreamTask:
+    def task(self, client: AgreeingClient) -> UpstreamTask:
         ctx = CallContext(
             caller=a_caller(), request_id="r", workspace=TenantWorkspace(-1, "acme"), client=client
         )
@@ -77,8 +77,8 @@ def working(**more: Any) -> UpstreamResult:
 
 
 async def test_it_is_polled_until_it_ends() -> None:
-    upstream = Upstream(working(statusMessage="half", pollIntervalMs=99_000), DONE)
-    person = Person()
+    upstream = PolledUpstream(working(statusMessage="half", pollIntervalMs=99_000), DONE)
+    person = AgreeingClient()
 
     assert await upstream.task(person).outcome(HANDLE) == UpstreamResult({"content": []})
     assert person.detached == 1
@@ -87,14 +87,14 @@ async def test_it_is_polled_until_it_ends() -> None:
     assert upstream.slept == [1.0, 30.0]
 
 
-async def test_its_questions_reach_the_caller_once() -> None:
+async def test_its_client_requests_reach_the_caller_once() -> None:
     asks = UpstreamResult(
         {
             "status": "input_required",
             "inputRequests": {"q": {"method": "elicitation/create", "params": form()}},
         }
     )
-    upstream, person = Upstream(asks, asks, DONE), Person()
+    upstream, person = PolledUpstream(asks, asks, DONE), AgreeingClient()
 
     await upstream.task(person).outcome(HANDLE)
 
@@ -105,30 +105,36 @@ async def test_its_questions_reach_the_caller_once() -> None:
 
 
 async def test_a_failed_task_is_its_error() -> None:
-    upstream = Upstream(UpstreamResult({"status": "failed", "error": {"code": 7, "message": "no"}}))
+    upstream = PolledUpstream(
+        UpstreamResult({"status": "failed", "error": {"code": 7, "message": "no"}})
+    )
 
-    assert await upstream.task(Person()).outcome(HANDLE) == UpstreamError(7, "no")
+    assert await upstream.task(AgreeingClient()).outcome(HANDLE) == UpstreamError(7, "no")
 
 
 @pytest.mark.parametrize("status", ["cancelled", "completed", "unheard of"])
 async def test_an_end_without_a_result_is_a_failure(status: str) -> None:
     with pytest.raises(ToolFailure):
-        await Upstream(UpstreamResult({"status": status})).task(Person()).outcome(HANDLE)
+        await (
+            PolledUpstream(UpstreamResult({"status": status}))
+            .task(AgreeingClient())
+            .outcome(HANDLE)
+        )
 
 
 async def test_an_outage_delays_it_and_a_long_one_makes_it_unknown() -> None:
     away = ConnectionFailure("unreachable", "crm is away.")
-    upstream = Upstream(*[away] * (LOST_AFTER - 1), DONE)
-    assert await upstream.task(Person()).outcome(HANDLE) == UpstreamResult({"content": []})
+    upstream = PolledUpstream(*[away] * (LOST_AFTER - 1), DONE)
+    assert await upstream.task(AgreeingClient()).outcome(HANDLE) == UpstreamResult({"content": []})
 
     with pytest.raises(ConnectionFailure) as failure:
-        await Upstream(away).task(Person()).outcome(HANDLE)
+        await PolledUpstream(away).task(AgreeingClient()).outcome(HANDLE)
     assert failure.value.reason == "outcome_unknown"
 
 
 async def test_a_cancelled_call_cancels_it() -> None:
-    upstream = Upstream(working())
-    call = asyncio.create_task(upstream.task(Person()).outcome(HANDLE))
+    upstream = PolledUpstream(working())
+    call = asyncio.create_task(upstream.task(AgreeingClient()).outcome(HANDLE))
     while not upstream.slept:  # noqa: ASYNC110  # each turn of the loop is a poll of the task
         await asyncio.sleep(0)
     call.cancel()

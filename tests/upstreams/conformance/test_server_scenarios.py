@@ -60,7 +60,7 @@ LOST = {
 """By fixture, selection and scenario: why it is lost behind a gate, although the server passes."""
 
 
-class Endpoints(NamedTuple):
+class ConformanceUrls(NamedTuple):
     """Where the suite asks: the fixture server itself, and the gate in front of it."""
 
     fixture: str
@@ -118,7 +118,7 @@ def direct(fixture: Fixture) -> Iterator[str]:
 @pytest.fixture(scope="module", params=FIXTURES)
 def endpoints(
     request: pytest.FixtureRequest, idp: Idp, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Endpoints]:
+) -> Iterator[ConformanceUrls]:
     """A fixture server, and a gate with it as its upstream."""
     folder = tmp_path_factory.mktemp("fixture")
     with FIXTURES[request.param](folder) as fixture:
@@ -148,7 +148,7 @@ def endpoints(
             caller = gate.token(org_id="acme", scope=SCOPE, exp=int(time.time()) + LASTING_S)
             listed(Octopus(gate, caller))
             with with_suite_names(gate.client.resource, caller) as through:
-                yield Endpoints(fixture.name, endpoint, through)
+                yield ConformanceUrls(fixture.name, endpoint, through)
 
 
 def listed(octopus: Octopus) -> None:
@@ -173,7 +173,7 @@ def suite() -> Iterator[Program]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SELECTIONS)
 def test_no_scenario_is_lost(
-    suite: Program, endpoints: Endpoints, tmp_path: Path, name: str
+    suite: Program, endpoints: ConformanceUrls, tmp_path: Path, name: str
 ) -> None:
     """What the server passes by itself, it passes behind the gate, apart from what `LOST` lists."""
     selection, count = SELECTIONS[name]

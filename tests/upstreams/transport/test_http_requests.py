@@ -218,7 +218,9 @@ async def test_a_server_that_is_away_is_unreachable() -> None:
     assert (away.reason, forbidden.reason) == ("unreachable", "denied")
 
 
-async def test_requests_beyond_the_concurrency_wait_and_a_question_makes_room(crm: Crm) -> None:
+async def test_requests_beyond_the_concurrency_wait_and_a_client_request_makes_room(
+    crm: Crm,
+) -> None:
     """While a person decides, the server does nothing, so another request may run."""
     app, connect = crm
     app.has_sessions("s1")

@@ -113,7 +113,7 @@ async def test_a_server_that_changed_its_era_is_asked_again(crm: Crm) -> None:
     assert app.seen[-1].headers["mcp-session-id"] == "s1"
 
 
-async def test_progress_and_questions_arrive_on_the_stream_of_a_request(crm: Crm) -> None:
+async def test_progress_and_client_requests_arrive_on_the_stream_of_a_request(crm: Crm) -> None:
     """A question is answered by a POST of its own, and a ping by the connection itself."""
     app, connect = crm
     app.has_sessions("s1")
@@ -270,7 +270,9 @@ async def test_idle_connections_are_kept_within_a_limit(
     await process.aclose()
 
 
-async def test_a_question_on_the_stream_of_the_session_reaches_the_only_request(crm: Crm) -> None:
+async def test_a_client_request_on_the_stream_of_the_session_reaches_the_only_request(
+    crm: Crm,
+) -> None:
     """Servers of the TypeScript SDK ask there; with several requests it is refused."""
     app, connect = crm
     app.has_sessions("s1")

@@ -189,7 +189,7 @@ async def test_its_memory_is_bounded(process: ConnectingProcess) -> None:
     assert await said(connection, "memory") == "MemoryError"
 
 
-async def test_what_it_prints_by_mistake_is_skipped(process: ConnectingProcess) -> None:
+async def test_stray_output_is_skipped(process: ConnectingProcess) -> None:
     """Also lines that are no JSON; a message that is larger than is read fails its request."""
     connection = process.stdio(doing())
 
@@ -201,7 +201,7 @@ async def test_what_it_prints_by_mistake_is_skipped(process: ConnectingProcess) 
     assert await said(connection, "echo") == "echo"
 
 
-async def test_a_question_belongs_to_the_only_request_or_to_none(
+async def test_a_client_request_belongs_to_the_only_request_or_to_none(
     process: ConnectingProcess,
 ) -> None:
     """With several running requests it could ask the wrong person, so it is refused."""
