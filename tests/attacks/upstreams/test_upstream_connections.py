@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import ADMIN, SERVERS, Person, outcome_of, said, tool
+from tests.attacks.upstreams.conftest import ADMIN, SERVERS, UpstreamUser, outcome_of, said, tool
 from tests.outbound.conftest import PUBLIC, Internet, Page, Seen, leads, says, small_internet
 from tests.rest.conftest import Heard
 from tests.support.issuers import AsgiServer, Idp, Send
@@ -85,11 +85,11 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPSTREAM_SECRET", SECRET)
 
 
-def person(gate: Server) -> Person:
-    return Person(gate, gate.token(org_id="acme", scope=f"{ADMIN} mcp:crm mcp:inside"))
+def person(gate: Server) -> UpstreamUser:
+    return UpstreamUser(gate, gate.token(org_id="acme", scope=f"{ADMIN} mcp:crm mcp:inside"))
 
 
-def refreshed(user: Person) -> Heard:
+def refreshed(user: UpstreamUser) -> Heard:
     (crm,) = user.ask("GET", SERVERS).json["data"]
     return user.refresh(crm["id"])
 
