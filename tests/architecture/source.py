@@ -25,7 +25,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Call:
+class SourceCall:
     """What is called, as `a.b.c` (empty where it has no such name), and what it adds to the log."""
 
     name: str
@@ -35,14 +35,15 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Contents:
+class SourceContents:
     """What the rules look at in a file; the tree itself is too large to be kept for each."""
 
     imports: list[tuple[str, int]] = field(default_factory=list)
     """Every module it imports, with its line; `from a.b import c` gives `a.b.c`."""
     classes: list[str] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    calls: list[SourceCall] = field(default_factory=list)
     excepts: list[tuple[str, int]] = field(default_factory=list)
     """Every name that a handler catches, with its line; `BaseException` for a bare one."""
 
@@ -80,9 +81,9 @@ def module_name(path: Path) -> str:
 
 
 @cache
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> SourceContents:
     """What stands in a file; it is read and parsed once, however many rules ask."""
-    found = Contents()
+    found = SourceContents()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Import():
@@ -95,9 +96,11 @@ def contents(path: Path) -> Contents:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 last = node.end_lineno or node.lineno
                 found.functions.append(Function(node.name, node.lineno, last))
+            case ast.arg():
+                found.parameters.append(node.arg)
             case ast.Call():
                 extra = tuple(names_in(word.value) for word in node.keywords if word.arg == "extra")
-                found.calls.append(Call(dotted(node.func), node.lineno, *extra))
+                found.calls.append(SourceCall(dotted(node.func), node.lineno, *extra))
             case ast.ExceptHandler():
                 caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
                 names = (dotted(one) if one else "BaseException" for one in caught)
