@@ -44,7 +44,7 @@ upstreams/bridge/test_durable_tasks.py rest/test_document.py dashboard/test_acce
 clients/test_inspector.py http/test_tls.py audit/test_checkpoints.py runtime/memory/test_soak.py
 bench/test_gateway.py deploy/test_authz_wheel.py dev/test_own_files.py mcp/test_official_suite.py
 upstreams/conformance/test_client_scenarios.py providers/test_operators.py
-dashboard/test_approvals_in_a_browser.py dev/test_strangers.py bench/test_wrk.py
+dashboard/test_approvals_in_a_browser.py dev/test_other_servers.py bench/test_wrk.py
 runtime/replicas/test_replicas.py dashboard/test_https.py outbound/test_ssrf.py
 http/test_descriptors.py audit/test_tampering.py audit/test_lost_connections.py
 upstreams/transport/test_hostile_servers.py packs/web/test_fetch.py attacks/test_keys.py

@@ -28,7 +28,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Call:
+class SourceCall:
     """What is called, as `a.b.c` (empty where it has no such name), and what it adds to the log."""
 
     name: str
@@ -38,7 +38,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Contents:
+class SourceContents:
     """What the rules look at in a file; the tree itself is too large to be kept for each."""
 
     imports: list[tuple[str, int]] = field(default_factory=list)
@@ -49,7 +49,8 @@ class Contents:
     docstrings: list[str] = field(default_factory=list)
     """Those of the module and its classes."""
     functions: list[Function] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    parameters: list[str] = field(default_factory=list)
+    calls: list[SourceCall] = field(default_factory=list)
     excepts: list[tuple[str, int]] = field(default_factory=list)
     """Every name that a handler catches, with its line; `BaseException` for a bare one."""
 
@@ -87,9 +88,9 @@ def module_name(path: Path) -> str:
 
 
 @cache
-def contents(path: Path) -> Contents:
+def contents(path: Path) -> SourceContents:
     """What stands in a file; it is read and parsed once, however many rules ask."""
-    found = Contents()
+    found = SourceContents()
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found.named.extend(modules_named(tree))
     for node in ast.walk(tree):
@@ -108,9 +109,11 @@ def contents(path: Path) -> Contents:
                 last = node.end_lineno or node.lineno
                 said = docstring_of(node)
                 found.functions.append(Function(node.name, node.lineno, last, said))
+            case ast.arg():
+                found.parameters.append(node.arg)
             case ast.Call():
                 extra = tuple(names_in(word.value) for word in node.keywords if word.arg == "extra")
-                found.calls.append(Call(dotted(node.func), node.lineno, *extra))
+                found.calls.append(SourceCall(dotted(node.func), node.lineno, *extra))
             case ast.ExceptHandler():
                 caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
                 names = (dotted(one) if one else "BaseException" for one in caught)

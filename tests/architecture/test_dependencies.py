@@ -42,7 +42,7 @@ def closure() -> set[str]:
 
 
 def test_the_core_stays_small() -> None:
-    """Each package is somebody else's bugs and keys; forty is the most."""
+    """Each package brings bugs and keys of other people; the limit is forty."""
     assert len(closure()) <= MOST_PACKAGES, sorted(closure())
 
 

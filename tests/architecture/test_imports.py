@@ -93,7 +93,7 @@ def test_a_package_imports_only_what_stands_above_it() -> None:
 
 
 def test_the_core_knows_no_pack() -> None:
-    """Packs register themselves, so a stranger's pack can do all that a built-in pack does."""
+    """Packs register themselves, so a third-party pack can do all that a built-in pack does."""
     knowing = [
         str(path.relative_to(ROOT))
         for path in source_files()
@@ -104,7 +104,7 @@ def test_the_core_knows_no_pack() -> None:
     assert knowing == []
 
 
-def test_packs_import_what_a_strangers_pack_may_import() -> None:
+def test_packs_import_what_a_third_party_pack_may_import() -> None:
     """Public names alone: what a built-in pack needs, the public API has."""
     files = [path for path in source_files() if module_name(path).startswith("gatepost_packs")]
 
@@ -129,7 +129,7 @@ def test_few_modules_lie_flat() -> None:
     assert flat == {"__init__", "__main__", "app", "background", "permissions", "serve"}
 
 
-def test_only_the_development_command_and_tests_reach_the_signing_keys() -> None:
+def test_only_the_development_command_and_tests_import_the_signing_keys() -> None:
     """Signing must not be reachable from anything that serves in production."""
     importers = [package for package, allowed in ALLOWED.items() if "gatepost_keys" in allowed]
     of_them = {package for package, allowed in ALLOWED.items() if {*importers} & {*allowed}}

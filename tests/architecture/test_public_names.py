@@ -19,7 +19,7 @@ PACKAGES = (
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_exports_exactly_what_it_lists(name: str) -> None:
-    """A name that slips out is one that somebody will depend on."""
+    """Users depend on every name that they can import."""
     package = import_module(name)
     # What is loaded when it is asked for is there from then on.
     assert all(hasattr(package, attribute) for attribute in package.__all__)
@@ -31,7 +31,7 @@ def test_a_package_exports_exactly_what_it_lists(name: str) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_public_class_and_function_says_what_it_is_for(name: str) -> None:
-    """Shapes, units and errors stand where somebody hovers over the name."""
+    """The docstring of a name gives shapes, units and errors."""
     package = import_module(name)
     offered = {attribute: getattr(package, attribute) for attribute in package.__all__}
     silent = [

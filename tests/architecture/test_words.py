@@ -1,5 +1,6 @@
 """Names and pages use the field's own words; docs/architecture.md and the pages read plainly."""
 
+import ast
 import re
 import tokenize
 from collections import Counter
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.source import ROOT, contents, module_name, source_files
+from tests.architecture.source import ROOT, contents, module_name, other_files, source_files
 
 SAY_INSTEAD = {
     "allowance": "limit settings",
@@ -68,6 +69,33 @@ SAY_INSTEAD = {
     "withdrawal": "withdrawn approvals",
 }
 """Words that named modules, classes and functions once, with what the names say now."""
+SAY_IN_TESTS = SAY_INSTEAD | {
+    "anybody": "a caller, or any person",
+    "everybody": "all callers",
+    "house": "upstream",
+    "nobody": "no caller, or no approver",
+    "stranger": "unknown caller, or attacker",
+    "town": "upstreams",
+}
+CHECKED_TESTS = [
+    "architecture",
+    "attacks",
+    "audit",
+    "authz",
+    "bench",
+    "cli",
+    "clients",
+    "config",
+    "credentials",
+    "dashboard",
+    "deploy",
+    "dev",
+    "docs",
+    "doctor",
+    "http",
+    "keys",
+]
+"""The folders of `tests/` whose names, docstrings and comments follow the glossary."""
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -97,6 +125,31 @@ def names(path: Path) -> list[str]:
     ]
 
 
+def checked_tests() -> list[Path]:
+    """Return the Python files of the folders in `CHECKED_TESTS`."""
+    folders = [ROOT / "tests" / folder for folder in CHECKED_TESTS]
+    return [path for path in other_files() if any(map(path.is_relative_to, folders))]
+
+
+def names_of_tests(path: Path) -> list[str]:
+    """Return the names of a test module, its classes, its functions and their parameters."""
+    found = contents(path)
+    functions = (function.name for function in found.functions)
+    return [path.stem, *found.classes, *functions, *sorted({*found.parameters})]
+
+
+def prose_of(path: Path) -> Iterator[str]:
+    """Yield the docstrings and the comments of a file; a test's data may be in any words."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
+
+
 def words_of(name: str) -> set[str]:
     """`RecordBuilder` and `record_builder` → record, builder; a plural counts as its singular."""
     words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower())
@@ -123,6 +176,18 @@ def test_no_name_brings_a_metaphor_back() -> None:
     assert found == []
 
 
+def test_no_name_of_a_test_brings_a_metaphor_back() -> None:
+    """A test's name states its promise in the words of the code that it tests."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}: say {SAY_IN_TESTS[word]}, not {word}"
+        for path in checked_tests()
+        for name in names_of_tests(path)
+        for word in sorted(words_of(name) & SAY_IN_TESTS.keys())
+    ]
+
+    assert found == []
+
+
 def test_a_class_name_stands_once() -> None:
     """Eight classes called Row had to be told apart by their files."""
     count = Counter(name for path in source_files() for name in contents(path).classes)
@@ -130,9 +195,22 @@ def test_a_class_name_stands_once() -> None:
     assert [name for name, times in count.items() if times > 1] == []
 
 
+def test_a_class_name_of_a_test_stands_once() -> None:
+    """Neither the source nor another test has a class of that name."""
+    files = [*source_files(), *other_files()]
+    count = Counter(name for path in files for name in contents(path).classes)
+
+    assert [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in checked_tests()
+        for name in contents(path).classes
+        if count[name] > 1
+    ] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_names_who_does_what(page: Path) -> None:
-    """Sentences about whoever and somebody have to be read twice."""
+    """Sentences without a named subject have to be read twice."""
     lines = page.read_text(encoding="utf-8").splitlines()
 
     assert [line for line in lines if RIDDLES.search(line)] == []
@@ -173,6 +251,18 @@ def test_a_function_says_what_it_does() -> None:
         for path in source_files()
         for function in contents(path).functions
         if function.docstring and NO_VERB.fullmatch(function.docstring.split()[0])
+    ]
+
+    assert found == []
+
+
+def test_docstrings_and_comments_of_tests_name_who_does_what() -> None:
+    """The promise of a test is one plain sentence."""
+    found = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in checked_tests()
+        for text in prose_of(path)
+        if RIDDLES.search(text)
     ]
 
     assert found == []

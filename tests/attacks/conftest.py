@@ -105,7 +105,7 @@ def odd_key_sets() -> dict[str, list[Any]]:
 # Issuers that behave until a test makes them misbehave; each is used by one test on one parser.
 FAULTY = (
     "slow", "drip", "fails-500", "fails-404", "fails-429", "huge", "html", "array", "null",
-    "no-list", "no-keys", "doubled", "redirects", "lies", "rotates", "drops", "replaces", "crowd",
+    "no-list", "no-keys", "doubled", "redirects", "lies", "rotates", "drops", "replaces", "many",
     "leaver", "flood", "outage", "shares-a", "shares-b", "recovers", "offline",
 )  # fmt: skip
 

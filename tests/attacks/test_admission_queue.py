@@ -21,7 +21,7 @@ async def test_who_hangs_up_as_it_has_to_give_way_breaks_nothing() -> None:
     assert queue.waiting == 3
 
     other = asyncio.create_task(queue.enter("acme", "other"))
-    # Its connection is gone, and it hears of that after the other has come.
+    # Its connection is gone, and the server notices that after the other has come.
     flood[-1].cancel()
     with pytest.raises(asyncio.CancelledError):
         await flood[-1]

@@ -13,7 +13,7 @@ TREASURER = a_caller(subject="tessa", roles=frozenset({"approver", "treasurer"})
 LARGE = "arguments.amount > 1000"
 STRICTER = {
     "two people": {"tools": ["act"], "when": LARGE, "approvals": 2},
-    "somebody else": {"tools": ["act"], "when": LARGE, "by": ["role:treasurer"]},
+    "other approver": {"tools": ["act"], "when": LARGE, "by": ["role:treasurer"]},
 }
 
 
@@ -51,7 +51,7 @@ async def test_a_grant_does_not_go_around_a_stricter_rule(stricter: str) -> None
 
 async def test_a_grant_passes_what_its_giver_could_approve_alone() -> None:
     """Given with a call that only a treasurer approves; the operator may approve any."""
-    replica = bank("somebody else").replica()
+    replica = bank("other approver").replica()
     request = await replica.asked(what="a", amount=5000)
     await replica.service.approve(ACME, request.id, TREASURER, grant=GrantScope(uses=1, when=LARGE))
     assert failure_kind(await replica.call(what="b", amount=6000)) == ""
@@ -66,7 +66,7 @@ async def test_a_grant_passes_what_its_giver_could_approve_alone() -> None:
 DELEGATE = a_caller(actor="agent")
 
 
-async def test_what_is_approved_for_somebody_is_not_for_whoever_acts_for_them() -> None:
+async def test_an_approval_of_a_users_call_does_not_cover_a_delegate() -> None:
     """A delegate with the person's client used their approval, and their grants."""
     replica = ApprovalDeployment(require=["act"]).replica()
     request = await replica.asked(what="a")
@@ -78,7 +78,7 @@ async def test_what_is_approved_for_somebody_is_not_for_whoever_acts_for_them() 
     assert failure_kind(await replica.call(what="b")) == ""
 
 
-async def test_whoever_makes_a_call_for_somebody_does_not_approve_it() -> None:
+async def test_an_agent_cannot_approve_a_call_it_makes_for_a_user() -> None:
     """The approver Bob acted for Alice, and approved his own call as himself."""
     replica = ApprovalDeployment(require=["act"]).replica()
     request = await replica.asked(caller=a_caller(actor=BOB.subject), what="a")
@@ -106,7 +106,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("text", HIDDEN.values(), ids=HIDDEN)
-def test_a_condition_that_would_hold_everybody_up_is_refused(text: str) -> None:
+def test_a_condition_that_would_delay_all_callers_is_refused(text: str) -> None:
     """An approver of one tenant writes conditions of grants; all tenants share the process."""
     with pytest.raises(BadCondition):
         Condition(text)

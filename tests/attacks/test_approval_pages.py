@@ -24,8 +24,8 @@ def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]
 
 @pytest.fixture(scope="module")
 def dave(billing: BillingServer) -> Iterator[HttpBrowser]:
-    with billing.server.guest("dave") as guest:
-        yield guest
+    with billing.server.user_browser("dave") as user_browser:
+        yield user_browser
 
 
 def test_the_second_of_two_gets_all_that_the_first_wrote(
@@ -37,7 +37,7 @@ def test_the_second_of_two_gets_all_that_the_first_wrote(
     form = {"argument.customer": "C-1", "argument.amount": "900.0", "argument.reason": reason}
     assert decide(dave, request, "edit", **form) == 303
 
-    with billing.server.guest("alice") as alice:
+    with billing.server.user_browser("alice") as alice:
         assert NOT_ALL in alice.get(f"/approvals/{request}").text
         file = alice.get(f"/approvals/{request}/arguments?edited=yes")
     assert json.loads(file.text)["reason"] == reason
@@ -71,7 +71,7 @@ def test_a_script_that_is_too_long_to_compare_is_shown(
 
 @pytest.mark.parametrize("more", ["", "and=more\n"], ids=["alone", "beside another change"])
 def test_another_secret_is_a_change(billing: BillingServer, dave: HttpBrowser, more: str) -> None:
-    """Both were withheld, so a file that got somebody else's token was said to stay the same."""
+    """Both were withheld, so a file that got another person's token was said to stay the same."""
     one, other = ("token=ghp_" + letter * 36 + "\n" for letter in "ab")
     billing.write("hook.env", one)
     request = billing.asks("workspace_write", {"path": "hook.env", "content": other + more})

@@ -32,7 +32,7 @@ def form_of(arguments: bytes, schema: dict[str, Any] | None = None) -> list[Fiel
 
 
 def typed(arguments: bytes, schema: dict[str, Any], text: str) -> Filled:
-    """What becomes of the first argument when somebody types *text*."""
+    """Return the first argument after a user types *text*."""
     fields = form_of(arguments, schema)
     return filled(fields, {fields[0].key: text})
 
@@ -65,7 +65,7 @@ def test_a_number_without_a_schema_stays_a_number() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '"\\ud800"', "[" * 2_000], ids=str)
-def test_json_that_readers_take_differently_is_a_mistake(text: str) -> None:
+def test_json_that_readers_take_differently_is_an_error(text: str) -> None:
     """A name given twice, half a character, and nesting without end: told, not guessed or 500."""
     assert typed(b'{"more": {}}', {}, text).errors
 

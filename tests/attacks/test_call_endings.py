@@ -60,7 +60,7 @@ async def test_whatever_a_tool_ends_in_is_answered(how: str, waits: bool, key: s
     assert "hunter2" not in answer.body.decode()
 
 
-async def test_a_stream_that_could_not_begin_gives_its_place_back() -> None:
+async def test_a_stream_that_could_not_begin_is_no_longer_counted() -> None:
     """
     It took a place, waited for the shared store, and its call was over before: while the shared
     store was slow every caller lost one place after the other, until the server was started anew.

@@ -146,7 +146,7 @@ REFUSED = [
 
 
 @each("make", REFUSED)
-def test_a_token_that_lies_or_is_for_somebody_else_never_reaches_a_tool(
+def test_a_token_that_lies_or_is_for_another_audience_never_runs_a_tool(
     server: AttackedServer, make: Make
 ) -> None:
     """Signed by the right key is not enough: every claim has to be the right kind, for us, now."""
@@ -181,7 +181,7 @@ def test_the_keys_of_one_issuer_never_open_for_another(server: AttackedServer) -
 
 
 @pytest.mark.requirement("C18")
-def test_a_machine_named_like_a_person_is_somebody_else(server: AttackedServer) -> None:
+def test_a_machine_named_like_a_person_is_another_caller(server: AttackedServer) -> None:
     """A client that registers under a person's id must not reach what is that person's."""
     person = server.accepted(server.tokens().token(sub="alice", client_id="client-1"))
     machine = server.accepted(server.tokens().token(sub="alice", client_id="alice"))
@@ -235,7 +235,7 @@ def test_the_token_alone_names_the_tenant(server: AttackedServer) -> None:
 
 @pytest.mark.requirement("C29")
 def test_a_tenant_belongs_to_the_issuer_whose_table_names_it(server: AttackedServer) -> None:
-    """A second trusted issuer that claims somebody else's tenant gets nowhere."""
+    """A second trusted issuer cannot claim the tenant of another."""
     server.accepted(server.tokens("rival").token(org_id="rival-org"))
 
     server.refused(server.tokens("rival").token(org_id="acme"))

@@ -49,7 +49,7 @@ async def one(ctx: CallContext) -> str:
     return "one"
 
 
-class Slow:
+class SlowStore:
     """A store that lets others go on before and after whatever it does."""
 
     def __init__(self, inner: Any) -> None:
@@ -75,9 +75,9 @@ class SlowServer:
         records, shared_store = MemoryRecords(), MemorySharedStore()
         self.kept: Any = records.of("acme")
         for name in ("tasks", "idempotency", "sessions"):
-            setattr(self.kept, name, Slow(getattr(self.kept, name)))
+            setattr(self.kept, name, SlowStore(getattr(self.kept, name)))
         self.wire: Any = shared_store.of("acme")
-        shared_store._tenants["acme"] = Slow(self.wire)  # type: ignore[assignment]
+        shared_store._tenants["acme"] = SlowStore(self.wire)  # type: ignore[assignment]
         tools = [*pack.tools.values(), *pack.documents.values()]
         self.client = EndpointTaskClient(tools, records=records, shared_store=shared_store)
         self.sent: list[Any] = []
@@ -121,7 +121,7 @@ class SlowServer:
         return was_over
 
     def left(self) -> dict[str, object]:
-        """Whatever is held by a server that nobody asks anything."""
+        """Return what an idle server holds."""
         client, handshake = self.client, self.client.endpoint._handshake
         tasks = self.kept.tasks.inner.held.values()
         found: dict[str, object] = {

@@ -27,7 +27,7 @@ async def test_who_lost_the_key_stops(
     """
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     deployment = IdempotencyDeployment()
-    cut_off, other = deployment.replica(), deployment.replica()
+    revoked, other = deployment.replica(), deployment.replica()
     records = deployment.records.of("acme").idempotency
     renew = records.renew
 
@@ -51,7 +51,7 @@ async def test_who_lost_the_key_stops(
             raise
 
     monkeypatch.setattr(deployment, "_act", lambda what, *, held: act())
-    first = asyncio.create_task(cut_off.call(tool=tool, kind=kind))
+    first = asyncio.create_task(revoked.call(tool=tool, kind=kind))
     await deployment.entered.wait()
     deployment.clock.now += execution.LEASE_S + 60
     assert text_or_failure(await other.call(tool=tool, kind=kind)) == "second"
@@ -62,7 +62,9 @@ async def test_who_lost_the_key_stops(
     assert text_or_failure(await first) == ("second" if tool == "put" else "conflict")
 
 
-async def test_a_key_that_is_over_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_expired_key_does_not_stop_its_running_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """After a day it is swept away, and what runs under it runs on."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     deployment = IdempotencyDeployment()
@@ -85,7 +87,7 @@ async def test_a_key_that_is_over_stops_nobody(monkeypatch: pytest.MonkeyPatch) 
     assert text_or_failure(await first) == "a 1"
 
 
-class Counted(MemoryIdempotency):
+class CountedIdempotency(MemoryIdempotency):
     """Claims that count what was written."""
 
     def __init__(self) -> None:
@@ -103,7 +105,7 @@ async def test_who_calls_too_often_writes_nothing() -> None:
     beyond its rate could keep all tenants from the database.
     """
     deployment = IdempotencyDeployment()
-    records = deployment.records.of("acme").idempotency = Counted()
+    records = deployment.records.of("acme").idempotency = CountedIdempotency()
     attempts = RetryLimits(Buckets(), rate=1 / 60, burst=5, monotonic=lambda: 0.0)
     replica = deployment.replica()
     replica.runner = Runner(

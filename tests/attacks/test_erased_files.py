@@ -24,7 +24,7 @@ issuers = [{ issuer = "http://127.0.0.1:9/main", tenant = { value = "acme" } }]
 
 
 async def kept(folder: Path) -> None:
-    """A tenant's entries about somebody, small and large, which the file has taken up."""
+    """A tenant's entries about a person, small and large, which the file has taken up."""
     records = await open_records(f"sqlite:///{folder}/gatepost.db")
     entries = records.of("acme").entries("notes")
     for number in range(40):
@@ -59,10 +59,10 @@ def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert "is erased" in asyncio.run(erased_beside_a_server())
 
 
-async def test_whoever_decided_is_forgotten_too() -> None:
+async def test_an_erased_approver_is_forgotten_too() -> None:
     """
-    An approver who was erased stood by name in everybody's history, and what they had granted held
-    on. Half an approval of theirs counts no more.
+    The history named an approver who was erased, and what they had granted held
+    on. Their half of an approval counts no more.
     """
     deployment = ApprovalDeployment(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
     replica = deployment.replica()

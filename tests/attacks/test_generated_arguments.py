@@ -127,7 +127,7 @@ def _built_in() -> list[Tool]:
 @pytest.mark.slow
 @pytest.mark.requirement("P12")
 async def test_what_holds_too_much_is_refused_for_little() -> None:
-    """Whatever the body is made of, before any tool hears of it."""
+    """Whatever the body is made of, before any tool sees it."""
     client = endpoint_of(_built_in())
     rest = RestEndpoint(client.runner, client.registry)
     for body in _too_large():
@@ -163,7 +163,7 @@ async def test_no_built_in_tool_is_kept_busy() -> None:
     assert seen == {_kind(one) for one in wanted}
 
 
-class Leaf(BaseModel):
+class GeneratedLeaf(BaseModel):
     """One of several alternatives."""
 
     kind: Literal["leaf"]
@@ -171,17 +171,17 @@ class Leaf(BaseModel):
     name: str
 
 
-class Branch(BaseModel):
+class GeneratedBranch(BaseModel):
     """Another, which holds both."""
 
     kind: Literal["branch"]
-    inner: "list[Leaf | Branch]" = []
-    left: "Leaf | Branch | None" = None
-    right: "Leaf | Branch | None" = None
+    inner: "list[GeneratedLeaf | GeneratedBranch]" = []
+    left: "GeneratedLeaf | GeneratedBranch | None" = None
+    right: "GeneratedLeaf | GeneratedBranch | None" = None
 
 
 SCALARS = st.sampled_from([int, str, bool, float, Literal["a", "b"], int | None])
-MODELS = st.sampled_from([Leaf, Branch, Leaf | Branch])
+MODELS = st.sampled_from([GeneratedLeaf, GeneratedBranch, GeneratedLeaf | GeneratedBranch])
 BOUNDED = settings(
     max_examples=10,
     deadline=None,

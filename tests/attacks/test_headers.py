@@ -39,7 +39,7 @@ def embedded(server: AttackedServer) -> str:
     )
 
 
-def by_stranger(**members: Any) -> Make:
+def with_unknown_key(**members: Any) -> Make:
     return lambda server: server.tokens().token(
         header=members, sign=signer(rsa_key("stranger"), "RS256")
     )
@@ -105,10 +105,10 @@ BAD_KIDS = {
 TYPES = ("JWT", "dpop+jwt", "logout+jwt", "secevent+jwt", "oauth-id-jag+jwt", "at+jwtx", 7, "")
 
 REFUSED = [
-    case("H01", "jku", by_stranger(jku="http://127.0.0.1:9/keys")),
-    case("H01", "x5u", by_stranger(x5u="http://127.0.0.1:9/cert")),
+    case("H01", "jku", with_unknown_key(jku="http://127.0.0.1:9/keys")),
+    case("H01", "x5u", with_unknown_key(x5u="http://127.0.0.1:9/cert")),
     case("H02", "jwk", embedded),
-    case("H03", "x5c", by_stranger(x5c=[base64.b64encode(b"certificate").decode()])),
+    case("H03", "x5c", with_unknown_key(x5c=[base64.b64encode(b"certificate").decode()])),
     *[case("H04", name, with_header(kid=kid)) for name, kid in BAD_KIDS.items()],
     case("H04", "10-kB", with_header(kid="k" * 10_000)),
     case("H07", "unknown", with_header(crit=["x"], x=1)),
@@ -174,12 +174,12 @@ def test_the_type_of_an_access_token_is_read_as_a_media_type(
 
 @pytest.mark.requirement("H01")
 def test_a_header_never_makes_the_server_fetch(server: AttackedServer) -> None:
-    """Key addresses in a token are an attacker's way to make us call somebody."""
+    """An attacker puts key addresses into a token to make the server call other hosts."""
     server.accepted(server.tokens().token())
     before = server.idp.hits.copy()
     lure = f"{server.idp.base}/lure"
 
     server.accepted(server.tokens().token(header={"jku": lure, "x5u": lure}))
-    server.refused(by_stranger(jku=lure, x5u=lure)(server))
+    server.refused(with_unknown_key(jku=lure, x5u=lure)(server))
 
     assert server.idp.hits["/lure"] == before["/lure"] == 0

@@ -188,7 +188,7 @@ def test_a_foreign_host_is_refused(server: AttackedServer, hosts: list[str], sta
      ("X-Forwarded-Port", "1"), ("X-Forwarded-Prefix", "/evil"),
      ("Forwarded", "host=evil.example;proto=https"), ("X-Forwarded-For", "10.0.0.1")],
 )  # fmt: skip
-def test_a_forwarded_header_from_a_stranger_changes_nothing(
+def test_a_forwarded_header_from_an_untrusted_peer_changes_nothing(
     server: AttackedServer, field: tuple[str, str]
 ) -> None:
     """Challenge and metadata stay as they are configured."""
@@ -231,7 +231,7 @@ def test_another_spelling_of_the_endpoint_is_not_the_endpoint(
     ["http://evil.example", "null", "chrome-extension://abc", "HERE/", "HERE.evil.example",
      "https://evil.example", "HERE@evil.example", ""],
 )  # fmt: skip
-def test_a_foreign_origin_is_refused_before_anybody_signs_in(
+def test_a_foreign_origin_is_refused_before_authentication(
     server: AttackedServer, origin: str
 ) -> None:
     """A page that a browser shows must not drive a server on the same machine."""
@@ -277,7 +277,7 @@ def test_a_browser_can_read_the_challenge(server: AttackedServer) -> None:
 
 @pytest.mark.requirement("W19", "A4")
 def test_metadata_ignores_credentials(server: AttackedServer) -> None:
-    """Both locations answer the same bytes to anybody, whatever is in `Authorization`."""
+    """Both locations answer the same bytes to every caller, whatever is in `Authorization`."""
     documents = {
         server.raw([("Authorization", value)], method="GET", target=path).body
         for path in (server.metadata_path, server.inserted_metadata_path)
@@ -317,7 +317,7 @@ def test_connect_is_refused(server: AttackedServer) -> None:
 
 @pytest.mark.requirement("W22")
 def test_the_gate_answers_before_the_body_has_come(server: AttackedServer) -> None:
-    """A stranger cannot make the server wait for a body: the refusal comes first."""
+    """An unknown caller cannot make the server wait for a body: the refusal comes first."""
     with server.nothing_runs():
         answer = server.raw(
             [("Authorization", "Bearer garbage"), ("Content-Length", "1000000")], body=b"{"
@@ -330,7 +330,7 @@ def test_the_gate_answers_before_the_body_has_come(server: AttackedServer) -> No
 @each(
     "name", ["Client-Cert", "X-Forwarded-Client-Cert", "X-SSL-Client-Cert", "X-Client-Certificate"]
 )
-def test_a_certificate_that_a_stranger_claims_does_not_unlock_a_bound_token(
+def test_a_certificate_header_from_an_untrusted_peer_does_not_unlock_a_bound_token(
     server: AttackedServer, name: str
 ) -> None:
     """A certificate-bound token (RFC 8705) is refused as Bearer, whatever a header says."""

@@ -41,7 +41,7 @@ async def never(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def drip(scope: Scope, receive: Receive, send: Send) -> None:
-    """A key set that begins and goes on a space at a time, for as long as somebody listens."""
+    """A key set that begins and goes on a space at a time, as long as the connection is open."""
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b'{"keys":[', "more_body": True})
@@ -53,7 +53,7 @@ async def drip(scope: Scope, receive: Receive, send: Send) -> None:
 def test_a_slow_issuer_costs_the_others_nothing(
     server: AttackedServer, issuer: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its callers hear 503 within a bounded time; everybody else is served meanwhile."""
+    """Its callers get 503 within a bounded time; the server serves all other callers meanwhile."""
     monkeypatch.setattr(keyset, "WAIT_S", 2.0)
     server.idp.replace(f"/{issuer}/jwks", fault)
     server.accepted(server.tokens().token())
@@ -87,7 +87,7 @@ def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
 
 @pytest.mark.requirement("N02")
 def test_a_recovered_issuer_is_noticed(server: AttackedServer) -> None:
-    """The next good answer of the issuer ends the outage; nobody has to restart anything."""
+    """The next good answer of the issuer ends the outage without a restart."""
     token = server.tokens("recovers").token()
     server.idp.replace("/recovers/jwks", answer(500))
     unavailable(server, token)
@@ -132,7 +132,7 @@ def test_a_document_that_is_no_key_set_is_no_key_set(server: AttackedServer, iss
 
 @pytest.mark.requirement("N06")
 def test_a_redirect_is_not_followed(server: AttackedServer) -> None:
-    """A redirect is how an issuer's document makes a server call its own neighbours."""
+    """A redirect is how an issuer's document makes a server call its own network."""
     target = f"{server.idp.base}/redirect-target"
     server.idp.replace("/redirects/jwks", answer(302, location=target))
 
@@ -176,14 +176,14 @@ def test_a_key_replaced_under_its_own_id_is_noticed(server: AttackedServer) -> N
 
 
 @pytest.mark.requirement("N14")
-def test_a_crowd_at_the_door_causes_one_fetch(server: AttackedServer) -> None:
+def test_many_requests_at_once_cause_one_fetch(server: AttackedServer) -> None:
     """However many tokens come while nothing is known, the issuer is asked once."""
-    tokens = [server.tokens("crowd").token() for _ in range(64)]
+    tokens = [server.tokens("many").token() for _ in range(64)]
     with ThreadPoolExecutor(64) as pool:
         answers = list(pool.map(server.call, tokens))
 
     assert {reply.status for reply in answers} == {200}
-    assert server.idp.key_hits("crowd") == 1
+    assert server.idp.key_hits("many") == 1
 
 
 @pytest.mark.requirement("N15")
@@ -233,7 +233,7 @@ def test_a_verdict_belongs_to_the_whole_token(server: AttackedServer) -> None:
 def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
     server: AttackedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Strangers wait, at most 64 at a time, and those who signed in before notice nothing."""
+    """At most 64 unknown callers wait at a time; callers with known keys are not delayed."""
     # The whole flood has to come within one interval.
     monkeypatch.setattr(keyset, "INTERVAL_S", 3.0)
     known = server.tokens("flood").token()
@@ -253,7 +253,7 @@ def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
 
 
 @pytest.mark.requirement("N26")
-def test_a_refusal_does_not_tell_a_stranger_which_issuers_are_trusted(
+def test_a_refusal_does_not_tell_the_caller_which_issuers_are_trusted(
     server: AttackedServer,
 ) -> None:
     """An unknown issuer, an unknown kind of token and a bad signature read the same."""

@@ -23,7 +23,7 @@ def _rest() -> RestEndpoint:
 
 
 async def test_long_bodies_of_one_tenant_do_not_stand_in_the_way_of_another() -> None:
-    """A caller that sends one waits for no answers to a neighbour that came with many before."""
+    """A caller that sends one waits for no answers to another caller that sent many before."""
     rest, ended = _rest(), list[str]()
 
     async def post(who: str) -> None:
@@ -41,7 +41,7 @@ async def test_long_bodies_of_one_tenant_do_not_stand_in_the_way_of_another() ->
 
 @pytest.mark.requirement("P12")
 async def test_too_many_long_bodies_at_once_are_refused_as_by_a_rate_limit() -> None:
-    """Over REST; those that wait already are answered, and so is everybody else."""
+    """Over REST, the bodies that wait already and all other requests are answered."""
     rest = _rest()
     many = [rest.post(a_caller(), "whoami", LONG) for _ in range(MOST_WAITING + 10)]
     *answers, other = await asyncio.gather(*many, rest.post(BOB, "echo", ECHO))
@@ -71,7 +71,7 @@ async def test_too_many_long_messages_at_once_are_refused_as_by_a_rate_limit(kin
     """
     At `/mcp`: a request by its id with HTTP 200, everything else with HTTP 429.
 
-    Those that wait already are answered, and so is everybody else.
+    The bodies that wait already and all other requests are answered.
     """
     alice, bob = EndpointClient(demo.pack.tools.values()), EndpointClient(demo.pack.tools.values())
     bob.caller = BOB
@@ -96,7 +96,7 @@ async def test_too_many_long_messages_at_once_are_refused_as_by_a_rate_limit(kin
     assert answers[busy].headers["retry-after"] == "1"
     assert codes.count(codes[busy]) == 19  # one was counted, and the others waited
     assert other.status == 200
-    assert order.index("bob") <= 19 + 8, order  # behind the refused, and one for each of his jobs
+    assert order.index("bob") <= 19 + 8, order  # behind the refused, and one for each of his calls
 
 
 async def test_a_batch_of_millions_of_messages_is_refused_before_they_are_told_apart() -> None:

@@ -19,7 +19,7 @@ def test_a_path_leads_nowhere_else_however_often_it_is_decoded(path: str) -> Non
         address_of("https://gitlab.test/api/v4", path)
 
 
-class Server:
+class RepeatingClient:
     """Answers everything in the same way."""
 
     def __init__(self, reply: OutboundReply) -> None:
@@ -56,7 +56,7 @@ NO_URLS = ["http://[::1", "https://c.test:99999/", "//[x/", "https://c.test:abc/
 @pytest.mark.parametrize("answer", [_home, _moved])
 @pytest.mark.parametrize("text", NO_URLS)
 async def test_a_server_that_refers_to_no_url_is_a_failure(answer: Any, text: str) -> None:
-    """Of its own kind, and no mistake of ours."""
-    server = CalDav(Server(answer(text)), "https://c.test/", user="u", password="p")
+    """Of its own kind, and no error of ours."""
+    server = CalDav(RepeatingClient(answer(text)), "https://c.test/", user="u", password="p")
     with pytest.raises(ToolFailure, match=r"refers to another|no calendar"):
         await server.collections()

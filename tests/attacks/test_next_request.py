@@ -14,7 +14,7 @@ from gatepost.http.httptools_protocol import HttptoolsProtocol
 from tests.http.test_framing import END, app, post, told, warmed
 from tests.http.wire import RULES, Front, connected, serving
 
-NAMED: ContextVar[str] = ContextVar("named", default="nobody")
+NAMED: ContextVar[str] = ContextVar("named", default="unset_")
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +75,13 @@ async def test_a_body_with_an_empty_line_does_not_lengthen_the_head(port: int) -
         assert (await told(wire))["path"] == "/other"
 
 
-class Trace:
+class ScopeTrace:
     """Lies in a request's scope, and is gone when that is."""
 
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Nobody looks for circles."""
+    """Leave reference cycles uncollected."""
     gc.disable()
     yield
     gc.enable()
@@ -96,11 +96,11 @@ async def test_nothing_of_a_request_outlives_its_connection() -> None:
     quarter of a megabyte for ever. And nothing waits for the collector, which comes by after tens
     of thousands of objects.
     """
-    traces: weakref.WeakSet[Trace] = weakref.WeakSet()
+    traces: weakref.WeakSet[ScopeTrace] = weakref.WeakSet()
     front = Front(msgspec.structs.replace(RULES, origin="http://h", development=True))
 
     async def leaves_one(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["trace"] = trace = Trace()
+        scope["trace"] = trace = ScopeTrace()
         traces.add(trace)
         await respond(send, 200, END)
 
@@ -127,4 +127,4 @@ async def test_a_request_that_waited_runs_in_a_context_of_its_own() -> None:
     async with serving(names, HttptoolsProtocol) as port, connected(port) as wire:
         await wire.send(post(b"first") * 3)
         for _ in range(3):
-            assert (await wire.until(END)).endswith(b"nobody " + END)
+            assert (await wire.until(END)).endswith(b"unset_ " + END)

@@ -26,7 +26,7 @@ from tests.support.endpoint import a_caller
 from tests.support.measuring import steps, taken
 
 
-class Row(BaseModel):
+class WordRow(BaseModel):
     """A row whose names are words."""
 
     truncated: str
@@ -108,10 +108,10 @@ def test_breaks_read_the_same_in_parts() -> None:
 
 
 def _runner(seen: list[str]) -> Runner:
-    pack = Pack("doors")
+    pack = Pack("locks")
 
     @pack.tool()
-    async def door(ctx: CallContext, token: Secret, text: str, others: list[Secret] = []) -> str:  # noqa: B006
+    async def unlock(ctx: CallContext, token: Secret, text: str, others: list[Secret] = []) -> str:  # noqa: B006
         """Answer the text."""
         seen.append(text)
         return text
@@ -122,7 +122,7 @@ def _runner(seen: list[str]) -> Runner:
     return Runner(Registry(pack.tools.values()), context_for=context)
 
 
-def _asked(runner: Runner, name: str = "door", **arguments: Any) -> str:
+def _asked(runner: Runner, name: str = "unlock", **arguments: Any) -> str:
     call = Call(
         caller=a_caller(), name=name, arguments=msgspec.json.encode(arguments), request_id="r"
     )
@@ -273,9 +273,9 @@ def test_a_secret_that_is_a_word_of_an_answer_leaves_its_form() -> None:
     pack = Pack("forms")
 
     @pack.tool()
-    async def form(ctx: CallContext, token: Secret) -> dict[str, list[Row]]:
+    async def form(ctx: CallContext, token: Secret) -> dict[str, list[WordRow]]:
         """Answer rows."""
-        return {"rows": [Row(truncated=token, other=f"{token}!")]}
+        return {"rows": [WordRow(truncated=token, other=f"{token}!")]}
 
     def context(call: Call) -> Any:
         return None

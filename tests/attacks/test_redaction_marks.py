@@ -34,7 +34,7 @@ SMUGGLED = {
 
 
 def shown(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """What the page would have of them; ToolFailure where nobody may be asked."""
+    """Return what the page would show; raise ToolFailure where no approver may be asked."""
     deployment = ApprovalDeployment()
     raw = json.dumps(arguments).encode()
     encoded = shown_arguments(Redaction(), ACME, deployment.pack.tools[tool], raw)
@@ -49,8 +49,8 @@ def test_the_mark_of_a_key_hides_no_words(arguments: dict[str, Any]) -> None:
         shown("act", arguments)
 
 
-async def test_nobody_is_asked_about_what_they_cannot_see() -> None:
-    """The agent hears why; nothing waits, and nothing ran."""
+async def test_an_approver_is_not_asked_about_arguments_they_cannot_see() -> None:
+    """The agent is told why; nothing waits, and nothing ran."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 

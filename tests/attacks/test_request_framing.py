@@ -34,7 +34,7 @@ def test_nothing_is_served_behind_an_odd_transfer_coding(
 
 
 def test_a_connection_goes_on_behind_a_body_in_chunks(server: AttackedServer) -> None:
-    """The coding that everybody knows leaves no doubt."""
+    """A known transfer coding is unambiguous."""
     head = f"GET /health HTTP/1.1\r\nHost: {server.authority}\r\n"
     first = f"{head}Transfer-Encoding: Chunked\r\n\r\n".encode() + CHUNKED
 

@@ -148,7 +148,7 @@ def test_fields_behind_the_body_fill_no_memory(server: AttackedServer) -> None:
     assert sent < 20_000_000
 
 
-async def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
+async def test_names_of_headers_that_clients_invent_are_not_kept() -> None:
     """Four thousand names of a hundred kilobytes, before any token was looked at, are no cache."""
     front = Front()
 
@@ -173,7 +173,7 @@ async def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
     ],
 )
 def test_a_body_that_is_not_utf_8_is_no_json(server: AttackedServer, body: bytes) -> None:
-    """J-01; whoever can make a server answer 500 can fill its log with tracebacks."""
+    """J-01: a client that can make a server answer 500 can fill its log with tracebacks."""
     answer = post(server, body)
 
     assert (answer.status, code_of(answer)) == (400, jsonrpc.PARSE_ERROR)
@@ -233,7 +233,7 @@ def test_nesting_is_bounded_whatever_strings_hold(depth: int, filler: str) -> No
         b"[" + b"1," * 1_900_000 + b"1]",
     ],
 )
-def test_the_largest_body_does_not_hold_up_everybody_else(body: bytes) -> None:
+def test_the_largest_body_does_not_delay_other_callers(body: bytes) -> None:
     """4 MB took a second of the only loop there is: no step in Python may be taken per token."""
 
     def read() -> None:

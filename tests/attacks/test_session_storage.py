@@ -27,14 +27,14 @@ def notes(replicas: EndpointPair, kind: str) -> list[str]:
 
 
 async def asked(replicas: EndpointPair, identity: Any = 7) -> Any:
-    """A call that asks, and the id of its question."""
+    """A call that asks, and the id of its client request."""
     live = replicas.call(replicas.one, "ask_name", identity=identity)
     return live, (await next_request(live))["id"]
 
 
-async def test_answers_are_taken_to_questions_that_wait() -> None:
+async def test_only_waiting_client_requests_take_answers() -> None:
     """
-    The id of a question is good for as long as the key that signed it: whoever had collected some
+    The id of a client request is good for as long as the key that signed it: a caller with some
     could have an answer of megabytes kept for each, again and again.
     """
     replicas = await opened()
@@ -54,7 +54,7 @@ async def test_answers_are_taken_to_questions_that_wait() -> None:
     assert notes(replicas, "answer") == []
 
 
-async def test_a_question_is_answered_once() -> None:
+async def test_a_client_request_is_answered_once() -> None:
     """A second answer is ignored, also one that comes before the first was read."""
     replicas = await opened()
     live, identity = await asked(replicas)
@@ -170,7 +170,7 @@ async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
 NEW, CHANGES = (NEW_PER_S, NEW_AT_ONCE), (CHANGES_PER_S, CHANGES_IN_A_ROW)
 
 
-class Slow(MemorySharedStore):
+class ScriptedBuckets(MemorySharedStore):
     """A shared store whose buckets are as the test says."""
 
     wait: float | None = 0.0
@@ -207,15 +207,15 @@ async def write(client: EndpointClient, verb: str, body: bytes) -> int:
 
 @pytest.mark.parametrize("empty", [NEW, CHANGES])
 @pytest.mark.parametrize(("verb", "body"), [row[1:] for row in WRITES])
-async def test_sessions_are_begun_to_be_kept_at_a_pace(
+async def test_new_sessions_are_rate_limited(
     verb: str, body: bytes, empty: tuple[float, float]
 ) -> None:
     """
     An id costs its caller nothing, and what its session remembers is kept for a week: a loop could
     fill the database, or keep others from writing to it. Counted by the shared store; while that is
-    out nobody is refused for it.
+    out, no caller is refused for it.
     """
-    shared_store = Slow()
+    shared_store = ScriptedBuckets()
     shared_store.empty = empty
     client = EndpointClient(shared_store=shared_store)
     good = await write(client, verb, body)
@@ -228,7 +228,7 @@ async def test_sessions_are_begun_to_be_kept_at_a_pace(
 
 async def test_a_session_that_is_kept_goes_on() -> None:
     """Beginning counts apart."""
-    shared_store = Slow()
+    shared_store = ScriptedBuckets()
     client = EndpointClient(shared_store=shared_store)
     session = await client.open()
     level = message("logging/setLevel", {"level": "error"})

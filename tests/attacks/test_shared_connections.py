@@ -10,7 +10,7 @@ from tests.support.client import RawAnswer, read_answer, request
 from tests.support.sample_tools import CALLS
 
 
-class Proxy:
+class SharedConnection:
     """A connection to the server on which one request follows another."""
 
     def __init__(self, server: AttackedServer, connection: socket.socket) -> None:
@@ -33,15 +33,15 @@ class Proxy:
 
 
 @pytest.fixture
-def proxy(server: AttackedServer) -> Iterator[Proxy]:
+def proxy(server: AttackedServer) -> Iterator[SharedConnection]:
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        yield Proxy(server, connection)
+        yield SharedConnection(server, connection)
 
 
 @pytest.mark.requirement("P3")
-def test_whoever_calls_on_a_connection_is_who_the_token_says(
-    server: AttackedServer, proxy: Proxy
+def test_the_token_names_the_caller_on_a_shared_connection(
+    server: AttackedServer, proxy: SharedConnection
 ) -> None:
     """Tokens of the same length for others of the same place, in turn and several times each."""
     forge = server.tokens()
@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[int, tuple[str, str]]] = {
 @pytest.mark.requirement("P3")
 @pytest.mark.parametrize(("status", "field"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_refused_is_refused_behind_what_passed(
-    server: AttackedServer, proxy: Proxy, status: int, field: tuple[str, str]
+    server: AttackedServer, proxy: SharedConnection, status: int, field: tuple[str, str]
 ) -> None:
     """One more field, behind a head that has passed three times."""
     token = server.tokens().token()
@@ -80,7 +80,9 @@ def test_what_is_refused_is_refused_behind_what_passed(
 
 
 @pytest.mark.requirement("P3")
-def test_another_host_is_refused_behind_our_own(server: AttackedServer, proxy: Proxy) -> None:
+def test_another_host_is_refused_behind_our_own(
+    server: AttackedServer, proxy: SharedConnection
+) -> None:
     """Each time, and our own passes again (DNS rebinding)."""
     token = server.tokens().token()
     for _ in range(3):
@@ -100,7 +102,7 @@ def test_another_host_is_refused_behind_our_own(server: AttackedServer, proxy: P
     ],
 )
 def test_a_bad_token_is_refused_behind_a_good_one(
-    server: AttackedServer, proxy: Proxy, changed: dict[str, object]
+    server: AttackedServer, proxy: SharedConnection, changed: dict[str, object]
 ) -> None:
     """On its connection, each time that it comes, and the good one passes again."""
     good, bad = server.tokens().token(), server.tokens().token(**changed)

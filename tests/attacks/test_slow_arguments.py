@@ -85,7 +85,7 @@ DEAR_TYPES = {
 
 
 @pytest.mark.parametrize(("hint", "body"), DEAR_TYPES.values(), ids=DEAR_TYPES)
-async def test_what_takes_pydantic_long_holds_nobody_up(hint: Any, body: bytes) -> None:
+async def test_slow_pydantic_validation_delays_no_other_caller(hint: Any, body: bytes) -> None:
     """Sets of numbers with one hash, and items that are all wrong."""
     if b"%b" in body:
         body %= b"{" + b",".join(b'"%b":1' % number for number in _multiples(13_000)) + b"}"
@@ -119,10 +119,10 @@ DEAR_SCHEMAS = {
 
 
 @pytest.mark.parametrize(("schema", "items"), DEAR_SCHEMAS.values(), ids=DEAR_SCHEMAS)
-async def test_what_takes_a_validator_long_holds_nobody_up(
+async def test_a_slow_validator_delays_no_other_caller(
     schema: dict[str, Any], items: list[bytes]
 ) -> None:
-    """Options and bounds that are compared one by one, and mistakes without end."""
+    """Options and bounds that are compared one by one, and errors without end."""
     tool = bringing(schema)
     await holds_nobody_up(endpoint_of([tool]), tool.name, _listing(iter(items)))
 
@@ -136,7 +136,7 @@ async def test_what_takes_a_validator_long_holds_nobody_up(
     ],
     ids=["names", "members that need others"],
 )
-async def test_mistakes_that_each_copy_an_object_hold_nobody_up(
+async def test_errors_that_each_copy_an_object_delay_no_other_caller(
     schema: dict[str, Any], members: int
 ) -> None:
     """Their number times what each of them copies would grow with the square of the object."""

@@ -47,7 +47,7 @@ async def test_the_capabilities_of_a_handshake() -> None:
     assert held < limit
 
 
-async def test_the_answer_to_a_question() -> None:
+async def test_the_answer_to_a_client_request() -> None:
     """A client of an older revision answers with a message of its own."""
     replicas = await opened("2025-11-25")
 

@@ -16,7 +16,6 @@ from tests.support.endpoint import (
     JSON,
     META,
     VERSION,
-    EndpointTaskClient,
     Response,
     message,
 )
@@ -45,7 +44,7 @@ SHARED_STORE = ("publish", "follow", "put", "take", "spend", "append", "read")
 
 
 class ServerWithOutages(EndpointTaskClient):
-    """A server whose stores answer until ``left`` more questions were asked, and then never."""
+    """A server whose stores answer until ``left`` more queries were made, and then never."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -114,13 +113,13 @@ LEGACY = [
     ("DELETE", b""),
 ]
 MOST = 8
-"""More questions than any of these asks before it is answered."""
+"""More queries than any of these makes before it is answered."""
 
 
 async def tried(
     server: ServerWithOutages, body: bytes, headers: list[tuple[str, str]], verb: str
 ) -> list[int]:
-    """The statuses, as the stores go away one question later each time."""
+    """The statuses, as the stores go away one query later each time."""
     statuses = []
     wanted = json.loads(body).get("id") if body else None
     for left in range(MOST):

@@ -43,7 +43,7 @@ JSON = st.recursive(
 pack = Pack("office")
 
 
-class Row(BaseModel):
+class TableRow(BaseModel):
     """One line of a table."""
 
     name: str
@@ -51,47 +51,47 @@ class Row(BaseModel):
     paid: bool
 
 
-class Leaf(BaseModel):
+class TreeLeaf(BaseModel):
     """One of two alternatives, which holds both."""
 
     kind: Literal["leaf"]
-    inner: "list[Leaf | Branch]" = []
+    inner: "list[TreeLeaf | TreeBranch]" = []
 
 
-class Branch(BaseModel):
+class TreeBranch(BaseModel):
     """The other, which does so too."""
 
     kind: Literal["branch"]
-    inner: "list[Leaf | Branch]" = []
+    inner: "list[TreeLeaf | TreeBranch]" = []
 
 
-class Sure(BaseModel):
+class KindedNode(BaseModel):
     """An alternative that is known by its kind."""
 
     kind: Literal["sure"]
-    inner: "list[Annotated[Sure | Other, Field(discriminator='kind')]]" = []
+    inner: "list[Annotated[KindedNode | OtherNode, Field(discriminator='kind')]]" = []
 
 
-class Other(BaseModel):
+class OtherNode(BaseModel):
     """The other one."""
 
     kind: Literal["other"]
 
 
 @pack.tool()
-async def save(ctx: CallContext, rows: list[Row], note: str = "") -> str:
+async def save(ctx: CallContext, rows: list[TableRow], note: str = "") -> str:
     """Save a table."""
     return f"{len(rows)} rows, {len(note)} characters"
 
 
 @pack.tool()
-async def plant(ctx: CallContext, tree: Leaf | Branch) -> str:
+async def plant(ctx: CallContext, tree: TreeLeaf | TreeBranch) -> str:
     """Plant a tree of alternatives that are tried."""
     return "planted"
 
 
 @pack.tool()
-async def place(ctx: CallContext, tree: Sure) -> str:
+async def plant_by_kind(ctx: CallContext, tree: KindedNode) -> str:
     """Place a tree of alternatives that are known."""
     return "placed"
 
@@ -235,7 +235,7 @@ async def test_what_is_large_for_a_reason_passes() -> None:
     assert await _said("save", b'{"rows":[],"note":%b}' % note) == "0 rows, 2200000 characters"
 
 
-async def test_of_many_mistakes_some_are_told_and_where_they_are() -> None:
+async def test_some_of_many_errors_are_returned_with_their_paths() -> None:
     """Also of a document that is too long to list them all."""
     rows = b'{"rows":[%b]}' % b",".join([b'{"name":1}'] * 10_000)
     said = await _said("save", rows)
@@ -261,7 +261,7 @@ async def test_alternatives_that_multiply_are_not_tried(depth: int) -> None:
     assert "nest it less deeply" in said
 
     known = tree.replace(b"branch", b"sure").replace(b"none", b"other")
-    assert await _said("place", b'{"tree":%b}' % known) == "placed"
+    assert await _said("plant_by_kind", b'{"tree":%b}' % known) == "placed"
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_alternatives_are_counted_where_they_stand() -> None:
 
 
 def test_a_form_filled_in_wrong_all_over_costs_little() -> None:
-    """An answer is looked at up to its first mistake."""
+    """An answer is validated up to its first error."""
     schema = {
         "type": "object",
         "properties": {"days": {"type": "array", "items": {"enum": ["mon", "tue"]}}},

@@ -1,4 +1,4 @@
-"""What authors' code answers and raises by mistake: a failed call, and nothing else."""
+"""What authors' code answers and raises by error: a failed call, and nothing else."""
 
 import asyncio
 import math
@@ -67,17 +67,17 @@ ERRORS = [Own, Unspeakable, KeyboardInterrupt, SystemExit, StopIteration, asynci
 
 
 def tools(work: Callable[[], Any]) -> Pack:
-    """The same mistake as a coroutine, in a thread, and behind a schema of its own."""
+    """The same error as a coroutine, in a thread, and behind a schema of its own."""
     pack = Pack("odd")
 
     @pack.tool()
     async def here(ctx: CallContext) -> Any:
-        """Make a mistake."""
+        """Raise an unexpected error."""
         return work()
 
     @pack.tool()
     def apart(ctx: CallContext) -> Any:
-        """Make a mistake in a thread."""
+        """Raise an unexpected error in a thread."""
         return work()
 
     async def invoke(ctx: CallContext, arguments: Any) -> Outcome:

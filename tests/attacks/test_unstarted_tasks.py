@@ -18,7 +18,6 @@ from tests.support.endpoint import (
     JSON,
     META,
     VERSION,
-    EndpointTaskClient,
     Response,
     message,
 )
@@ -27,7 +26,7 @@ WITHIN_S = 10
 MOST = 2
 
 
-class Slow(MemoryTasks):
+class SlowTasks(MemoryTasks):
     """Tasks that take a turn to be counted, and wait to be kept or cannot be."""
 
     def __init__(self) -> None:
@@ -66,7 +65,7 @@ class ServerWithTasks:
             return "done"
 
         records = MemoryRecords()
-        self.tasks = records.of("acme").tasks = Slow()
+        self.tasks = records.of("acme").tasks = SlowTasks()
         self.client = EndpointTaskClient(
             pack.tools.values(), task_limits=TaskLimits(max_per_caller=MOST), records=records
         )
@@ -127,8 +126,8 @@ async def test_a_retry_key_is_not_spent_on_a_call_that_did_not_begin(
     server: ServerWithTasks, happens: Any
 ) -> None:
     """
-    For a day its retries heard that the tool was stopped in the middle and part of its work may be
-    done, when the tool had never begun.
+    For a day its retries were told that the tool was stopped in the middle and part of its work
+    may be done, when the tool had never begun.
     """
     await happens(server)
     assert 1 not in server.ran
@@ -147,7 +146,7 @@ async def test_tasks_are_counted_however_many_begin_at_once(server: ServerWithTa
 
 
 async def test_a_task_whose_client_is_gone_before_its_answer_ends(server: ServerWithTasks) -> None:
-    """Nobody knows its id: it neither runs nor counts."""
+    """No client knows its id, so it neither runs nor counts."""
     await client_is_gone(server)
 
     async def has_ended() -> bool:
@@ -178,7 +177,7 @@ async def test_a_key_is_not_stuck_with_a_call_that_waits_for_its_task(
 ) -> None:
     """
     A connection that broke early left a call waiting, for as long as its tool may take, to become
-    the task of nobody; then its key was spent on that.
+    a task without an owner; then its key was spent on that.
     """
     monkeypatch.setattr(body, "WATCH_AFTER_S", 0)
     server = ServerWithTasks(**options)

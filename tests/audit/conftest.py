@@ -35,7 +35,7 @@ NOW = 1_800_000_000.0
 
 
 def person(subject: str, tenant: str = "acme", **more: Any) -> TenantContext:
-    """Somebody of that tenant."""
+    """Return a caller of that tenant."""
     return TenantContext(
         tenant_id=tenant,
         issuer=ISSUER,
@@ -115,7 +115,7 @@ class AuditLog:
         await self.together(*(names[one] for one in subjects))
 
     async def verify(self, tenant: str = "acme", *kept: Checkpoint) -> VerificationResult:
-        """What an operator hears, who has the ring."""
+        """What an operator reads, who has the ring."""
         keys = public_keys(self.keyring)
         return await verify(self.records, tenant, keys, self.keyring, kept)
 
@@ -133,7 +133,7 @@ async def audit_log(url: str, keyring: KeyRing | None = None) -> AsyncIterator[A
 
 
 async def tamper(url: str, *statements: str) -> None:
-    """Somebody who can write to the database, and has no key."""
+    """An attacker who can write to the database, and has no key."""
     if url.startswith("sqlite:"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         # At once: each statement for itself would wait for the disk.
@@ -321,7 +321,7 @@ AUDITED_TOOLS = "tests.audit.conftest"
 pack = Pack("audited")
 
 BEGUN = asyncio.Event()
-"""Somebody waits in `linger`; made for the loop of whichever server runs."""
+"""A call waits in `linger`; made for the loop of the server that runs."""
 
 
 @pack.tool(idempotent=True)
@@ -356,9 +356,9 @@ async def linger(ctx: CallContext) -> str:
 
 
 @pack.tool()
-async def unlock(ctx: CallContext, token: Secret, door: str) -> str:
-    """Open a door with a secret of one's own."""
-    return f"{door} is open: {await ctx.secret(token, field='token', literals=True)}"
+async def unlock(ctx: CallContext, token: Secret, safe: str) -> str:
+    """Open a safe with a secret of one's own."""
+    return f"{safe} is open: {await ctx.secret(token, field='token', literals=True)}"
 
 
 @pack.tool(scopes={"files:write"})

@@ -64,7 +64,7 @@ async def turn(times: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_whoever_is_alone_waits_for_nobody() -> None:
+async def test_a_single_call_waits_for_no_others() -> None:
     """However long a record may wait for others, there are none."""
     writer = SlowWriter(LONG_MS)
     commit = writer.end()
@@ -100,7 +100,7 @@ async def test_what_ends_during_a_write_is_written_together() -> None:
     assert writer.batches == [1, 5]
 
 
-async def test_nobody_waits_for_an_endless_stream_of_calls() -> None:
+async def test_a_batch_does_not_wait_for_an_endless_stream_of_calls() -> None:
     """Only as long as is configured."""
     writer = SlowWriter(1.0)
     async with asyncio.timeout(SOON_S):

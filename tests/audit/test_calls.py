@@ -26,7 +26,7 @@ class AuditedServer:
         self.gatepost, self.url = server, url
 
     def records(self, tenant: str) -> list[AuditRecord]:
-        """All of a tenant's, read by somebody else than the server."""
+        """Return all records of a tenant, read by another process than the server."""
 
         async def work() -> list[AuditRecord]:
             records = await open_records(self.url)
@@ -164,12 +164,12 @@ def test_a_call_within_a_call_is_a_record_of_its_own(audited: AuditedServer) -> 
 
 
 SECRETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "in its place": ("unlock", {"token": PASSWORD, "door": "front"}),
-    "elsewhere too": ("unlock", {"token": PASSWORD, "door": f"the {PASSWORD} one"}),
-    "not as the schema allows": ("unlock", {"token": [PASSWORD], "door": "front"}),
-    "with a field too many": ("unlock", {"token": PASSWORD, "door": "front", "x": PASSWORD}),
+    "in its place": ("unlock", {"token": PASSWORD, "safe": "front"}),
+    "elsewhere too": ("unlock", {"token": PASSWORD, "safe": f"the {PASSWORD} one"}),
+    "not as the schema allows": ("unlock", {"token": [PASSWORD], "safe": "front"}),
+    "with a field too many": ("unlock", {"token": PASSWORD, "safe": "front", "x": PASSWORD}),
     "of a tool that is not there": ("unlocked", {"token": PASSWORD}),
-    "over the cut": ("unlock", {"door": "x" * 175 + PASSWORD, "token": PASSWORD}),
+    "over the cut": ("unlock", {"safe": "x" * 175 + PASSWORD, "token": PASSWORD}),
 }
 
 

@@ -70,9 +70,9 @@ async def test_records_are_written_while_all_tenants_are_signed(
 ) -> None:
     """Most of the time is the records': many are written for each checkpoint."""
     await grow(audit_log.records, audit_log.keyring, tenants)
-    keeping = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
+    retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     with capture_logs() as logs:
-        signing = asyncio.create_task(keeping.sign())
+        signing = asyncio.create_task(retention.sign())
 
         async def call(first: int) -> int:
             written = 0
@@ -92,10 +92,10 @@ async def test_a_checkpoint_is_of_what_is_there(audit_log: AuditLog) -> None:
     """Also where a chain grows between the look at it and its checkpoint."""
     await grow(audit_log.records, audit_log.keyring, 3)
     store = audit_log.records.audit
-    keeping = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
+    retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     seen = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
     await audit_log.note(2, "t00001")
-    await keeping._sign(seen)
+    await retention._sign(seen)
     left = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
 
     assert [*seen] == ["t00000", "t00001", "t00002"]

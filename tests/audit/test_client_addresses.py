@@ -97,7 +97,7 @@ WAYS: dict[str, Way] = {
 def peers(audited: AuditedServer, tenant: str) -> list[str]:
     """Of all of a tenant's records, in their order."""
     found = [one.caller for one in audited.records(tenant)]
-    return ["nobody" if one is None else one.peer for one in found]
+    return ["unknown" if one is None else one.peer for one in found]
 
 
 @pytest.mark.requirement("AU10")
@@ -197,7 +197,7 @@ def posted(server: Server, token: str, path: str, body: bytes, fields: Fields) -
 
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("ask", [mcp, rest], ids=["MCP", "REST"])
-def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
+def test_a_connection_that_a_proxy_shares_keeps_callers_apart(
     behind: AuditedServer, ask: Callable[[Server, str, str], bytes]
 ) -> None:
     """A head that is known by its bytes brings the address of those bytes, and of no others."""
@@ -213,7 +213,7 @@ def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
 
 
 async def test_two_pipes_have_no_address() -> None:
-    """Over stdio nobody comes from anywhere, and its record says so."""
+    """A call over stdio has no client address, and its record says so."""
     client = EndpointClient()
     audit_log = AuditLog(client.records)
     client.runner.recorder = audit_log.writer

@@ -77,7 +77,7 @@ def test_verify_says_what_it_saw(deployment: DeploymentFolder) -> None:
     assert told.out.splitlines()[1].startswith("globex: 9 records are valid")
 
 
-def test_an_export_of_nobody_says_so(deployment: DeploymentFolder) -> None:
+def test_an_empty_export_says_so(deployment: DeploymentFolder) -> None:
     """An empty file looks as if nothing had happened; the file itself stays as it should be."""
     told = deployment.run("audit", "export", "--tenant", "acmee")
 

@@ -72,7 +72,7 @@ async def made(path: Path) -> None:
     await (await opened(f"sqlite:///{path}")).aclose()
 
 
-class Measured(NamedTuple):
+class BatchCost(NamedTuple):
     """Steps of a batch: to append it, and to merge it."""
 
     appended: int
@@ -80,10 +80,10 @@ class Measured(NamedTuple):
 
 
 MOST_APPENDED_STEPS = 75
-MOST_TENANT_STEPS = Measured(4, 200)
+MOST_TENANT_STEPS = BatchCost(4, 200)
 
 
-def test_what_a_record_and_a_tenant_cost_from_drafts_to_the_tables(tmp_path: Path) -> None:
+def test_what_a_record_and_a_tenant_cost_from_builder_to_tables(tmp_path: Path) -> None:
     """A call waits for a few steps; numbers, hashes and heads come later, for many batches."""
     path = str(tmp_path / "records.db")
     asyncio.run(made(tmp_path / "records.db"))
@@ -93,10 +93,10 @@ def test_what_a_record_and_a_tenant_cost_from_drafts_to_the_tables(tmp_path: Pat
     body = RecordBody(at=int(NOW), kind="call", tenant="acme", tool="write", outcome="success")
     one = new_record(body, {"caller": "{}", "arguments": "{}"})
 
-    def measured(tenants: int, records: int) -> Measured:
+    def measured(tenants: int, records: int) -> BatchCost:
         batch = {(f"t{number}", 1): [one] * records for number in range(tenants)}
         appended = steps(lambda: wal.append(batch))
-        return Measured(appended, steps(lambda: merger.merge(wal, linker)))
+        return BatchCost(appended, steps(lambda: merger.merge(wal, linker)))
 
     measured(100, 1)
     single, records, tenants = measured(1, 1), measured(1, 101), measured(100, 1)

@@ -23,7 +23,7 @@ async def everything(one: AuditLog, tenant: str = "acme") -> str:
 
 @pytest.mark.requirement("AU4")
 async def test_a_person_is_erased_and_the_chain_is_whole(url: str) -> None:
-    """No word of hers is left, records of others are as they were, and verify says how many."""
+    """No data of hers is left, records of others are as they were, and verify says how many."""
     async with audit_log(url) as one:
         await one.note(2, subject="carol")
         await one.note(2, subject="dave")
@@ -69,7 +69,7 @@ async def test_an_address_goes_with_its_person(url: str) -> None:
 
 
 @pytest.mark.requirement("AU4")
-async def test_somebody_of_the_same_name_elsewhere_stays(url: str) -> None:
+async def test_a_person_of_the_same_name_in_another_tenant_stays(url: str) -> None:
     """A subject is its issuer's: two issuers of one tenant may both know an alice."""
     async with audit_log(url) as one:
         await one.note(1)
@@ -96,7 +96,7 @@ async def test_a_revocation_that_named_no_issuer_is_about_the_person(url: str) -
 
 
 @pytest.mark.requirement("AU4")
-async def test_whoever_acted_for_somebody_is_erased_with_them(url: str) -> None:
+async def test_an_erased_actor_is_erased_with_the_user_it_acted_for(url: str) -> None:
     """The record of the call names both, in one detail."""
     async with audit_log(url) as one:
         both = RecordedPerson(ISSUER, "alice", actor="carol")
@@ -108,7 +108,7 @@ async def test_whoever_acted_for_somebody_is_erased_with_them(url: str) -> None:
 
 
 async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
-    """Nobody's name and nobody's reasons; what was done and when stays, until its time is over."""
+    """Names and reasons are erased; what was done and when stays until its retention ends."""
     async with audit_log(url) as one:
         await one.fill()
         await one.writer.note("acme", "token", outcome="expired")
@@ -124,7 +124,7 @@ async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
 
 
 @pytest.mark.requirement("AU1")
-async def test_an_erasure_that_nobody_recorded_is_found(url: str) -> None:
+async def test_an_unrecorded_erasure_is_found(url: str) -> None:
     """Also one beside another that was."""
     async with audit_log(url) as one:
         await one.fill()
@@ -173,10 +173,10 @@ async def test_retention_is_a_setting(url: str, tmp_path: Path) -> None:
         kept = []
         for days in (0, 3):
             writer = one.process(retention_days=days)
-            keeping = Retention(one.records, ring, writer, clock=lambda: one.now)
-            await keeping.sign()
+            retention = Retention(one.records, ring, writer, clock=lambda: one.now)
+            await retention.sign()
             one.now += 4 * 86_400
-            await keeping.prune()
+            await retention.prune()
             kept.append(len(await one.records.of("acme").trail.chain(1).rows(0, 99)))
         seen = await one.verify()
 
@@ -185,7 +185,7 @@ async def test_retention_is_a_setting(url: str, tmp_path: Path) -> None:
 
 
 async def test_rotated_keys_go_on_proving(url: str, tmp_path: Path) -> None:
-    """Also of a tenant that nobody calls for, until the first key has fallen out of the ring."""
+    """Also of a tenant without calls, until the first key has fallen out of the ring."""
     path = tmp_path / "ring.json"
     create(path)
     ring = KeyRing.load(f"file:{path}")
@@ -195,8 +195,8 @@ async def test_rotated_keys_go_on_proving(url: str, tmp_path: Path) -> None:
         for _ in range(3):
             rotate(path, keep=1)
             ring.reread()
-            keeping = Retention(one.records, ring, one.writer, clock=lambda: one.now)
-            await keeping.sign()
+            retention = Retention(one.records, ring, one.writer, clock=lambda: one.now)
+            await retention.sign()
         assert ring.find(first) is None
         signed = await one.records.of("acme").trail.checkpoints()
         await one.note(1)

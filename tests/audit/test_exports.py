@@ -53,7 +53,7 @@ ADDRESSES = {
 
 @pytest.mark.requirement("AU7", "AU10")
 @pytest.mark.parametrize("peer", ADDRESSES)
-async def test_exports_say_where_somebody_came_from(peer: str) -> None:
+async def test_exports_name_the_client_address(peer: str) -> None:
     """By the names that receivers know, and what is no address is none to them."""
     known, word = ADDRESSES[peer]
     record = await recorded(peer)

@@ -138,7 +138,7 @@ def test_a_backend_that_ends_within_a_commit(
 def test_a_commit_whose_answer_is_lost(
     idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path, lost: int
 ) -> None:
-    """The batch is there, so it is not written again, and its call hears that all is well."""
+    """The batch is there, so it is not written again, and its call succeeds."""
     with tcp_proxy(postgres_server.port) as proxy:
         url = migrated_postgres.replace(f":{postgres_server.port}/", f":{proxy.port}/")
         with serving(idp, url, tmp_path, read_from=migrated_postgres) as server:
@@ -218,7 +218,7 @@ def end_backends(server: Postgres, name: str) -> int:
 
 @contextlib.contextmanager
 def called(servers: list[PostgresServer], *, per_second: float = 0) -> Iterator[list[RawAnswer]]:
-    """What callers hear for the time of a block, four of each server, so often in all."""
+    """What callers get for the time of a block, four of each server, so often in all."""
     heard: list[RawAnswer] = []
     over = threading.Event()
     pause = 4 * len(servers) / per_second if per_second else 0

@@ -59,7 +59,7 @@ class FailingStore:
             raise StoreUnavailable("away")
         if self.breaks:
             self.breaks = False
-            raise RuntimeError("nobody foresaw this")
+            raise RuntimeError("an unexpected error")
         await self._store.write(batch, link)
         if self.silent:
             self.silent = False
@@ -156,7 +156,7 @@ async def test_whose_effect_is_not_on_record_hears_that(audited: AuditedRunner) 
 
 @pytest.mark.requirement("AU8")
 async def test_who_may_go_on_does_and_is_on_record_later() -> None:
-    """Nobody waits for a database that is away, and nothing is forgotten."""
+    """No call waits for a database that is unavailable, and no record is lost."""
     audited = AuditedRunner(on_failure="go_on")
     audited.store.away = True
     told = [(await audited.call(name)).failure for name in ("a", "b", "c")]
@@ -189,7 +189,7 @@ async def test_what_was_lost_is_on_record(monkeypatch: pytest.MonkeyPatch) -> No
     assert lost > 0
 
 
-async def test_a_commit_that_nobody_heard_of_is_not_repeated(audited: AuditedRunner) -> None:
+async def test_a_commit_whose_reply_was_lost_is_not_repeated(audited: AuditedRunner) -> None:
     """The connection broke between the commit and its answer: one record, and a good answer."""
     audited.store.silent = True
     told = await audited.call("once")
@@ -212,7 +212,7 @@ async def test_an_unforeseen_error_loses_no_record(audited: AuditedRunner) -> No
     assert await audited.found() == [("call", "first"), ("call", "second")]
 
 
-async def test_a_listener_that_raises_refuses_nobody_for_long() -> None:
+async def test_a_listener_that_raises_does_not_keep_refusing_callers() -> None:
     """The record is there: nothing is left that a later success could follow."""
     heard, errors = list[object](), list[object]()
     loop = asyncio.get_running_loop()
@@ -221,7 +221,7 @@ async def test_a_listener_that_raises_refuses_nobody_for_long() -> None:
     def listener(tenant: str, rows: object) -> None:
         heard.append(rows)
         if len(heard) == 1:
-            raise RuntimeError("nobody foresaw this")
+            raise RuntimeError("an unexpected error")
 
     audited = AuditedRunner(listener)
     told = await audited.call("first")
@@ -230,7 +230,7 @@ async def test_a_listener_that_raises_refuses_nobody_for_long() -> None:
     await audited.writer.aclose()
 
     assert (told.failure, fine.failure, len(heard)) == (None, None, 2)
-    assert [str(one) for one in errors] == ["nobody foresaw this"]
+    assert [str(one) for one in errors] == ["an unexpected error"]
     assert await audited.found() == [("call", "first"), ("call", "second")]
 
 
@@ -252,7 +252,9 @@ async def test_no_answer_leaves_before_its_record_is_there(audited: AuditedRunne
 
 
 @pytest.mark.requirement("AU3")
-async def test_who_leaves_is_on_record_and_hurts_nobody(audited: AuditedRunner) -> None:
+async def test_a_caller_that_disconnects_is_on_record_and_delays_no_other_caller(
+    audited: AuditedRunner,
+) -> None:
     """Cancelled while the tool runs, and while the record is written."""
     audited.store.gate = asyncio.Event()
     leaving = asyncio.ensure_future(audited.call("a", tool="linger"))

@@ -38,14 +38,14 @@ PLAIN, SECRET = b'{"text": "x"}', b'{"text": "ghp_' + b"a1" * 20 + b'"}'
 ENCODED = msgspec.json.encode
 
 
-class Kept(NoSecrets):
-    """One secret of everybody's."""
+class OneSecret(NoSecrets):
+    """One secret that all tenants share."""
 
     version = 1
     values = {"KEY": "correct-horse-battery"}
 
 
-REDACTION = Redaction(Kept())
+REDACTION = Redaction(OneSecret())
 
 
 def a_call(**fields: Any) -> Call:
@@ -100,7 +100,7 @@ RECORDS: dict[str, Any] = {
     "a word of the tool's author": a_record(
         {"outcome": ODD},
         ARGUMENTS,
-        Failure(ODD, ""),  # type: ignore[arg-type]  # nobody checks it
+        Failure(ODD, ""),  # type: ignore[arg-type]  # it is not checked
     ),
     "refusal by a stage": a_record(
         {"outcome": "approval_pending"},
@@ -169,8 +169,8 @@ RECORDS: dict[str, Any] = {
 
 
 @each("name", RECORDS)
-def test_a_draft_is_what_its_body_encodes_to(name: str) -> None:
-    """Byte for byte, as whoever checks a chain may encode it again; so is its side part."""
+def test_a_record_is_what_its_body_encodes_to(name: str) -> None:
+    """Byte for byte, since a verifier of a chain may encode it again; so is its side part."""
     entry, expected, private = RECORDS[name]
     (made,) = drafted([entry])
     side = decode_side(made.side or "")
@@ -222,7 +222,7 @@ SUSPECT = [name for name in ASKED if name not in {"usual", "nothing", "several",
 
 
 @pytest.mark.parametrize("left_out", [(), ("token", "secret"), SUSPECT])
-def test_arguments_read_the_same_whoever_else_calls(left_out: list[str]) -> None:
+def test_arguments_read_the_same_for_all_callers(left_out: list[str]) -> None:
     """They are searched together where that is enough, and nothing of one shows in another."""
     most = 100
     calls = [a_call(arguments=ASKED[name]) for name in ASKED if name not in left_out]
@@ -269,17 +269,17 @@ def test_long_arguments_are_searched_before_they_are_cut(name: str) -> None:
 
 def test_secrets_stay_where_they_may_stand() -> None:
     """Arguments of a tool that takes secrets are shown without them, or not at all."""
-    call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "door": "front"}')
+    call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "safe": "front"}')
     entries = [entry_of(call, a_guard(call, "unlock", checked=right)) for right in (True, False)]
     sides: list[Side] = [decode_side(one.side or "") for one in drafted(entries)]
 
     assert [side.get("arguments", ("", ""))[1] for side in sides] == [
-        '{"token": "[REDACTED:TOKEN]", "door": "front"}',
+        '{"token": "[REDACTED:TOKEN]", "safe": "front"}',
         "",
     ]
 
 
-def test_nobody_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_is_not_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many callers and tools there are, and however few are remembered."""
     monkeypatch.setattr(builder_module, "MOST_KNOWN", 3)
     monkeypatch.setattr(builder_module, "MOST_CALLERS", 3)

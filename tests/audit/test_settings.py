@@ -44,7 +44,7 @@ def test_odd_settings_are_told(trusted: Any, name: str) -> None:
 def test_production_without_a_durable_record_is_worth_a_word(
     trusted: Any, mode: str, settings: dict[str, Any], problem: str
 ) -> None:
-    """It serves, since somebody else may keep one."""
+    """It serves, since another system may keep a log."""
     found = check_problems(trusted, mode=mode, audit=settings)
 
     assert (problem in [one.id for one in found]) == (mode == "production")

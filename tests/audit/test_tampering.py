@@ -299,7 +299,7 @@ async def test_a_server_that_starts_anew_does_not_either(url: str) -> None:
     assert "not by a key of the ring" in seen.problem
 
 
-async def test_what_nobody_proves_is_not_signed(url: str) -> None:
+async def test_unproven_records_are_not_signed(url: str) -> None:
     """A checkpoint of a forged end would vouch for it."""
     async with audit_log(url) as one:
         await one.fill()
@@ -333,8 +333,8 @@ async def test_verify_may_look_while_servers_write(url: str) -> None:
 
 
 @pytest.mark.parametrize("records", ["", "[nonsense]", "[" * 9999 + "]" * 9999])
-async def test_what_nobody_can_read_is_not_passed_over(url: str, records: str) -> None:
-    """Whoever asks for it hears that, and is told what names the record; nothing is half done."""
+async def test_an_unreadable_record_is_not_passed_over(url: str, records: str) -> None:
+    """The operator is told so, and what names the record; the server changes nothing."""
     async with audit_log(url) as one:
         await one.fill()
         at = await stolen_data(one, url)

@@ -75,7 +75,7 @@ def test_the_uri_of_a_resource_is_no_detail_that_cannot_be_erased(audited: Audit
 
     @crm.pack.resource("crm://people/{name}")
     async def person(ctx: CallContext, name: str) -> str:
-        """Somebody."""
+        """Return a caller of that tenant."""
         raise RuntimeError(name)  # what fails is on record, whatever it does
 
     source.put("reader", *crm.others())

@@ -178,7 +178,7 @@ async def test_a_replica_that_comes_late_removes_nothing(log: AuditLog) -> None:
 
 
 def untouched(*_: object) -> Any:
-    """A linker that nobody may ask."""
+    """A linker that must not be asked."""
     raise AssertionError("a head would move")
 
 

@@ -1,4 +1,4 @@
-"""Records that are in a write-ahead log and not in the tables yet: nobody misses them."""
+"""Readers see records that are in a write-ahead log and not in the tables yet."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ LONG = 60.0
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file whose write-ahead logs are merged only when somebody reads."""
+    """A file whose write-ahead logs are merged only when a reader asks."""
     monkeypatch.setattr(sqlite_audit_writer, "IDLE_S", LONG)
     monkeypatch.setattr(sqlite_audit_writer, "MERGED_S", LONG)
     return sqlite_url(tmp_path)
@@ -276,7 +276,7 @@ async def test_tampering_with_a_running_process_loses_nothing(
 async def test_a_frame_of_another_ring_breaks_its_chains(
     log: AuditLog, file: str, tmp_path: Path
 ) -> None:
-    """Whoever can write the file can make digests that fit, and no proof."""
+    """An attacker who can write the file can make digests that fit, but no proof."""
     async with killed(log, file) as other:
         for _ in range(3):  # the ring forgets the key that has proven the frames
             rotate(tmp_path / "keyring.json", keep=1)
@@ -342,7 +342,7 @@ asyncio.run(main())
 def test_what_a_killed_process_leaves_is_merged(
     file: str, ring: KeyRing, tmp_path: Path, writes: bool
 ) -> None:
-    """By whoever comes next; the chain goes on, and nothing stays in the write-ahead log."""
+    """By the next process; the chain goes on, and nothing stays in the write-ahead log."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED, file, str(tmp_path / "keyring.json")],
         check=False,

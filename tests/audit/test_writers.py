@@ -194,7 +194,7 @@ async def test_a_chain_that_is_shorter_than_its_checkpoint_is_not_signed(
 
 
 @pytest.mark.requirement("AU4", "AU5")
-async def test_erasure_and_retention_reach_every_writer(replicas: ReplicaLog) -> None:
+async def test_erasure_and_retention_apply_to_every_writer(replicas: ReplicaLog) -> None:
     """Each chain has a record of it, and verifies."""
     erased = await replicas.erasure.erase_tenant("acme")
     whole = await replicas.verify()
@@ -305,7 +305,7 @@ async def test_a_batch_is_durable_whatever_the_session_has_set(migrated_postgres
 
 
 async def verified(url: str, ring: Path) -> VerificationResult:
-    """What an operator hears of acme."""
+    """What an operator reads about acme."""
     records, keyring = await open_records(url), KeyRing.load(f"file:{ring}")
     seen = await verify(records, "acme", public_keys(keyring), keyring)
     await records.aclose()

@@ -1,4 +1,4 @@
-"""Which addresses are reached, and which URLs are refused before anybody resolves them."""
+"""Which addresses are allowed, and which URLs are refused before they are resolved."""
 
 from ipaddress import ip_address
 
@@ -82,7 +82,7 @@ def test_allowed_networks_open_what_they_name_and_nothing_else() -> None:
 
 
 def test_development_opens_this_machine_only() -> None:
-    """A laptop's network has neighbours too."""
+    """A laptop's network has other hosts too."""
     assert is_reachable(ip_address("127.0.0.1"), (), development=True)
     assert is_reachable(ip_address("::1"), (), development=True)
     for other in ("192.168.0.1", "169.254.169.254", "::ffff:127.0.0.1", "0.0.0.0"):
@@ -165,6 +165,6 @@ def test_an_ordinary_https_url_is_fine(url: str) -> None:
     ],
 )
 def test_plain_http_is_for_this_machine_in_development(url: str, allowed: bool) -> None:
-    """Anywhere else somebody between could read and change what is sent."""
+    """Anywhere else an attacker on the path could read and change what is sent."""
     assert (url_problem(url, development=True) is None) is allowed
     assert url_problem(url, development=False)

@@ -1,4 +1,4 @@
-"""Refusals as callers hear them: exact strings, in an order that every known client can read."""
+"""Refusals as callers get them: exact strings, in an order that every known client can read."""
 
 import json
 import re
@@ -229,7 +229,7 @@ def test_a_string_that_could_leave_its_quotes_is_refused(value: str) -> None:
 
 @pytest.mark.requirement("W26")
 def test_the_private_reason_never_leaves() -> None:
-    """What went wrong exactly is for the log: a stranger could feel its way along it."""
+    """What went wrong exactly is for the log: an attacker could feel its way along it."""
     for error in (InvalidToken("kid_of_tenant_acme"), IssuerUnavailable("https://inner.example")):
         _, headers, body = gate().response(error, TARGET)
 
@@ -237,7 +237,7 @@ def test_the_private_reason_never_leaves() -> None:
 
 
 def test_answers_are_not_shared_between_requests() -> None:
-    """Whoever adds a header to one refusal on its way out does not add it to the next."""
+    """A header that is added to one refusal does not appear on the next."""
     challenge = gate()
     challenge.response(MissingToken(), TARGET)[1].append((b"x-request-id", b"1"))
 
@@ -276,7 +276,7 @@ class InOneStep(OneStepSend):
 
 
 async def test_a_refusal_goes_in_one_step_where_the_server_can() -> None:
-    """Strangers decide how often: the same fields each time, which are written once."""
+    """Unknown callers decide how often: the same fields each time, which are written once."""
     send, by_messages = InOneStep(), InOneStep(head=True)
     challenge = gate()
     for _ in range(2):

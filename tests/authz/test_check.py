@@ -322,7 +322,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.requirement("W21", "C08", "N09")
 @each(("identifier", "setting", "settings"), CASES)
-def test_a_mistake_is_found_under_its_id(
+def test_an_error_is_found_under_its_id(
     identifier: str, setting: str, settings: dict[str, Any]
 ) -> None:
     """Each finding names the setting, says one sentence and a way out."""
@@ -335,12 +335,12 @@ def test_a_mistake_is_found_under_its_id(
 
 
 def test_every_id_has_a_case() -> None:
-    """An id that nothing can raise is a promise that nobody keeps."""
+    """An id that nothing can raise must not be documented."""
     assert {identifier for identifier, _, _ in CASES} == set(HINTS)
 
 
-def test_five_mistakes_are_five_problems() -> None:
-    """The operator hears all at once, not one per start."""
+def test_five_errors_are_five_problems() -> None:
+    """The operator sees all at once, not one per start."""
     found = find(
         "http://mcp.example.com/mcp#x",
         [issuer(preset="keyclock", algorithms=("HS256",), leeway_s=900)],
@@ -352,7 +352,7 @@ def test_five_mistakes_are_five_problems() -> None:
 
 
 def test_a_wrong_name_comes_with_the_nearest() -> None:
-    """The likeliest mistake is a slip of the finger."""
+    """The likeliest error is a typing error."""
     found = find(issuers=[issuer(preset="keyclock", roles={"aprover": RoleRule("a", "b")})])
 
     assert [problem.hint.split("?")[0] for problem in found] == [

@@ -137,10 +137,10 @@ REFUSED = [
 
 
 @each(("changes", "reason"), REFUSED)
-def test_a_claim_that_is_missing_wrong_or_for_somebody_else_is_refused(
+def test_a_claim_that_is_missing_wrong_or_for_another_audience_is_refused(
     changes: dict[str, Any], reason: str
 ) -> None:
-    """Signed by the right key is not enough; the log hears which rule it broke."""
+    """Signed by the right key is not enough; the log names the rule it broke."""
     with pytest.raises(InvalidToken) as refusal:
         check(**changes)
 
@@ -198,7 +198,7 @@ def test_each_refusal_a_client_can_act_on_has_its_own_class() -> None:
 
 @pytest.mark.requirement("C15")
 def test_a_token_for_several_servers_is_flagged() -> None:
-    """Whoever else holds it can use it here too: worth a line in the audit."""
+    """Another holder of the token can use it here too: worth a line in the audit."""
     assert check().shared_audience is False
     assert check(aud=[RESOURCE]).shared_audience is False
     assert check(aud=[RESOURCE, "https://other.example"]).shared_audience is True
@@ -281,7 +281,7 @@ def test_a_person_has_one_claim_that_identifies_it(changes: dict[str, Any]) -> N
     assert refusal.value.claim == "oid"
 
 
-def test_a_token_that_speaks_for_nobody_is_refused() -> None:
+def test_a_token_without_a_subject_is_refused() -> None:
     """Neither a subject nor a client: whose state it would be cannot be said."""
     with pytest.raises(InvalidToken, match="no_subject"):
         check(relaxed(), token_use="access", sub=ABSENT, client_id=ABSENT)

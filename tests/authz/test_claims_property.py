@@ -125,7 +125,7 @@ def test_any_claims_are_judged_as_the_slow_judge_does(
 def test_the_order_of_members_and_unknown_claims_change_nothing(
     changed: dict[str, Any], removed: set[str], random: Any
 ) -> None:
-    """JSON objects have no order, and a claim nobody reads decides nothing (RFC 7519 section 4)."""
+    """JSON objects have no order, and an unread claim decides nothing (RFC 7519 section 4)."""
     claims = mixed(changed, removed)
     shuffled = [*claims.items(), ("x-unknown", changed), ("Sub", "root"), ("AUD", RESOURCE)]
     random.shuffle(shuffled)

@@ -11,7 +11,7 @@ from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import Policy
 from gatepost_authz.token_rules import TokenRules
-from tests.authz.verifiers import NOW, RESOURCE, TARGET, Keys, OpaqueTokenGate
+from tests.authz.verifiers import NOW, RESOURCE, TARGET, AuthzKeys, OpaqueTokenGate
 from tests.support.cases import each
 from tests.support.issuers import answer
 from tests.support.tokens import ABSENT, TokenFactory
@@ -33,7 +33,7 @@ class ConfirmedGate:
         self.forge = TokenFactory(self.settings.issuer, RESOURCE)
         self.verifier = JwtVerifier(
             IssuerRegistry([self.settings]),
-            Keys(),
+            AuthzKeys(),
             VerdictCache(),
             policy=Policy(development=True),
             confirmation=Confirmation(opaque.introspectors, clock=lambda: opaque.now)
@@ -52,7 +52,7 @@ class ConfirmedGate:
 async def test_a_revoked_token_is_refused_although_its_signature_is_good(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Within half a minute; and a client in a loop costs the issuer one question."""
+    """Within half a minute; and a client in a loop costs the issuer one request."""
     gate = ConfirmedGate(opaque_gate)
     token = gate.token()
     assert (await gate.verify(token)).subject == "alice"
@@ -167,8 +167,8 @@ async def test_without_an_answer_nothing_is_accepted(opaque_gate: OpaqueTokenGat
         await mute.verify(mute.token())
 
 
-async def test_a_bad_signature_asks_nobody(opaque_gate: OpaqueTokenGate) -> None:
-    """A made-up token is no question to the issuer."""
+async def test_a_bad_signature_causes_no_introspection(opaque_gate: OpaqueTokenGate) -> None:
+    """A made-up token causes no request to the issuer."""
     gate = ConfirmedGate(opaque_gate)
     good = gate.token()
 

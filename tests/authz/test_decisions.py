@@ -9,7 +9,7 @@ from gatepost_authz.errors import RevokedToken
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, verdict_on
 from gatepost_authz.verifier import key_of
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, Gate
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate
 from tests.support.measuring import steps
 from tests.support.tokens import jwk, rsa_key
 
@@ -53,10 +53,10 @@ def test_a_verdict_is_repeated_while_nothing_has_changed() -> None:
         key_of("token", RESOURCE, 2),
     ],
 )
-def test_another_token_resource_or_configuration_is_another_question(
+def test_another_token_resource_or_configuration_is_another_key(
     key: tuple[bytes, str, int],
 ) -> None:
-    """The whole token counts: one changed byte never meets somebody's verdict."""
+    """The whole token counts: one changed byte never finds the verdict of another token."""
     assert remembered(Versions()).get(key, now=NOW) is None
 
 
@@ -200,7 +200,7 @@ async def test_a_known_token_is_admitted_anew_each_minute_without_its_signature(
 ) -> None:
     """The key and the policy are asked; if the key is gone or confirmed by others, all is done."""
     admit = Refusing()
-    gate = Gate(policy=Policy(tenancy=Tenancy(), admit=admit))
+    gate = VerifierGate(policy=Policy(tenancy=Tenancy(), admit=admit))
     token, checks = FORGE.token(), list[str]()
     first = await gate.accepted(token)
     real = signature.verify

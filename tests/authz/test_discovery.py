@@ -92,7 +92,7 @@ def read(document: dict[str, Any], **changes: Any) -> IssuerMetadata:
     ],
 )
 def test_a_document_of_another_issuer_is_refused(named: object) -> None:
-    """Equal as a string or somebody else's: a host of many issuers answers for its tenants only."""
+    """Issuers are compared as strings: a host of many issuers answers for its tenants only."""
     with pytest.raises(FetchError, match="issuer"):
         read({"issuer": named, "jwks_uri": f"{ISSUER}/keys"})
 
@@ -112,7 +112,7 @@ def test_a_document_of_another_issuer_is_refused(named: object) -> None:
     ],
 )
 def test_endpoints_on_another_host_do_not_count(url: str) -> None:
-    """Who can plant a metadata document must not bring keys along, nor hear our secret."""
+    """Who can plant a metadata document must not bring keys along, nor get our secret."""
     found = read({"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url})
 
     for name in ("jwks_uri", "introspection_endpoint"):
@@ -193,7 +193,7 @@ def document(issuer: str) -> Answer:
         answer(302, location="/login"),
         answer(body=b"<html>", content_type="text/html"),
         answer(body=b"not json"),
-        document("https://somebody.else.example"),
+        document("https://other.issuer.example"),
     ],
 )
 async def test_the_next_location_is_tried_when_one_has_no_usable_document(
@@ -268,7 +268,7 @@ async def test_metadata_counts_for_an_hour_and_beyond_while_the_issuer_fails(
 
 
 @pytest.mark.requirement("N15")
-async def test_everybody_waits_for_one_search_and_nobody_ends_it(
+async def test_all_callers_wait_for_one_discovery_and_none_of_them_ends_it(
     idp: Idp, fetcher: Fetcher
 ) -> None:
     """Also when the one who began it goes away."""

@@ -1,4 +1,4 @@
-"""Somebody else's FastAPI app behind the gate alone, against a real issuer on this machine."""
+"""A third-party FastAPI app behind the gate alone, against a real issuer on this machine."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -74,7 +74,7 @@ async def test_a_part_that_trusts_a_header_may(
 async def test_what_is_refused_never_reaches_it(
     client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
-    """Nothing, a token for a neighbour, one of a stranger's tenant, and one scope short."""
+    """No token, one for another resource, one of an unknown tenant, and one scope short."""
     refused = {
         (await client.get("/invoices/", headers=headers)).status_code
         for headers in (

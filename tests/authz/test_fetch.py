@@ -196,7 +196,7 @@ async def test_an_odd_url_is_never_asked_for(fetcher: Fetcher, url: str) -> None
 async def test_environment_and_cookies_have_no_say(
     fetcher: Fetcher, idp: Idp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No proxy, no credentials from the environment; what an issuer sets comes back to nobody."""
+    """No proxy, no credentials from the environment; no cookie of an issuer is sent again."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     seen: list[dict[bytes, bytes]] = []

@@ -11,7 +11,7 @@ from gatepost_authz import IdentityHeaders
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.headers import Impersonating
 from gatepost_authz.middleware import BearerMiddleware
-from tests.authz.test_middleware import ALICE, RecordingApp, StubVerifier, call, gate
+from tests.authz.test_middleware import ALICE, OneTokenVerifier, RecordingApp, call, gate
 from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("A6", "W12")
@@ -37,7 +37,7 @@ async def behind(
     app_behind = RecordingApp()
     headers = [(b"authorization", b"Bearer good"), *fields]
     scope = {"type": "http", "path": "/mcp", "query_string": b"", "headers": headers}
-    await call(gate(StubVerifier(caller), app_behind, **more), scope)
+    await call(gate(OneTokenVerifier(caller), app_behind, **more), scope)
     first, *rest = app_behind.reached[0]["headers"]
     assert first == (b"authorization", b"Bearer good")
     assert scope["headers"] is headers
@@ -84,7 +84,7 @@ async def test_other_headers_arrive(name: bytes) -> None:
 
 
 async def test_the_operator_names_the_headers() -> None:
-    """A name that looks like nobody's identity cannot be sent by a caller either."""
+    """A header name without an identity cannot be sent by a caller either."""
     names = IdentityHeaders(
         tenant="X-Account", subject="who", issuer="", subject_kind="", client="", actor="",
         scopes="", roles="",
@@ -138,14 +138,14 @@ async def test_a_front_that_has_stripped_them_may_keep_the_headers() -> None:
 async def test_the_lifespan_passes_as_it_is() -> None:
     """There is no caller in it."""
     app_behind = RecordingApp()
-    app: BearerMiddleware = gate(StubVerifier(ALICE), app_behind)
+    app: BearerMiddleware = gate(OneTokenVerifier(ALICE), app_behind)
     await call(app, {"type": "lifespan"})
 
     assert app_behind.reached == [{"type": "lifespan"}]
 
 
 def test_what_is_remembered_of_names_is_bounded() -> None:
-    """A stranger who sends a million names fills nothing."""
+    """A caller who sends a million names fills no memory."""
     impersonates = Impersonating()
     for number in range(10_000):
         impersonates(b"x-%d" % number)

@@ -1,4 +1,4 @@
-"""ID tokens: whoever signed in is who the access token says, for our client and this sign-in."""
+"""ID tokens: the access token names the user who signed in, for our client and this sign-in."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ import pytest
 from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
 from gatepost_authz.token_rules import TokenRules
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, Keys, issuer
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, AuthzKeys, issuer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 
@@ -58,8 +58,8 @@ def identity(**claims: Any) -> str:
     return FORGE.token(header=header, sign=sign, **usual | claims)
 
 
-async def check(token: str, wanted: Login, keys: Keys | None = None, **options: Any) -> None:
-    await check_identity(token, wanted, keys or Keys(), clock=lambda: NOW, **options)
+async def check(token: str, wanted: Login, keys: AuthzKeys | None = None, **options: Any) -> None:
+    await check_identity(token, wanted, keys or AuthzKeys(), clock=lambda: NOW, **options)
 
 
 async def test_without_a_common_subject_the_hash_connects_both_tokens() -> None:
@@ -168,7 +168,7 @@ async def test_any_other_token_is_refused(name: str, reason: str, make: Callable
 )
 async def test_the_hash_is_of_the_algorithms_size(algorithm: str, key: Any, digest: str) -> None:
     """Section 3.1.3.6; Ed25519 hashes with SHA-512."""
-    keys = Keys({ISSUER: [jwk(key)]})
+    keys = AuthzKeys({ISSUER: [jwk(key)]})
     token = identity(
         header={"alg": algorithm}, sign=signer(key, algorithm), at_hash=half(ACCESS, digest)
     )
@@ -203,5 +203,5 @@ async def test_the_same_person_is_the_presets_stable_id(
 
 async def test_a_development_key_counts_in_development() -> None:
     """As for access tokens, and nowhere else."""
-    keys = Keys({ISSUER: [jwk(rsa_key(), kid="dev-x")]})
+    keys = AuthzKeys({ISSUER: [jwk(rsa_key(), kid="dev-x")]})
     await check(identity(header={"kid": "dev-x"}), login(), keys, development=True)

@@ -94,7 +94,7 @@ async def test_a_refusal_says_whose_token_it_was_each_time(opaque_gate: OpaqueTo
 
 
 async def test_a_refusal_counts_for_five_seconds(opaque_gate: OpaqueTokenGate) -> None:
-    """A client in a loop asks us, not the issuer; and hears the same as the first time."""
+    """A client in a loop asks us, not the issuer; and gets the same answer as the first time."""
     opaque_gate.endpoint.answer = opaque_gate.endpoint.good(aud="https://mcp.example.com/other")
     for _ in range(3):
         assert await opaque_gate.refused(WrongAudience) == "wrong_audience"
@@ -139,7 +139,7 @@ async def test_an_answer_ends_with_the_configuration_and_belongs_to_one_resource
 
 
 @pytest.mark.requirement("N14", "N15")
-async def test_one_token_at_a_hundred_requests_is_one_question(
+async def test_one_token_at_a_hundred_requests_is_introspected_once(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
     """And none of them ends it for the others."""
@@ -157,7 +157,7 @@ async def test_one_token_at_a_hundred_requests_is_one_question(
 
 @pytest.mark.requirement("N21")
 async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> None:
-    """While the issuer is slow, so many questions wait; those beyond hear 503 at once."""
+    """While the issuer is slow, so many requests wait; those beyond get 503 at once."""
     opaque_gate.endpoint.open.clear()
     asked = [asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(QUESTIONS)]
     await until(lambda: len(opaque_gate.endpoint.asked) == 10)
@@ -282,7 +282,7 @@ async def test_an_issuer_that_leaves_the_subject_out_for_clients(
 async def test_loopback_issuers_and_development_tokens_are_for_development(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Anybody with a laptop can run one."""
+    """Any attacker can run one."""
     opaque_gate.verifier.policy = Policy()
 
     assert await opaque_gate.verify() is None

@@ -162,7 +162,7 @@ def trust_two(gate: OpaqueTokenGate, **changes: Any) -> None:
 
 
 async def test_a_prefix_says_whose_token_it_is(opaque_gate: OpaqueTokenGate) -> None:
-    """The other issuer never sees it, also if nobody knows it."""
+    """The other issuer never sees it, also if no issuer knows it."""
     trust_two(opaque_gate, token_prefix=PREFIXED)
 
     caller = await opaque_gate.verify("a_token")
@@ -188,7 +188,7 @@ async def test_a_prefix_keeps_a_token_from_the_issuer_that_the_path_names(
 async def test_a_prefix_keeps_tokens_of_a_disabled_issuer_from_the_others(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """Turning an issuer off must not show its tokens to its neighbour."""
+    """Turning an issuer off must not show its tokens to another issuer."""
     first = opaque_gate.issuer(
         "id", enabled=False, introspection=asked(opaque_gate, token_prefix="a_")
     )
@@ -213,7 +213,7 @@ async def test_no_issuer_sees_tokens_of_others_unless_the_operator_says_so(
 async def test_issuers_are_asked_in_order_and_the_one_that_knew_the_token_first(
     opaque_gate: OpaqueTokenGate,
 ) -> None:
-    """A token of the second costs the first one question, not one each time."""
+    """A token of the second costs the first one request, not one each time."""
     trust_two(opaque_gate, ask_in_turn=True)
     known = {"rival-token": "rival"}
     opaque_gate.endpoint.judge = lambda name, token: known.get(token) == name

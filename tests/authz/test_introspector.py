@@ -66,7 +66,7 @@ async def test_an_endpoint_that_fails_is_an_outage_and_nothing_is_remembered(
 
 
 @pytest.mark.requirement("N25")
-async def test_an_endpoint_nobody_listens_at_is_an_outage(opaque_gate: OpaqueTokenGate) -> None:
+async def test_an_endpoint_without_a_listener_is_an_outage(opaque_gate: OpaqueTokenGate) -> None:
     """As it is when the issuer's machine is gone."""
     settings = Introspection(
         client_id="g", client_secret="env:S", endpoint="http://127.0.0.1:1999/introspect"
@@ -79,7 +79,7 @@ async def test_an_endpoint_nobody_listens_at_is_an_outage(opaque_gate: OpaqueTok
 async def test_tokens_in_an_outage_do_not_fill_the_log(
     opaque_gate: OpaqueTokenGate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each token that a stranger makes up is a question; one line in ten seconds is enough."""
+    """Each made-up token causes a request; one line in ten seconds is enough."""
     opaque_gate.idp.replace("/id/introspect", answer(500))
     for number in range(20):
         await opaque_gate.refused(IssuerUnavailable, f"opaque-{number}")

@@ -109,7 +109,7 @@ def test_a_preset_narrows_what_the_segment_may_be() -> None:
     ],
 )
 def test_a_template_that_leaves_more_open_is_no_configuration(name: str) -> None:
-    """An open host would trust whoever registers a name under it."""
+    """An open host would trust everyone who can register a name under it."""
     with pytest.raises(ValueError, match="segment"):
         registry(templated(name))
 
@@ -124,11 +124,11 @@ def test_an_exact_name_wins_over_a_template() -> None:
 
 
 def test_what_cannot_be_meant_is_no_configuration() -> None:
-    """One name twice, or a preset nobody knows."""
+    """One name twice, or an unknown preset."""
     with pytest.raises(ValueError, match="twice"):
         registry(issuer(), issuer())
     with pytest.raises(ValueError, match="preset"):
-        registry(issuer(preset="nobody"))
+        registry(issuer(preset="unknown"))
 
 
 @pytest.mark.requirement("N18")

@@ -113,7 +113,7 @@ SKIPPED = [
 def test_an_unusable_key_is_skipped_and_the_rest_of_the_set_is_kept(
     entry: Any, reason: str
 ) -> None:
-    """One odd key never takes the set with it, and is never used; the operator can hear why."""
+    """One odd key never takes the set with it, and is never used; the log says why."""
     keys, reasons = imported(entry, jwk(rsa_key("other"), "other"))
 
     assert [key.kid for key in keys] == ["other"]
@@ -216,7 +216,7 @@ def test_every_listed_point_of_small_order_is_one() -> None:
 
 
 def test_generated_keys_are_never_of_small_order() -> None:
-    """The list refuses eight points, not somebody's key."""
+    """The list refuses eight points, not a genuine key."""
     for _ in range(50):
         raw = ed25519.Ed25519PrivateKey.generate().public_key().public_bytes_raw()
         assert len(imported(okp(raw))[0]) == 1

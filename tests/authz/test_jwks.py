@@ -1,4 +1,4 @@
-"""The key sets of all issuers: whose is whose, and what strangers and dead issuers cost."""
+"""The key sets of all issuers: whose is whose, and what made-up and dead issuers cost."""
 
 import asyncio
 import json
@@ -209,9 +209,9 @@ class Family:
         self.key_sets.idp.issuer(f"{name}/v2", [jwk(rsa_key(), "main")])
         return self.key_sets.idp.issuer(f"{name}/v2")
 
-    def stranger(self, number: int) -> str:
+    def unproven(self, number: int) -> str:
         """An issuer that fits the template and does not exist."""
-        return f"{self.key_sets.idp.base}/nobody-{number}/v2"
+        return f"{self.key_sets.idp.base}/absent-{number}/v2"
 
 
 async def test_members_of_a_template_have_sets_of_their_own(key_sets: TrustedKeySets) -> None:
@@ -227,7 +227,7 @@ async def test_members_of_a_template_have_sets_of_their_own(key_sets: TrustedKey
 
 
 @pytest.mark.requirement("H05")
-async def test_strangers_cannot_push_out_the_members_of_a_template(
+async def test_unproven_issuers_cannot_push_out_the_proven_ones_of_a_template(
     key_sets: TrustedKeySets,
 ) -> None:
     """So many made-up issuers are looked up per interval; those with keys are never displaced."""
@@ -237,16 +237,16 @@ async def test_strangers_cannot_push_out_the_members_of_a_template(
     known = key_sets.keys.of(member, family.trusted)
     for number in range(UNPROVEN):
         with pytest.raises(IssuerUnavailable):
-            await key_sets.public_key(family.trusted, family.stranger(number))
+            await key_sets.public_key(family.trusted, family.unproven(number))
 
     with pytest.raises(IssuerUnavailable) as refusal:
-        key_sets.keys.of(family.stranger(UNPROVEN), family.trusted)
+        key_sets.keys.of(family.unproven(UNPROVEN), family.trusted)
 
     assert refusal.value.reason == "keys_too_many_issuers"
     assert key_sets.keys.of(member, family.trusted) is known
     assert known.find("main", "RS256")
     await key_sets.clock.advance(5)
-    assert not key_sets.keys.of(family.stranger(UNPROVEN), family.trusted).has_keys
+    assert not key_sets.keys.of(family.unproven(UNPROVEN), family.trusted).has_keys
     late = family.member("two")
     assert await key_sets.public_key(family.trusted, late)
 
@@ -260,7 +260,7 @@ async def test_made_up_issuers_do_not_fill_the_log(
         "leaky/v2", [{"kty": "oct", "k": "c2VjcmV0", "kid": f"k{n}"} for n in range(9)]
     )
     with caplog.at_level(logging.WARNING):
-        for issuer in (*(family.stranger(number) for number in range(20)), leaky):
+        for issuer in (*(family.unproven(number) for number in range(20)), leaky):
             with pytest.raises(IssuerUnavailable):
                 await key_sets.public_key(family.trusted, issuer)
         assert len(caplog.messages) == 2, caplog.messages
@@ -269,34 +269,34 @@ async def test_made_up_issuers_do_not_fill_the_log(
         assert f"{key_sets.idp.base}/gone" in caplog.messages[-1]
         await key_sets.clock.advance(10)
         with pytest.raises(IssuerUnavailable):
-            await key_sets.public_key(family.trusted, family.stranger(100))
+            await key_sets.public_key(family.trusted, family.unproven(100))
 
-    mine = [one for one in caplog.records if "nobody-100" in one.getMessage()]
+    mine = [one for one in caplog.records if "absent-100" in one.getMessage()]
     assert [vars(one)["times"] for one in mine] == [21]
 
 
-async def test_a_peer_that_makes_issuers_up_spends_its_own_room(key_sets: TrustedKeySets) -> None:
+async def test_a_peer_that_makes_issuers_up_uses_up_its_own_limit(key_sets: TrustedKeySets) -> None:
     """Others have theirs, a /64 is one peer, and what was looked up in vain makes room again."""
     family = Family(key_sets)
     for number in range(UNPROVEN_OF_PEER):
-        key_sets.keys.of(family.stranger(number), family.trusted, peer=f"2001:db8::{number}").warm()
+        key_sets.keys.of(family.unproven(number), family.trusted, peer=f"2001:db8::{number}").warm()
     for peer in ("2001:db8::ffff", "2001:db8:0:0:1::"):
         with pytest.raises(IssuerUnavailable, match="keys_too_many_issuers"):
-            key_sets.keys.of(family.stranger(100), family.trusted, peer=peer)
+            key_sets.keys.of(family.unproven(100), family.trusted, peer=peer)
 
-    assert key_sets.keys.of(family.stranger(101), family.trusted, peer="2001:db8:0:1::1")
-    assert key_sets.keys.of(family.stranger(102), family.trusted, peer="192.0.2.1")
+    assert key_sets.keys.of(family.unproven(101), family.trusted, peer="2001:db8:0:1::1")
+    assert key_sets.keys.of(family.unproven(102), family.trusted, peer="192.0.2.1")
     await until(
         lambda: all(
-            key_sets.keys.of(family.stranger(number), family.trusted).failure
+            key_sets.keys.of(family.unproven(number), family.trusted).failure
             for number in range(UNPROVEN_OF_PEER)
         )
     )
     await key_sets.clock.advance(5)
-    assert key_sets.keys.of(family.stranger(103), family.trusted, peer="2001:db8::ffff")
+    assert key_sets.keys.of(family.unproven(103), family.trusted, peer="2001:db8::ffff")
 
 
-async def test_members_that_have_keys_take_up_no_room_of_their_peer(
+async def test_issuers_that_have_keys_do_not_count_against_their_peer(
     key_sets: TrustedKeySets,
 ) -> None:
     """A platform calls for many new members from one address."""
@@ -307,7 +307,7 @@ async def test_members_that_have_keys_take_up_no_room_of_their_peer(
         assert await keys.wait_for("main", "RS256")
 
 
-def test_more_members_are_kept_than_strangers() -> None:
+def test_more_proven_issuers_are_kept_than_unproven_ones() -> None:
     """The bounds themselves: memory for a thousand organisations, little for made-up ones."""
     assert PROVEN == 1000
     assert UNPROVEN == 128

@@ -1,4 +1,4 @@
-"""One issuer's keys over time: rotation, outage, strangers, and requests that go away."""
+"""One issuer's keys over time: rotation, outage, made-up key ids, and requests that go away."""
 
 import asyncio
 import itertools
@@ -8,13 +8,13 @@ import pytest
 
 from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.jwk import VerificationKey, import_set
-from tests.authz.verifiers import ALLOWED, Bench, key, settled
+from tests.authz.verifiers import ALLOWED, KeySetBench, key, settled
 from tests.support.tokens import ec_key, jwk
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    made = Bench()
+async def bench() -> AsyncIterator[KeySetBench]:
+    made = KeySetBench()
     yield made
     await made.keys.aclose()
 
@@ -27,8 +27,10 @@ async def unavailable(asked: "asyncio.Task[tuple[VerificationKey, ...]]") -> str
 
 
 @pytest.mark.requirement("N11")
-async def test_a_rotated_key_is_found_by_the_first_request_that_needs_it(bench: Bench) -> None:
-    """With no fetch in the last five seconds, nobody waits for anything but the fetch itself."""
+async def test_a_rotated_key_is_found_by_the_first_request_that_needs_it(
+    bench: KeySetBench,
+) -> None:
+    """With no fetch in the last five seconds, a caller waits for the fetch alone."""
     await bench.known()
     await bench.clock.advance(5)
     bench.publisher.keys = (key("new", "other"),)
@@ -40,7 +42,7 @@ async def test_a_rotated_key_is_found_by_the_first_request_that_needs_it(bench: 
 
 @pytest.mark.requirement("N11")
 async def test_a_key_that_rotates_right_after_a_fetch_is_found_within_five_seconds(
-    bench: Bench,
+    bench: KeySetBench,
 ) -> None:
     """The request waits for the next fetch instead of failing."""
     await bench.known()
@@ -56,7 +58,7 @@ async def test_a_key_that_rotates_right_after_a_fetch_is_found_within_five_secon
 
 
 @pytest.mark.requirement("N11")
-async def test_a_fetch_that_began_before_the_rotation_proves_nothing(bench: Bench) -> None:
+async def test_a_fetch_that_began_before_the_rotation_proves_nothing(bench: KeySetBench) -> None:
     """Its answer may be older than the key: the request waits for one that begins after it."""
     bench.publisher.open.clear()
     first = bench.ask("main")
@@ -73,7 +75,7 @@ async def test_a_fetch_that_began_before_the_rotation_proves_nothing(bench: Benc
 
 
 @pytest.mark.requirement("H05")
-async def test_strangers_cannot_make_us_hammer_the_issuer(bench: Bench) -> None:
+async def test_unknown_key_ids_do_not_cause_many_fetches(bench: KeySetBench) -> None:
     """Ten thousand unknown key ids in a minute: a fetch every five seconds, 64 who wait."""
     await bench.known()
     refused = 0
@@ -91,7 +93,7 @@ async def test_strangers_cannot_make_us_hammer_the_issuer(bench: Bench) -> None:
 
 
 @pytest.mark.requirement("H05")
-async def test_the_sixty_fifth_who_waits_is_told_to_come_again(bench: Bench) -> None:
+async def test_the_sixty_fifth_who_waits_is_told_to_come_again(bench: KeySetBench) -> None:
     """503 with Retry-After: 5, because whether its key exists is not known yet."""
     await bench.known()
     waiting = [bench.ask(f"kid-{n}") for n in range(64)]
@@ -104,7 +106,7 @@ async def test_the_sixty_fifth_who_waits_is_told_to_come_again(bench: Bench) -> 
 
 
 @pytest.mark.requirement("H06", "N03")
-async def test_old_keys_keep_working_while_the_issuer_fails(bench: Bench) -> None:
+async def test_old_keys_keep_working_while_the_issuer_fails(bench: KeySetBench) -> None:
     """An unknown key is then unknown to us, not to the issuer: 503 and never 401."""
     await bench.known()
     bench.publisher.fault = "status"
@@ -117,7 +119,7 @@ async def test_old_keys_keep_working_while_the_issuer_fails(bench: Bench) -> Non
 
 
 @pytest.mark.requirement("N03")
-async def test_a_failure_nobody_foresaw_is_no_proof_that_a_key_is_unknown(bench: Bench) -> None:
+async def test_an_unexpected_failure_is_no_proof_that_a_key_is_unknown(bench: KeySetBench) -> None:
     """503 and not 401: clients keep their token, and the next fetch is tried as after any other."""
     bench.publisher.fault = "unforeseen"
 
@@ -129,8 +131,8 @@ async def test_a_failure_nobody_foresaw_is_no_proof_that_a_key_is_unknown(bench:
     assert await bench.ask("main")
 
 
-async def test_last_good_keys_end_an_hour_after_the_last_success(bench: Bench) -> None:
-    """Whoever can block our way to the issuer must not keep a withdrawn key alive for ever."""
+async def test_last_good_keys_end_an_hour_after_the_last_success(bench: KeySetBench) -> None:
+    """An attacker who blocks our way to the issuer must not keep a withdrawn key alive for ever."""
     await bench.known()
     version = bench.keys.version
     bench.publisher.fault = "connect"
@@ -149,7 +151,7 @@ LIFETIMES = [(None, 240), (0.0, 48), (600.0, 480), (1e9, 0.8 * 86_400)]
 
 @pytest.mark.parametrize(("max_age", "refreshed"), LIFETIMES)
 async def test_keys_are_refreshed_at_four_fifths_of_their_life(
-    bench: Bench, max_age: float | None, refreshed: float
+    bench: KeySetBench, max_age: float | None, refreshed: float
 ) -> None:
     """Before they expire, in the background; between a minute and a day whatever is announced."""
     bench.publisher.max_age = max_age
@@ -163,8 +165,8 @@ async def test_keys_are_refreshed_at_four_fifths_of_their_life(
 
 
 @pytest.mark.requirement("N02")
-async def test_without_keys_a_failure_is_said_at_once_and_tried_again(bench: Bench) -> None:
-    """While the interval runs nobody waits in vain; who asked has arranged for the next fetch."""
+async def test_without_keys_a_failure_is_said_at_once_and_tried_again(bench: KeySetBench) -> None:
+    """While the interval runs no caller waits in vain: its request schedules the next fetch."""
     bench.publisher.fault = "status"
     assert await unavailable(bench.ask()) == "keys_status"
 
@@ -177,7 +179,7 @@ async def test_without_keys_a_failure_is_said_at_once_and_tried_again(bench: Ben
 
 
 @pytest.mark.requirement("N02")
-async def test_an_issuer_that_fails_recovers_by_itself(bench: Bench) -> None:
+async def test_an_issuer_that_fails_recovers_by_itself(bench: KeySetBench) -> None:
     """Tries grow rarer, up to a minute apart, and stop growing there."""
     bench.publisher.fault = "connect"
     bench.keys.warm()
@@ -192,7 +194,7 @@ async def test_an_issuer_that_fails_recovers_by_itself(bench: Bench) -> None:
 
 
 @pytest.mark.requirement("N12")
-async def test_a_removed_key_is_gone_with_its_verdicts(bench: Bench) -> None:
+async def test_a_removed_key_is_gone_with_its_verdicts(bench: KeySetBench) -> None:
     """The version grows, so that what was decided with that key is decided again."""
     bench.publisher.keys = (key(), key("second", "other"))
     await bench.known()
@@ -206,7 +208,7 @@ async def test_a_removed_key_is_gone_with_its_verdicts(bench: Bench) -> None:
     assert bench.keys.version > version
 
 
-async def test_an_added_key_leaves_verdicts_alone(bench: Bench) -> None:
+async def test_an_added_key_leaves_verdicts_alone(bench: KeySetBench) -> None:
     """A rotation begins with a second key; nothing decided before is wrong for it."""
     await bench.known()
     version = bench.keys.version
@@ -220,7 +222,7 @@ async def test_an_added_key_leaves_verdicts_alone(bench: Bench) -> None:
 
 @pytest.mark.requirement("N13")
 async def test_a_key_replaced_under_its_own_id_is_fetched_after_a_bad_signature(
-    bench: Bench,
+    bench: KeySetBench,
 ) -> None:
     """Once per interval, and old verdicts die with the old key."""
     await bench.known()
@@ -238,7 +240,7 @@ async def test_a_key_replaced_under_its_own_id_is_fetched_after_a_bad_signature(
 
 
 @pytest.mark.requirement("N13")
-async def test_forged_signatures_do_not_hold_requests(bench: Bench) -> None:
+async def test_forged_signatures_do_not_hold_requests(bench: KeySetBench) -> None:
     """A thousand of them are refused at once, and cause one fetch."""
     await bench.known()
 
@@ -249,7 +251,7 @@ async def test_forged_signatures_do_not_hold_requests(bench: Bench) -> None:
     assert bench.publisher.begun == [1000, 1005]
 
 
-async def test_a_known_key_of_another_type_is_no_reason_to_wait(bench: Bench) -> None:
+async def test_a_known_key_of_another_type_is_no_reason_to_wait(bench: KeySetBench) -> None:
     """The id is known; only its algorithm is not the token's."""
     await bench.known()
 
@@ -257,8 +259,8 @@ async def test_a_known_key_of_another_type_is_no_reason_to_wait(bench: Bench) ->
 
 
 @pytest.mark.requirement("N14")
-async def test_a_thousand_requests_without_keys_cause_one_fetch(bench: Bench) -> None:
-    """And all of them are answered by it: a restart must not turn everybody away."""
+async def test_a_thousand_requests_without_keys_cause_one_fetch(bench: KeySetBench) -> None:
+    """It answers all of them: a restart must not refuse all callers."""
     bench.publisher.open.clear()
     asked = [bench.ask("main") for _ in range(1000)]
     await settled()
@@ -271,7 +273,7 @@ async def test_a_thousand_requests_without_keys_cause_one_fetch(bench: Bench) ->
 
 
 @pytest.mark.requirement("N15")
-async def test_a_request_that_goes_away_leaves_the_fetch_to_the_others(bench: Bench) -> None:
+async def test_a_request_that_goes_away_leaves_the_fetch_to_the_others(bench: KeySetBench) -> None:
     """Also when it was the one that began it."""
     bench.publisher.open.clear()
     first, second = bench.ask("main"), bench.ask("main")
@@ -285,7 +287,7 @@ async def test_a_request_that_goes_away_leaves_the_fetch_to_the_others(bench: Be
 
 
 @pytest.mark.requirement("N01")
-async def test_nobody_waits_longer_than_five_seconds(bench: Bench) -> None:
+async def test_a_caller_waits_at_most_five_seconds(bench: KeySetBench) -> None:
     """A fetch that hangs is told apart from a bad token, and known keys are not affected."""
     await bench.known()
     await bench.clock.advance(5)
@@ -298,8 +300,8 @@ async def test_nobody_waits_longer_than_five_seconds(bench: Bench) -> None:
     assert bench.keys.find("main", "RS256")
 
 
-async def test_a_token_without_key_id_needs_a_single_key(bench: Bench) -> None:
-    """With a choice, whoever made the token would make us try key after key."""
+async def test_a_token_without_key_id_needs_a_single_key(bench: KeySetBench) -> None:
+    """With a choice, an attacker's token would make us try key after key."""
     elliptic = import_set({"keys": [jwk(ec_key(), "ec")]}, allowed=ALLOWED)[0]
     bench.publisher.keys = (key(), key("second", "other"), elliptic)
     await bench.known()
@@ -310,7 +312,7 @@ async def test_a_token_without_key_id_needs_a_single_key(bench: Bench) -> None:
 
 
 @pytest.mark.requirement("A18")
-async def test_a_shared_key_id_gives_four_candidates_at_most(bench: Bench) -> None:
+async def test_a_shared_key_id_gives_four_candidates_at_most(bench: KeySetBench) -> None:
     """Issuers reuse ids; each candidate costs a signature check per token."""
     bench.publisher.keys = tuple(key("main", f"twin-{n}") for n in range(3)) + (key(),) * 3
     await bench.known()
@@ -320,7 +322,7 @@ async def test_a_shared_key_id_gives_four_candidates_at_most(bench: Bench) -> No
 
 @pytest.mark.requirement("N22")
 async def test_wall_clock_steps_do_not_move_intervals(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: KeySetBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Throttles and lifetimes follow the monotonic clock alone."""
     await bench.known()
@@ -332,9 +334,9 @@ async def test_wall_clock_steps_do_not_move_intervals(
     assert bench.publisher.begun == [1000]
 
 
-async def test_keys_of_a_templated_issuer_are_dropped_when_nobody_uses_them() -> None:
-    """Any stranger may have named it; only use is a reason to go on asking."""
-    bench = await Bench(permanent=False).known()
+async def test_unused_keys_of_a_templated_issuer_are_dropped() -> None:
+    """Any caller may have named it; only use is a reason to fetch it again."""
+    bench = await KeySetBench(permanent=False).known()
     await bench.clock.advance(240)
     assert bench.publisher.begun == [1000, 1240]  # used since it was loaded
 
@@ -346,8 +348,8 @@ async def test_keys_of_a_templated_issuer_are_dropped_when_nobody_uses_them() ->
     await bench.keys.aclose()
 
 
-async def test_a_closed_set_answers_at_once_and_ends_its_work(bench: Bench) -> None:
-    """Whoever still waits is told that the token cannot be checked now."""
+async def test_a_closed_set_answers_at_once_and_ends_its_work(bench: KeySetBench) -> None:
+    """A waiting caller is told that the token cannot be checked now."""
     await bench.known()
     asked = bench.ask()
     await settled()

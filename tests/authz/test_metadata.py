@@ -1,4 +1,4 @@
-"""The metadata document: where it is, what it says, and to whom (to anybody)."""
+"""The metadata document: where it is and what it says, to every caller."""
 
 from typing import Any
 
@@ -173,7 +173,7 @@ async def test_each_tenant_has_its_own_document() -> None:
 @each("inside", [False, True])
 @each("tenant", ["initech", "ACME", "-", "a" * 64, "%00", "acme%0a"])
 async def test_an_unknown_tenant_looks_like_any_unknown_path(tenant: str, inside: bool) -> None:
-    """Nobody finds out which tenants there are by asking for their documents."""
+    """A caller cannot find out which tenants there are by asking for their documents."""
     router = many()
     app: Any = Starlette(routes=router.routes) if inside else router
     async with client(app) as http:
@@ -199,12 +199,12 @@ async def test_the_answer_for_unknown_paths_can_be_the_apps_own() -> None:
         await send({"type": "http.response.start", "status": 418, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    nobody = MetadataRoutes(
+    routes = MetadataRoutes(
         Resource("https://h/t/{tenant}/mcp"),
         authorization_servers=lambda tenant: (),
         unknown=teapot,
     )
-    async with client(Router(nobody.routes())) as http:
+    async with client(Router(routes.routes())) as http:
         assert (await http.get(f"/t/acme/mcp{WELL_KNOWN}")).status_code == 418
 
 

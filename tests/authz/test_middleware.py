@@ -13,7 +13,7 @@ from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
 M = "https://h/mcp/.well-known/oauth-protected-resource"
 
 
-class StubVerifier:
+class OneTokenVerifier:
     """Knows one token; remembers for which resource it was asked."""
 
     def __init__(self, answer: TenantContext | AuthError | None = None) -> None:
@@ -52,7 +52,7 @@ ALICE = TenantContext(
 
 
 def gate(
-    verifier: StubVerifier, app_behind: RecordingApp, url: str = "https://h/mcp", **more: Any
+    verifier: OneTokenVerifier, app_behind: RecordingApp, url: str = "https://h/mcp", **more: Any
 ) -> BearerMiddleware:
     return BearerMiddleware(
         app_behind, resource=Resource(url), verifier=verifier, challenge=Challenge(), **more
@@ -84,7 +84,7 @@ def challenge_in(sent: list[Any]) -> str:
 @pytest.mark.requirement("A-10", "A-12")
 async def test_a_good_token_lets_the_request_in_and_names_its_caller() -> None:
     """The app behind reads who calls from the scope and from nowhere else."""
-    app_behind, verifier = RecordingApp(), StubVerifier(ALICE)
+    app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
     sent = await call(gate(verifier, app_behind), http("Bearer good"))
 
@@ -99,11 +99,11 @@ async def test_a_good_token_lets_the_request_in_and_names_its_caller() -> None:
     ("values", "status"),
     [((), 401), (("Basic YTpi",), 401), (("Bearer",), 400), (("Bearer a", "Bearer a"), 400)],
 )
-async def test_without_one_token_in_the_header_nobody_is_asked(
+async def test_without_one_token_in_the_header_the_verifier_is_not_asked(
     values: tuple[str, ...], status: int
 ) -> None:
     """Not the verifier, not the app, and not the query; the body is never awaited."""
-    app_behind, verifier = RecordingApp(), StubVerifier(ALICE)
+    app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
     sent = await call(gate(verifier, app_behind), http(*values))
 
@@ -119,10 +119,12 @@ async def test_without_one_token_in_the_header_nobody_is_asked(
 async def test_what_the_verifier_refuses_stays_outside(
     answer: AuthError | None, status: int
 ) -> None:
-    """A refusal, a token that nobody knows, and an issuer that cannot be asked."""
+    """A refusal, an unknown token, and an issuer that cannot be asked."""
     app_behind, heard = RecordingApp(), []
     app = gate(
-        StubVerifier(answer), app_behind, on_refusal=lambda scope, error: heard.append(error.reason)
+        OneTokenVerifier(answer),
+        app_behind,
+        on_refusal=lambda scope, error: heard.append(error.reason),
     )
 
     sent = await call(app, http("Bearer x"))
@@ -135,8 +137,8 @@ async def test_what_the_verifier_refuses_stays_outside(
 async def test_baseline_scopes_are_needed_for_any_request() -> None:
     """One scope short is a step-up, not a login."""
     app_behind = RecordingApp()
-    enough = gate(StubVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read"}))
-    short = gate(StubVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read", "mcp:use"}))
+    enough = gate(OneTokenVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read"}))
+    short = gate(OneTokenVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read", "mcp:use"}))
 
     assert await call(enough, http("Bearer x")) == []
     sent = await call(short, http("Bearer x"))
@@ -147,8 +149,8 @@ async def test_baseline_scopes_are_needed_for_any_request() -> None:
 
 
 async def test_each_tenant_in_the_path_is_a_resource_of_its_own() -> None:
-    """The verifier hears which one, and the challenge names its metadata."""
-    verifier = StubVerifier(ALICE)
+    """The verifier is told which one, and the challenge names its metadata."""
+    verifier = OneTokenVerifier(ALICE)
     app = gate(verifier, RecordingApp(), "https://h/t/{tenant}/mcp")
 
     await call(app, http("Bearer x", path="/t/acme/mcp"))
@@ -163,7 +165,7 @@ async def test_each_tenant_in_the_path_is_a_resource_of_its_own() -> None:
 @pytest.mark.parametrize("values", [(), ("Bearer good",)])
 async def test_a_path_without_tenant_opens_nothing(values: tuple[str, ...]) -> None:
     """No audience, so no token can be good; and no metadata is named."""
-    app_behind, verifier = RecordingApp(), StubVerifier(ALICE)
+    app_behind, verifier = RecordingApp(), OneTokenVerifier(ALICE)
 
     sent = await call(
         gate(verifier, app_behind, "https://h/t/{tenant}/mcp"), http(*values, path="/x")
@@ -177,7 +179,7 @@ async def test_a_path_without_tenant_opens_nothing(values: tuple[str, ...]) -> N
 async def test_lifespan_passes_and_nothing_else() -> None:
     """A kind of connection that ASGI gains tomorrow must not slip by."""
     app_behind = RecordingApp()
-    app = gate(StubVerifier(ALICE), app_behind)
+    app = gate(OneTokenVerifier(ALICE), app_behind)
 
     await call(app, {"type": "lifespan"})
     assert [scope["type"] for scope in app_behind.reached] == ["lifespan"]
@@ -192,7 +194,7 @@ async def test_lifespan_passes_and_nothing_else() -> None:
 
 @pytest.mark.requirement("A6")
 def test_only_the_gate_can_name_a_caller() -> None:
-    """An app without a gate hears so, instead of taking anything for a caller."""
+    """An app without a gate gets an error, instead of taking anything for a caller."""
     for scope in ({}, {CALLER: "alice"}, {CALLER: None}):
         with pytest.raises(LookupError):
             caller_of(scope)

@@ -28,7 +28,7 @@ NAME = "id.company.test"
 LOOPBACK = networks_of(["127.0.0.0/8"])
 
 
-class Names:
+class ScriptedResolver:
     """A resolver that answers what it is told, and remembers what it was asked."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(
     company: CertificateAuthority, port: int
 ) -> None:
     """A name that answers something else a moment later is not asked a second time."""
-    names = Names(["127.0.0.1"], ["169.254.169.254"])
+    names = ScriptedResolver(["127.0.0.1"], ["169.254.169.254"])
     fetch = fetcher(company, names)
 
     document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
@@ -99,11 +99,11 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(
     ],
     ids=",".join,
 )
-async def test_a_name_for_somebody_inside_is_refused(
+async def test_a_name_of_an_internal_host_is_refused(
     company: CertificateAuthority, port: int, addresses: list[str]
 ) -> None:
     """Also when only one of several addresses is inside: nothing is connected to."""
-    fetch = fetcher(company, Names(addresses))
+    fetch = fetcher(company, ScriptedResolver(addresses))
 
     with pytest.raises(FetchError) as failure:
         await fetch.get_json(f"https://{NAME}:{port}/")
@@ -116,8 +116,8 @@ async def test_a_name_for_somebody_inside_is_refused(
 async def test_an_address_in_the_url_is_refused_like_a_name(
     company: CertificateAuthority, host: str
 ) -> None:
-    """Nobody needs a name server to reach inside."""
-    fetch = fetcher(company, Names(["8.8.8.8"]))
+    """An attacker needs no name server to name internal addresses."""
+    fetch = fetcher(company, ScriptedResolver(["8.8.8.8"]))
 
     with pytest.raises(FetchError, match="address"):
         await fetch.get_json(f"https://{host}/latest/meta-data")
@@ -129,7 +129,7 @@ async def test_an_open_network_of_one_issuer_is_closed_for_the_next(
     company: CertificateAuthority, port: int
 ) -> None:
     """A connection made under one issuer's rules never serves another's request."""
-    fetch = fetcher(company, Names(["127.0.0.1"]))
+    fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
     url = f"https://{NAME}:{port}/"
     await fetch.get_json(url, allow_private=LOOPBACK)
 
@@ -143,7 +143,7 @@ async def test_a_certificate_counts_only_with_its_company_and_for_its_name(
     company: CertificateAuthority, port: int
 ) -> None:
     """The bundle is needed, and the name in the URL is the one that TLS checks."""
-    names = Names(["127.0.0.1"])
+    names = ScriptedResolver(["127.0.0.1"])
     stranger = fetcher(company, names, ca=False)
     other = fetcher(company, names)
 
@@ -161,7 +161,7 @@ async def test_an_expired_certificate_is_named(company: CertificateAuthority) ->
     """A new CA bundle would not help."""
     certificate, key = company.certify(NAME, hours=-1)
     server = AsgiServer(echo, ssl_certfile=certificate, ssl_keyfile=key).start()
-    fetch = fetcher(company, Names(["127.0.0.1"]))
+    fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
     try:
         with pytest.raises(FetchError) as failure:
             await fetch.get_json(f"https://{NAME}:{server.port}/", allow_private=LOOPBACK)
@@ -173,7 +173,7 @@ async def test_an_expired_certificate_is_named(company: CertificateAuthority) ->
 
 
 async def test_an_unreadable_bundle_is_a_failure_with_a_name(tmp_path: Path) -> None:
-    """Not a traceback in the middle of somebody's request."""
+    """Not a traceback in the middle of a request."""
     (tmp_path / "ca.pem").write_text("no certificate")
     for path in ("missing.pem", "ca.pem"):
         network = Network(ca_bundle=str(tmp_path / path))
@@ -185,7 +185,7 @@ async def test_the_second_address_is_tried_when_the_first_does_not_answer(
     company: CertificateAuthority, port: int
 ) -> None:
     """Hosts with IPv6 in their name and none on their machine are common."""
-    fetch = fetcher(company, Names(["127.0.0.9", "127.0.0.1"]))
+    fetch = fetcher(company, ScriptedResolver(["127.0.0.9", "127.0.0.1"]))
 
     document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
 
@@ -207,7 +207,7 @@ def test_both_families_get_a_turn(addresses: list[str], tried: list[str]) -> Non
     assert alternated(addresses) == tried
 
 
-class Proxy:
+class TunnelProxy:
     """A proxy that leads every tunnel to one port of this machine."""
 
     def __init__(self, port: int) -> None:
@@ -233,18 +233,18 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @pytest.fixture
-async def proxy(port: int) -> AsyncIterator[tuple[Proxy, str]]:
-    made = Proxy(port)
+async def proxy(port: int) -> AsyncIterator[tuple[TunnelProxy, str]]:
+    made = TunnelProxy(port)
     server = await asyncio.start_server(made, "127.0.0.1", 0)
     yield made, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
 
 
 async def test_a_proxy_resolves_names_itself(
-    company: CertificateAuthority, proxy: tuple[Proxy, str]
+    company: CertificateAuthority, proxy: tuple[TunnelProxy, str]
 ) -> None:
     """It is the operator's own, so its address is not judged; TLS still ends at the issuer."""
-    names = Names(["8.8.8.8"])
+    names = ScriptedResolver(["8.8.8.8"])
     fetch = fetcher(company, names, proxy=proxy[1])
 
     document = await fetch.get_json(f"https://{NAME}/")
@@ -258,10 +258,10 @@ async def test_a_proxy_resolves_names_itself(
 
 
 async def test_an_issuer_inside_is_reached_without_the_proxy(
-    company: CertificateAuthority, port: int, proxy: tuple[Proxy, str]
+    company: CertificateAuthority, port: int, proxy: tuple[TunnelProxy, str]
 ) -> None:
     """A proxy is the way out of a company, and seldom knows the way back in."""
-    fetch = fetcher(company, Names(["127.0.0.1"]), proxy=proxy[1])
+    fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]), proxy=proxy[1])
 
     await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
 
@@ -273,7 +273,7 @@ async def test_the_transport_guards_any_httpx2_client(
     company: CertificateAuthority, port: int
 ) -> None:
     """As packs use it: errors are httpx2's own, and the guard holds for every request."""
-    fetch = fetcher(company, Names(["127.0.0.1"]))
+    fetch = fetcher(company, ScriptedResolver(["127.0.0.1"]))
     inside = fetch.transport(allow_private=LOOPBACK)
     async with httpx2.AsyncClient(transport=inside, trust_env=False) as client:
         assert (await client.post(f"https://{NAME}:{port}/", content=b"x")).json()
@@ -318,7 +318,7 @@ async def test_lookups_of_one_name_share_a_thread_and_hang_alone(
     assert asked.count("dead.test") == 1
 
 
-async def test_localhost_is_never_a_question_for_a_name_server() -> None:
+async def test_localhost_is_never_resolved_by_a_name_server() -> None:
     """RFC 6761 section 6.3; a name server that answers it is lying or broken."""
     assert await SystemResolver()("localhost", 80) == ("127.0.0.1", "::1")
     assert await SystemResolver()("as.localhost", 80) == ("127.0.0.1", "::1")

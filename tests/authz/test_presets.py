@@ -30,7 +30,7 @@ SIGNED = [name for name, recorded in RECORDED.items() if recorded["access"]]
 TIMES = ("exp", "iat", "nbf", "auth_time")
 
 
-class Keys:
+class ProviderKeys:
     """The provider's one key, always at hand; its algorithm is the recorded token's."""
 
     version = 1
@@ -39,7 +39,7 @@ class Keys:
         self.private = ec_key("preset", "P-384") if algorithm == "ES384" else rsa_key("preset")
         self.document = {"keys": [jwk(self.private, alg=algorithm)]}
 
-    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> "Keys":
+    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> "ProviderKeys":
         self.known = import_set(self.document, allowed=trusted.algorithms)
         return self
 
@@ -63,14 +63,14 @@ class RecordedAnswer:
         return active(current(self.answer))
 
 
-class Provider:
+class RecordedProvider:
     """A provider as recorded, with a key of our own in the place of its key."""
 
     def __init__(self, name: str) -> None:
         self.recorded = RECORDED[name]
         self.settings = msgspec.convert(self.recorded["settings"], Issuer)
         access = self.recorded["access"] or self.recorded["identity"]
-        self.keys = Keys(access["header"]["alg"])
+        self.keys = ProviderKeys(access["header"]["alg"])
         registry = IssuerRegistry([self.settings])
         self.answer = RecordedAnswer(dict(self.recorded.get("answer") or {}))
         signed = JwtVerifier(
@@ -103,7 +103,7 @@ def current(claims: dict[str, Any]) -> dict[str, Any]:
 @each("name", SIGNED)
 async def test_an_access_token_of_the_provider_opens(name: str) -> None:
     """The recorded token maps to its tenant, its stable subject, client and scopes."""
-    provider, expected = Provider(name), RECORDED[name]["expected"]
+    provider, expected = RecordedProvider(name), RECORDED[name]["expected"]
 
     caller = await provider.gate.verify(provider.token("access"), provider.target)
 
@@ -120,7 +120,7 @@ async def test_an_access_token_of_the_provider_opens(name: str) -> None:
 @each("name", ["entra-v2", "entra-v1"])
 async def test_a_person_without_scopes_is_no_machine(name: str) -> None:
     """`idtyp` contradicts the missing `scp`, by which alone the token would be a program's."""
-    provider = Provider(name)
+    provider = RecordedProvider(name)
     token = provider.token("access", scp=ABSENT, roles=ABSENT, idtyp="user")
 
     with pytest.raises(InvalidToken, match="unknown_caller_kind"):
@@ -129,7 +129,7 @@ async def test_a_person_without_scopes_is_no_machine(name: str) -> None:
 
 async def test_a_token_that_says_too_little_needs_an_answer() -> None:
     """Canaille's signed tokens name neither client nor scopes, so that none is accepted."""
-    provider = Provider("canaille")
+    provider = RecordedProvider("canaille")
     alone = JwtVerifier(IssuerRegistry([provider.settings]), provider.keys, VerdictCache())
     without = msgspec.structs.replace(provider.settings, introspection=None)
     found = problems(resource=RECORDED["canaille"]["resource"], issuers=[without])
@@ -141,7 +141,7 @@ async def test_a_token_that_says_too_little_needs_an_answer() -> None:
 
 async def test_a_user_name_makes_no_machine() -> None:
     """People choose their user names at Canaille; that of a client proves no machine."""
-    provider = Provider("canaille")
+    provider = RecordedProvider("canaille")
 
     with pytest.raises(InvalidToken, match="unknown_caller_kind"):
         await provider.gate.verify(provider.token("access", sub="agent"), provider.target)
@@ -152,7 +152,7 @@ async def test_a_user_name_makes_no_machine() -> None:
 @each("name", RECORDED)
 async def test_its_other_tokens_do_not(name: str, kind: str) -> None:
     """ID tokens and refresh tokens come from the same keys and must open nothing."""
-    provider = Provider(name)
+    provider = RecordedProvider(name)
 
     with pytest.raises(InvalidToken):
         await provider.gate.verify(provider.token(kind), provider.target)
@@ -162,7 +162,7 @@ async def test_its_other_tokens_do_not(name: str, kind: str) -> None:
 @each("name", RECORDED)
 async def test_an_id_token_for_our_audience_does_not_either(name: str) -> None:
     """Even where the client has the same name as the resource, the kinds stay apart."""
-    provider = Provider(name)
+    provider = RecordedProvider(name)
     access = RECORDED[name]["access"]
     ours = (*provider.settings.audiences, RECORDED[name]["resource"])[0]
     audience = access["claims"].get("aud", "app1") if access else ours
@@ -173,12 +173,12 @@ async def test_an_id_token_for_our_audience_does_not_either(name: str) -> None:
 
 @pytest.mark.requirement("A5", "A-13")
 @each("name", SIGNED)
-async def test_a_token_for_a_neighbour_does_not(name: str) -> None:
+async def test_a_token_for_another_resource_is_refused(name: str) -> None:
     """Whatever the provider puts into the audience, another's is another's."""
-    provider = Provider(name)
+    provider = RecordedProvider(name)
     changes = {"aud": "https://neighbour.example.com"}
     if "aud" not in RECORDED[name]["access"]["claims"]:
-        changes = {"client_id": "somebody-elses-app"}
+        changes = {"client_id": "another-app"}
 
     with pytest.raises(InvalidToken, match=r"wrong_audience|no_audience"):
         await provider.gate.verify(provider.token("access", **changes), provider.target)
@@ -186,8 +186,8 @@ async def test_a_token_for_a_neighbour_does_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if RECORDED[name]["opaque"]])
 async def test_an_opaque_token_is_left_to_introspection(name: str) -> None:
-    """The verifier of signed tokens says that it is not its own; nobody guesses."""
-    provider = Provider(name)
+    """The verifier of signed tokens reports that the token is not its own."""
+    provider = RecordedProvider(name)
 
     with pytest.raises(InvalidToken, match="unknown_kind"):
         await provider.gate.verify(provider.token("opaque"), provider.target)
@@ -224,7 +224,7 @@ def test_every_row_is_recorded_and_says_where_it_comes_from() -> None:
 
 
 def test_rows_only_relax_what_they_must() -> None:
-    """A token must always be for somebody and end some time; `generic` is the whole profile."""
+    """A token must always name an audience and an expiry; `generic` is the whole profile."""
     for preset in PRESETS.values():
         assert "exp" in preset.required
         assert "aud" in preset.required or preset.client_as_audience

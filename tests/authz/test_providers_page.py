@@ -27,7 +27,7 @@ TABLES = [
 
 
 def test_every_preset_has_a_section_and_every_section_a_preset() -> None:
-    """A preset that nobody can set up is no help."""
+    """The page says how to set up each preset."""
     assert set(SECTIONS) == set(PRESETS)
     assert {param.values[0] for param in TABLES} == set(PRESETS)
 

@@ -101,6 +101,6 @@ def test_every_other_rule_names_the_setting_that_changes_it() -> None:
 
 
 def test_every_reason_is_a_label_of_a_closed_set() -> None:
-    """Whatever a stranger sends, there are no more values of the label than these."""
+    """Whatever a caller sends, there are no more values of the label than these."""
     assert {LABEL_OF[reason] for reason in RULES} == set(LABELS)
     assert len(set(LABELS)) == len(LABELS) < 100

@@ -20,7 +20,7 @@ def refuse(caller: TenantContext) -> None:
 
 
 def shut(opaque_gate: OpaqueTokenGate) -> None:
-    """From now on nobody passes."""
+    """Refuse every token from now on."""
     opaque_gate.verifier.policy = msgspec.structs.replace(opaque_gate.verifier.policy, admit=refuse)
 
 
@@ -49,7 +49,7 @@ async def test_a_remembered_answer_is_forgotten(opaque_gate: OpaqueTokenGate) ->
 
 
 async def test_undone_it_is_good_at_once(opaque_gate: OpaqueTokenGate) -> None:
-    """A refusal is remembered for a while, unless somebody changes the cut-offs."""
+    """A refusal is remembered for a while, unless the revocations change."""
     policy = opaque_gate.verifier.policy
     shut(opaque_gate)
     assert await opaque_gate.refused(RevokedToken) == "revoked"
@@ -62,9 +62,9 @@ async def test_undone_it_is_good_at_once(opaque_gate: OpaqueTokenGate) -> None:
 async def test_an_answer_that_comes_too_late_opens_nothing(opaque_gate: OpaqueTokenGate) -> None:
     """Asked before and answered after: the verdict is made with what is known then."""
     opaque_gate.endpoint.open.clear()
-    asking = asyncio.create_task(opaque_gate.refused(RevokedToken))
+    waiting = asyncio.create_task(opaque_gate.refused(RevokedToken))
     await until(lambda: opaque_gate.endpoint.asked)
     shut(opaque_gate)
     opaque_gate.endpoint.open.set()
 
-    assert await asking == "revoked"
+    assert await waiting == "revoked"

@@ -298,7 +298,7 @@ def test_no_text_brings_out_anything_but_the_refusal(token: str) -> None:
 
 @pytest.mark.requirement("N21")
 def test_remembered_headers_are_few_and_never_refused_ones() -> None:
-    """A stranger can invent headers for ever; they neither pile up nor change an answer."""
+    """An attacker can invent headers for ever; they neither pile up nor change an answer."""
     header_of.cache_clear()
     for number in range(600):
         split(headed(kid=f"kid-{number}"))

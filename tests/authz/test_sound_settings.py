@@ -46,5 +46,5 @@ from tests.support.cases import each
     ],
 )  # fmt: skip
 def test_sound_settings_have_no_problem(settings: dict[str, Any]) -> None:
-    """Nobody learns to ignore the check."""
+    """A check without false alarms is not ignored."""
     assert find(**settings) == []

@@ -1,4 +1,4 @@
-"""JSON as strangers may send it: one reading or none."""
+"""JSON as attackers may send it: one reading or none."""
 
 import json
 import math

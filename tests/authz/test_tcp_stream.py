@@ -81,7 +81,7 @@ async def test_a_flood_waits_at_its_sender(ends: Ends) -> None:
     assert read == sent
 
 
-async def test_a_peer_that_reads_nothing_holds_nobody(ends: Ends) -> None:
+async def test_a_write_to_a_peer_that_reads_nothing_times_out(ends: Ends) -> None:
     stream, _ = ends
     with pytest.raises(httpcore2.WriteTimeout):
         await stream.write(b"x" * MUCH, 0.05)
@@ -128,7 +128,7 @@ async def test_a_handshake_that_hangs_ends(ends: Ends) -> None:
         await stream.start_tls(ssl.create_default_context(), "example.com", 0.05)
 
 
-async def test_nobody_listens() -> None:
+async def test_a_refused_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(httpcore2.ConnectError):

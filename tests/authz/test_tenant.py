@@ -72,7 +72,7 @@ def test_any_other_value_becomes_a_digest_of_issuer_and_value(value: str) -> Non
 
 @given(st.text(min_size=1, max_size=70), st.text(min_size=1, max_size=70))
 def test_two_values_never_meet_in_one_tenant(one: str, other: str) -> None:
-    """The id is a directory name; a collision would be somebody else's files."""
+    """The id is a directory name; a collision would give access to another tenant's files."""
     assert TENANT_ID.fullmatch(tenant_id(ISSUER, one))
     assert (tenant_id(ISSUER, one) == tenant_id(ISSUER, other)) is (one == other)
 
@@ -152,7 +152,7 @@ def test_an_issuer_can_stand_for_its_tenant() -> None:
     assert caller(mapped, policy=Policy()).tenant_id == "acme"
 
 
-def test_without_a_rule_nobody_belongs_anywhere() -> None:
+def test_without_a_rule_a_caller_has_no_tenant() -> None:
     """Leaving the rule out never means one tenant for all; a preset may name the usual claim."""
     with pytest.raises(InvalidToken, match="no_tenant_rule"):
         caller(issuer(tenant=TenantRule(), tenants={}))

@@ -10,7 +10,7 @@ from gatepost_authz.errors import InvalidToken, WrongAudience
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, adjusted
 from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT, CallerMark, TokenRules
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, Gate, issuer
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT
 
@@ -171,7 +171,9 @@ def test_an_audience_may_stand_elsewhere(changes: dict[str, Any]) -> None:
 
 async def test_added_types_are_types_of_access_tokens() -> None:
     """In any case and with or without `application/`; what names another kind is refused."""
-    gate = Gate(issuer(tokens=TokenRules(types=("JWT", "application/my+jwt", "logout+jwt"))))
+    gate = VerifierGate(
+        issuer(tokens=TokenRules(types=("JWT", "application/my+jwt", "logout+jwt")))
+    )
 
     for kind in ("jwt", "JWT", "my+jwt", "application/MY+jwt"):
         await gate.accepted(FORGE.token(header={"typ": kind}))
@@ -180,7 +182,7 @@ async def test_added_types_are_types_of_access_tokens() -> None:
 
 
 @each("rules", [TokenRules(subject_claims=()), TokenRules(client_claims=())])
-def test_nobody_can_be_told_apart_without_claims(rules: TokenRules) -> None:
+def test_callers_cannot_be_told_apart_without_claims(rules: TokenRules) -> None:
     """Such an issuer never comes into force, whatever started the server."""
     with pytest.raises(ValueError, match="must have a claim"):
         IssuerRegistry([issuer(tokens=rules)])

@@ -14,7 +14,7 @@ from gatepost_authz.errors import AuthError
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, adjusted
 from gatepost_authz.token_rules import CallerMark, TokenRules
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, Gate, issuer
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
 from tests.support.tokens import compact, rsa_key, signer
 
 OURS = "api://gate"
@@ -130,7 +130,7 @@ def is_bound(claims: dict[str, Any], rules: TokenRules, *, listed: bool) -> bool
 
 
 def may_open(claims: dict[str, Any], name: str) -> bool:
-    """Whether the issuer's words allow an access token that is valid now, for anybody."""
+    """Whether the issuer's claims allow an access token that is valid now, for any subject."""
     ends = claims.get("exp")
     in_time = isinstance(ends, int) and ends + 30 > NOW and ends < NOW + 90_000
     starts = all(claims.get(time, NOW) <= NOW + 30 for time in ("nbf", "iat"))
@@ -147,7 +147,7 @@ def may_open(claims: dict[str, Any], name: str) -> bool:
     )
 
 
-def is_somebody(
+def has_a_subject(
     claims: dict[str, Any], accepted: Accepted | TenantContext, name: str, rules: TokenRules
 ) -> bool:
     """Whether a person is who its one claim says, and a client without subject is no person."""
@@ -162,7 +162,7 @@ def is_somebody(
     return explicit or not (PERSONAL | {"sub"}) & claims.keys()
 
 
-def judged(gate: Gate, token: str) -> TenantContext | None:
+def judged(gate: VerifierGate, token: str) -> TenantContext | None:
     async def verify() -> TenantContext | None:
         try:
             return await gate.verifier.verify(token, TARGET)
@@ -190,7 +190,7 @@ def test_no_rule_opens_what_the_issuers_own_words_refuse(
     """Wrong issuer, audience, time, kind of token or person: refused under any settings."""
     claims = claims_of(name, changed, removed)
     header = {"typ": kind} if kind else {"typ": None}
-    gate = Gate(settings_of(name, rules))
+    gate = VerifierGate(settings_of(name, rules))
     listed = adjusted(PRESETS[name], rules).client_as_audience
 
     caller = judged(gate, signed(claims, header))
@@ -199,7 +199,7 @@ def test_no_rule_opens_what_the_issuers_own_words_refuse(
         assert may_open(claims, name)
         assert kind in {"at+jwt", "JWT", None, "application/at+jwt"}
         assert is_bound(claims, rules, listed=listed)
-        assert is_somebody(claims, caller, name, rules)
+        assert has_a_subject(claims, caller, name, rules)
     assert judged(gate, signed(claims, header, key="stranger")) is None
 
 
@@ -226,7 +226,7 @@ def test_no_rule_opens_it_by_introspection_either(
     unnamed = "aud" not in claims and stated
     listed = trusted.preset.client_as_audience
     assert unnamed or is_bound(claims, rules, listed=listed)
-    assert is_somebody(claims, accepted, name, rules)
+    assert has_a_subject(claims, accepted, name, rules)
 
 
 @given(presets, rules, values, removals)

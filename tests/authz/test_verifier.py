@@ -1,4 +1,4 @@
-"""From a token to a caller, and what is never asked of anybody on the way."""
+"""From a token to a caller, and which requests the verification never makes."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from tests.authz.verifiers import (
     RIVAL,
     TARGET,
     FrozenForge,
-    Gate,
     PublishedKeys,
+    VerifierGate,
     issuer,
 )
 from tests.support.cases import each
@@ -36,7 +36,7 @@ def by(key: Any, algorithm: str = "RS256", **header: Any) -> str:
 
 async def test_a_good_token_names_its_caller() -> None:
     """Tenant, subject, scopes with what they imply, and the resource it was checked for."""
-    caller = await Gate().accepted(FORGE.token(scope="files:write"))
+    caller = await VerifierGate().accepted(FORGE.token(scope="files:write"))
 
     assert caller.principal_key == ("acme", ISSUER, "user", "alice")
     assert caller.scopes == {"files:read", "files:write"}
@@ -63,11 +63,11 @@ EARLY: list[tuple[str, str, Callable[[], str]]] = [
     ("reason", "make"),
     [pytest.param(r, m, id=f"{n}-{r}", marks=pytest.mark.requirement(n)) for n, r, m in EARLY],
 )
-async def test_what_needs_no_key_is_refused_without_asking_for_one(
+async def test_a_refusal_that_needs_no_key_fetches_none(
     reason: str, make: Callable[[], str]
 ) -> None:
-    """A stranger's garbage never makes us call anybody."""
-    gate = Gate()
+    """Garbage from an unknown caller never causes an outgoing request."""
+    gate = VerifierGate()
 
     assert (await gate.refused(make())).reason == reason
     assert sum(one.asked for one in gate.keys.sets.values()) == 0
@@ -91,7 +91,7 @@ LATE: list[tuple[str, str, Callable[[], str]]] = [
 )
 async def test_a_refused_token_leaves_nothing_behind(reason: str, make: Callable[[], str]) -> None:
     """Refusals carry a reason for the log and are not remembered; the next good token passes."""
-    gate = Gate()
+    gate = VerifierGate()
 
     assert (await gate.refused(make())).reason == reason
     assert len(gate.decisions) == 0
@@ -101,7 +101,7 @@ async def test_a_refused_token_leaves_nothing_behind(reason: str, make: Callable
 @pytest.mark.requirement("C11", "N16", "N17")
 async def test_the_keys_of_one_issuer_prove_nothing_for_another() -> None:
     """Same key id, same algorithm, both trusted: each signs for itself only."""
-    gate = Gate(
+    gate = VerifierGate(
         issuer(),
         issuer(RIVAL, tenants={"x": "rival"}),
         keys={ISSUER: [jwk(rsa_key())], RIVAL: [jwk(OTHER)]},
@@ -118,7 +118,7 @@ async def test_the_keys_of_one_issuer_prove_nothing_for_another() -> None:
 async def test_every_key_of_one_id_gets_its_chance_and_no_more_than_four() -> None:
     """Issuers reuse ids across types; each try costs a signature check."""
     keys = [rsa_key(f"twin-{n}") for n in range(5)]
-    gate = Gate(keys={ISSUER: [jwk(key) for key in keys] + [jwk(ec_key()), jwk(ed_key())]})
+    gate = VerifierGate(keys={ISSUER: [jwk(key) for key in keys] + [jwk(ec_key()), jwk(ed_key())]})
 
     for key in keys[:4]:
         await gate.accepted(by(key))
@@ -131,15 +131,15 @@ async def test_every_key_of_one_id_gets_its_chance_and_no_more_than_four() -> No
 async def test_without_a_key_id_there_must_be_nothing_to_choose() -> None:
     """One compatible key is meant; with two, trying both would be the token's choice."""
     token = by(rsa_key(), kid=ABSENT)
-    await Gate().accepted(token)
-    gate = Gate(keys={ISSUER: [jwk(rsa_key()), jwk(OTHER, "other")]})
+    await VerifierGate().accepted(token)
+    gate = VerifierGate(keys={ISSUER: [jwk(rsa_key()), jwk(OTHER, "other")]})
     assert (await gate.refused(token)).reason == "unknown_key"
 
 
 @pytest.mark.requirement("N11")
 async def test_an_unknown_key_id_waits_for_the_issuers_answer() -> None:
     """The first token after a rotation is the one that makes us ask."""
-    gate = Gate()
+    gate = VerifierGate()
     await gate.accepted(FORGE.token())
     gate.keys[ISSUER].next = [jwk(rsa_key()), jwk(OTHER, "new")]
 
@@ -150,7 +150,7 @@ async def test_an_unknown_key_id_waits_for_the_issuers_answer() -> None:
 @pytest.mark.requirement("N13")
 async def test_a_key_replaced_under_its_id_is_asked_for_once() -> None:
     """A bad signature may mean that the issuer has replaced the key; a forgery costs one look."""
-    gate = Gate()
+    gate = VerifierGate()
     await gate.accepted(FORGE.token())
     gate.keys[ISSUER].next = [jwk(OTHER)]
 
@@ -163,7 +163,7 @@ async def test_a_key_replaced_under_its_id_is_asked_for_once() -> None:
 @pytest.mark.requirement("N12", "N18")
 async def test_a_removed_key_takes_its_verdicts_along() -> None:
     """A token accepted a moment ago is refused as soon as its key is gone."""
-    gate = Gate()
+    gate = VerifierGate()
     token = FORGE.token()
     await gate.accepted(token)
     gate.keys[ISSUER].publish([jwk(OTHER, "other")])
@@ -184,7 +184,7 @@ class Vanishing(PublishedKeys):
 @pytest.mark.requirement("N12")
 async def test_a_key_withdrawn_during_the_wait_proves_nothing() -> None:
     """What the wait answered is looked up again before it is used."""
-    gate = Gate()
+    gate = VerifierGate()
     gate.keys.sets[ISSUER] = Vanishing([jwk(OTHER, "other")], frozenset({"RS256"}))
 
     assert (await gate.refused(FORGE.token())).reason == "unknown_key"
@@ -199,7 +199,7 @@ class Down(PublishedKeys):
 
 async def test_an_issuer_that_is_down_is_not_a_bad_token() -> None:
     """503, so that clients keep their tokens; those of known keys are still accepted."""
-    gate = Gate()
+    gate = VerifierGate()
     gate.keys.sets[ISSUER] = Down([jwk(rsa_key())], frozenset({"RS256"}))
 
     await gate.accepted(FORGE.token())
@@ -210,20 +210,20 @@ async def test_an_issuer_that_is_down_is_not_a_bad_token() -> None:
 @pytest.mark.requirement("N18")
 async def test_a_reload_ends_every_verdict() -> None:
     """An issuer that left the configuration is refused on the next request."""
-    gate = Gate()
+    gate = VerifierGate()
     token = FORGE.token()
     first = await gate.accepted(token)
     assert await gate.accepted(token) is first
-    gate.verifier.registry = Gate(issuer(tenants={"acme": "renamed"})).verifier.registry
+    gate.verifier.registry = VerifierGate(issuer(tenants={"acme": "renamed"})).verifier.registry
     assert (await gate.accepted(token)).tenant_id == "renamed"
-    gate.verifier.registry = Gate(issuer(RIVAL)).verifier.registry
+    gate.verifier.registry = VerifierGate(issuer(RIVAL)).verifier.registry
     assert (await gate.refused(token)).reason == "unknown_issuer"
 
 
 @pytest.mark.requirement("N18", "N22")
 async def test_only_an_accepted_token_is_cached_and_no_longer_than_it_counts() -> None:
     """`cached` knows no other token, no other resource, and nothing after `exp` or a reload."""
-    gate = Gate()
+    gate = VerifierGate()
     token, other = FORGE.token(exp=NOW + 40), by(OTHER)
     assert gate.verifier.cached(token.encode(), TARGET) is None
     first = await gate.accepted(token)
@@ -237,14 +237,14 @@ async def test_only_an_accepted_token_is_cached_and_no_longer_than_it_counts() -
     gate.clock.now = float(NOW)
     token = FORGE.token()
     await gate.accepted(token)
-    gate.verifier.registry = Gate(issuer(RIVAL)).verifier.registry
+    gate.verifier.registry = VerifierGate(issuer(RIVAL)).verifier.registry
     assert gate.verifier.cached(token.encode(), TARGET) is None
 
 
 @pytest.mark.requirement("N18", "N22")
 async def test_a_remembered_token_expires_like_any_other() -> None:
     """By wall clock, to the second, and again when the clock is set back."""
-    gate = Gate()
+    gate = VerifierGate()
     token = FORGE.token(exp=NOW + 40)
     await gate.accepted(token)
     gate.clock.now = NOW + 69
@@ -260,7 +260,7 @@ async def test_a_remembered_token_expires_like_any_other() -> None:
 @pytest.mark.requirement("N19", "N20")
 async def test_a_changed_copy_of_an_accepted_token_is_judged_on_its_own() -> None:
     """Same id, same prefix, same key id: a verdict is for the whole token only."""
-    gate = Gate()
+    gate = VerifierGate()
     token = FORGE.token(jti="same")
     await gate.accepted(token)
     head, body, signature = token.split(".")
@@ -274,7 +274,7 @@ async def test_a_changed_copy_of_an_accepted_token_is_judged_on_its_own() -> Non
 @pytest.mark.requirement("N21")
 async def test_a_flood_of_tokens_leaves_bounded_traces() -> None:
     """Good ones up to the capacity, bad ones not at all."""
-    gate = Gate(capacity=5)
+    gate = VerifierGate(capacity=5)
     for number in range(20):
         await gate.accepted(FORGE.token(jti=f"id-{number}"))
         await gate.refused(FORGE.token(jti=f"id-{number}", aud="https://other.example"))
@@ -284,7 +284,7 @@ async def test_a_flood_of_tokens_leaves_bounded_traces() -> None:
 
 async def test_a_resource_has_its_own_verdicts() -> None:
     """A token for one tenant's resource, accepted there, is checked anew everywhere else."""
-    gate = Gate()
+    gate = VerifierGate()
     urls = [f"https://mcp.example.com/t/{tenant}/mcp" for tenant in ("acme", "globex")]
     acme, globex = (Target(url, url, url.split("/")[4]) for url in urls)
     token = FORGE.token(aud=urls)
@@ -303,23 +303,25 @@ async def test_a_resource_has_its_own_verdicts() -> None:
     ],
 )
 async def test_what_the_development_issuer_makes_opens_nothing_in_production(make: Any) -> None:
-    """Anybody with a laptop can run one."""
+    """Any attacker can run one."""
     name, token = make()
     token = token or FrozenForge(name, RESOURCE).token()
     keys = {name: [jwk(rsa_key()), jwk(rsa_key(), "dev-1")]}
     policy = Policy(tenancy=Tenancy(), development=True)
 
-    assert (await Gate(issuer(name), keys=keys).refused(token)).reason == "development_token"
-    assert await Gate(issuer(name), keys=keys, policy=policy).accepted(token)
+    assert (
+        await VerifierGate(issuer(name), keys=keys).refused(token)
+    ).reason == "development_token"
+    assert await VerifierGate(issuer(name), keys=keys, policy=policy).accepted(token)
 
 
 @pytest.mark.requirement("C12", "C29")
 async def test_a_templated_issuer_has_keys_and_tenants_per_concrete_issuer() -> None:
-    """Keys of one tenant's issuer prove nothing for its neighbour."""
+    """Keys of one tenant's issuer prove nothing for another tenant."""
     template = issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True), tenants={})
     acme, globex = (FrozenForge(f"https://login.example/{t}", RESOURCE) for t in ("acme", "globex"))
     policy = Policy(tenancy=Tenancy(known=frozenset({"acme", "globex"})))
-    gate = Gate(template, keys={globex.issuer: [jwk(OTHER)]}, policy=policy)
+    gate = VerifierGate(template, keys={globex.issuer: [jwk(OTHER)]}, policy=policy)
 
     assert (await gate.accepted(acme.token())).tenant_id == "acme"
     assert (await gate.refused(globex.token())).reason == "bad_signature"
@@ -330,15 +332,15 @@ async def test_a_templated_issuer_has_keys_and_tenants_per_concrete_issuer() -> 
 async def test_an_issuer_that_a_template_could_cover_but_the_table_does_not_is_never_asked() -> (
     None
 ):
-    """Names that strangers invent cost no fetch and push no real tenant's keys aside."""
-    gate = Gate(issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True)))
+    """Invented names cost no fetch and push no real tenant's keys aside."""
+    gate = VerifierGate(issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True)))
     invented = FrozenForge("https://login.example/invented", RESOURCE)
 
     assert (await gate.refused(invented.token())).reason == "unknown_tenant"
     assert gate.keys.sets == {}
 
 
-class StubVerifier:
+class OneAnswerVerifier:
     """A verifier with one of the three answers."""
 
     def __init__(self, answer: TenantContext | InvalidToken | None) -> None:
@@ -356,16 +358,16 @@ class StubVerifier:
 
 
 async def test_the_first_verifier_that_handles_a_token_decides() -> None:
-    """A refused forgery gets no second chance elsewhere; nobody's token is refused too."""
-    caller = await Gate().accepted(FORGE.token())
-    last = StubVerifier(caller)
+    """A refused forgery is not tried elsewhere; a token of no issuer is refused too."""
+    caller = await VerifierGate().accepted(FORGE.token())
+    last = OneAnswerVerifier(caller)
 
-    assert await Verifiers([StubVerifier(None), last]).verify("x", TARGET) is caller
+    assert await Verifiers([OneAnswerVerifier(None), last]).verify("x", TARGET) is caller
     with pytest.raises(InvalidToken, match="forged"):
-        await Verifiers([StubVerifier(InvalidToken("forged")), last]).verify("x", TARGET)
+        await Verifiers([OneAnswerVerifier(InvalidToken("forged")), last]).verify("x", TARGET)
     assert last.asked == 1
     with pytest.raises(InvalidToken, match="unknown_kind"):
-        await Verifiers([StubVerifier(None), Gate().verifier]).verify("opaque", TARGET)
+        await Verifiers([OneAnswerVerifier(None), VerifierGate().verifier]).verify("opaque", TARGET)
 
 
 PARTS = FORGE.token().split(".")
@@ -381,5 +383,5 @@ PARTS = FORGE.token().split(".")
 )
 def test_pieces_of_good_tokens_in_any_order_open_nothing(token: str) -> None:
     """Whatever is cut and pasted, the answer is a refusal or "not mine", never another error."""
-    gate = Gate()
+    gate = VerifierGate()
     assert asyncio.run(gate.refused(token)).reason

@@ -34,7 +34,7 @@ from tests.support.tokens import TokenFactory, jwk, rsa_key
 
 class WaitingClock:
     """
-    Seconds for a `KeySet` and whoever else takes ``monotonic`` and ``sleep``.
+    Seconds for a `KeySet` and other code that takes ``monotonic`` and ``sleep``.
 
     `advance` wakes sleepers in order and lets what they do run before going on.
     """
@@ -108,7 +108,7 @@ class Publisher:
         return FetchedKeys(answer, self.max_age)
 
 
-class Bench:
+class KeySetBench:
     """A key set, its publisher and the time."""
 
     def __init__(self, *, permanent: bool = True) -> None:
@@ -122,7 +122,7 @@ class Bench:
             permanent=permanent,
         )
 
-    async def known(self) -> "Bench":
+    async def known(self) -> "KeySetBench":
         await self.keys.wait_for("main", "RS256")
         return self
 
@@ -172,7 +172,7 @@ class PublishedKeys:
         return True
 
 
-class Keys:
+class AuthzKeys:
     """The key sets of all issuers; an issuer without entries publishes the main RSA key."""
 
     def __init__(self, entries: Mapping[str, Sequence[Any]] | None = None) -> None:
@@ -189,7 +189,7 @@ class Keys:
         return self.sets[issuer]
 
 
-class Clock:
+class VerifierClock:
     """Wall-clock time that a test sets."""
 
     def __init__(self, now: float = NOW) -> None:
@@ -208,7 +208,7 @@ def issuer(name: str = ISSUER, **changes: Any) -> Issuer:
     return Issuer(issuer=name, **usual | changes)
 
 
-class Gate:
+class VerifierGate:
     """A verifier with everything a test may want to move: issuers, keys, clock, verdicts."""
 
     def __init__(
@@ -218,8 +218,8 @@ class Gate:
         policy: Policy | None = None,
         capacity: int = 10_000,
     ) -> None:
-        self.clock = Clock()
-        self.keys = Keys(keys)
+        self.clock = VerifierClock()
+        self.keys = AuthzKeys(keys)
         self.decisions = VerdictCache(capacity)
         chosen = policy or Policy(
             tenancy=Tenancy(), implications=Implications({"files:write": ["files:read"]})
@@ -261,7 +261,7 @@ SECRET = "p%ss:w0rd+é"
 OPAQUE = "opaque"
 
 
-class IntrospectionEndpoint:
+class ScriptedIntrospection:
     """An introspection endpoint: what it says about every token, and what it was asked."""
 
     def __init__(self) -> None:
@@ -313,7 +313,7 @@ class OpaqueTokenGate:
     def __init__(self, idp: Idp) -> None:
         self.idp = idp
         self.now = float(NOW)
-        self.endpoint = IntrospectionEndpoint()
+        self.endpoint = ScriptedIntrospection()
         self.fetcher = Fetcher(development=True)
         self.introspectors = Introspectors(
             self.fetcher,

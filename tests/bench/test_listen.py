@@ -1,4 +1,4 @@
-"""The streams of streams hears what a server sends to all of them, and says so when it does not."""
+"""Every open stream receives what a server sends to all of them, and says so when it does not."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def post(port: int, path: str) -> bytes:
     return request(Place(port, path), "subscriptions/listen", {}, "token")
 
 
-def test_every_stream_of_a_crowd_hears_an_announcement(server: AsgiServer) -> None:
+def test_every_open_stream_receives_a_notification(server: AsgiServer) -> None:
     """As many moments as streams, in order."""
     with ClientStreams(server.port) as streams, ClientStreams(server.port) as caller:
         streams.join(20, lambda _: post(server.port, "/listen"), b"acknowledged", limit_s=10)
@@ -36,7 +36,7 @@ def test_every_stream_of_a_crowd_hears_an_announcement(server: AsgiServer) -> No
             streams.hear(b"never", limit_s=0.1)
 
 
-def test_a_system_without_room_says_so() -> None:
+def test_a_system_with_too_few_descriptors_says_so() -> None:
     """Instead of failing somewhere in the middle."""
     room_for(1)
     with pytest.raises(Stuck, match="open files"):

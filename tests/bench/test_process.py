@@ -43,7 +43,7 @@ def test_cpu_of_children_counts(tmp_path: Path) -> None:
     assert used.resident > 2_000_000
 
 
-def test_stopping_leaves_nobody_behind(tmp_path: Path) -> None:
+def test_stopping_leaves_no_process_behind(tmp_path: Path) -> None:
     """A server left over from one round would be the noise of the next."""
     process = BenchProcess.start(["sleep", "60"], log=tmp_path / "log", cores=UNPINNED)
     assert process.running

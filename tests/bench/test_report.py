@@ -110,7 +110,7 @@ def test_a_sample_with_a_remark_does_not_count() -> None:
 
 
 def test_every_sample_is_saved(tmp_path: Path) -> None:
-    """Somebody else may want other statistics."""
+    """A reader may want other statistics."""
     path = tmp_path / "results" / "run.json"
 
     report.save(results(), {"cores": 2}, path)

@@ -32,7 +32,7 @@ refused=0 failed=2 reused=7
 """
 
 
-def test_an_account_is_read_from_what_wrk_prints() -> None:
+def test_the_results_are_read_from_what_wrk_prints() -> None:
     """The script's own line counts, not the rounded figures that wrk prints for people."""
     account = wrk.parse(OUTPUT)
 
@@ -41,7 +41,7 @@ def test_an_account_is_read_from_what_wrk_prints() -> None:
     assert account.rate == pytest.approx(39_986.4, abs=0.1)
 
 
-def test_output_without_an_account_is_an_error_that_quotes_it() -> None:
+def test_output_without_results_is_an_error_that_quotes_it() -> None:
     """A run whose result cannot be read must not become a row of zeros."""
     with pytest.raises(wrk.LoadError, match="unable to connect"):
         wrk.parse("unable to connect to 127.0.0.1:1 Connection refused")
@@ -50,7 +50,7 @@ def test_output_without_an_account_is_an_error_that_quotes_it() -> None:
 def test_a_missing_load_generator_is_said_with_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whoever runs the benchmark first has no wrk."""
+    """A first-time user of the benchmark has no wrk."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(wrk.LoadError, match="apt-get install wrk"):

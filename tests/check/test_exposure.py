@@ -21,7 +21,7 @@ async def noop(ctx) -> None:
 """
 
 
-class Case(NamedTuple):
+class ExposureCase(NamedTuple):
     """What replaces what in the good file, and the problem that follows."""
 
     old: str
@@ -30,10 +30,10 @@ class Case(NamedTuple):
     setting: str
 
 
-def hosts(*entries: str, id_: str = "config.E114") -> list[Case]:
+def hosts(*entries: str, id_: str = "config.E114") -> list[ExposureCase]:
     """One case for each entry of `allow_hosts`."""
     return [
-        Case("[tools]", f"[network]\nallow_hosts = ['{one}']\n[tools]", id_,
+        ExposureCase("[tools]", f"[network]\nallow_hosts = ['{one}']\n[tools]", id_,
              "network.allow_hosts[0]")
         for one in entries
     ]  # fmt: skip
@@ -42,7 +42,7 @@ def hosts(*entries: str, id_: str = "config.E114") -> list[Case]:
 OFF = "requests_per_second = 0\n"
 CASES = [
     *[
-        Case('["10.0.0.0/8"]', networks, "config.E110", "listen.trusted_proxies")
+        ExposureCase('["10.0.0.0/8"]', networks, "config.E110", "listen.trusted_proxies")
         for networks in (
             '["0.0.0.0/0"]',
             '["::/0"]',
@@ -53,7 +53,7 @@ CASES = [
         )
     ],
     *[
-        Case("[listen]", f"[listen]\nallowed_origins = ['{origin}']", id_,
+        ExposureCase("[listen]", f"[listen]\nallowed_origins = ['{origin}']", id_,
              "listen.allowed_origins[0]")
         for origin, id_ in (
             ("http://app.example.com", "config.E111"),
@@ -64,40 +64,40 @@ CASES = [
         )
     ],
     *[
-        Case("[tools]", f"[approvals]\nauto_approve = {patterns}\n[tools]", id_, setting)
+        ExposureCase("[tools]", f"[approvals]\nauto_approve = {patterns}\n[tools]", id_, setting)
         for patterns, id_, setting in (
             ('["*"]', "config.E112", "approvals.auto_approve[0]"),
             ('["**"]', "config.E112", "approvals.auto_approve[0]"),
             ('["echo", "pack:*"]', "config.E112", "approvals.auto_approve[1]"),
         )
     ],
-    Case(
+    ExposureCase(
         '[tools]\npacks = ["demo"]',
         '[approvals]\nauto_approve = ["pack:d*", "pack:w*"]\n'
         '[tools]\npacks = ["demo", "workspace"]',
         "config.W112",
         "approvals.auto_approve",
     ),
-    Case(
+    ExposureCase(
         "[tools]",
         f"[limits]\n{OFF}concurrency = 0\n[limits.tenant]\nconcurrency = 0\n[tools]",
         "config.E113",
         "limits",
     ),
-    Case(
+    ExposureCase(
         "[tools]",
         "[limits]\nrequests_per_second = 1e12\nconcurrency = 1000000000\n"
         "[limits.tenant]\nconcurrency = 1000000000\n[tools]",
         "config.E113",
         "limits",
     ),
-    Case("[tools]", f"[limits]\n{OFF}[tools]", "config.W113", "limits.requests_per_second"),
-    Case("[tools]", "[limits]\nburst = 1000000000\n[tools]", "config.W113",
+    ExposureCase("[tools]", f"[limits]\n{OFF}[tools]", "config.W113", "limits.requests_per_second"),
+    ExposureCase("[tools]", "[limits]\nburst = 1000000000\n[tools]", "config.W113",
          "limits.requests_per_second"),
-    Case("[tools]", "[limits]\naudit_bytes_per_day = 0\n"
+    ExposureCase("[tools]", "[limits]\naudit_bytes_per_day = 0\n"
          "[limits.tenant]\naudit_bytes_per_day = 0\n[tools]", "config.W122",
          "limits.audit_bytes_per_day"),
-    Case("[tools]", "[limits]\nfailures_per_second = 0\n[tools]", "config.W114",
+    ExposureCase("[tools]", "[limits]\nfailures_per_second = 0\n[tools]", "config.W114",
          "limits.failures_per_second"),
     *hosts(
         "169.254.169.254",
@@ -115,20 +115,22 @@ CASES = [
     ),
     *hosts("127.0.0.1:9464", "localhost:9464", "[::1]:9464", "[::ffff:127.0.0.1]:9464",
            "0.0.0.0:9464", "127.0.0.2:9464", id_="config.E115"),
-    Case(
+    ExposureCase(
         "[listen]",
         "[network]\nallow_hosts = ['10.0.0.5:9000']\n[listen]\nmetrics = '10.0.0.5:9000'",
         "config.E115",
         "network.allow_hosts[0]",
     ),
-    Case(
+    ExposureCase(
         "[listen]",
         "[network]\nallow_hosts = ['127.0.0.1:9000']\n[listen]\nmetrics = '0.0.0.0:9000'",
         "config.E115",
         "network.allow_hosts[0]",
     ),
     *[
-        Case("[tools]", f"[workspace]\nroot = '{root}'\n[tools]", "config.E116", "workspace.root")
+        ExposureCase(
+            "[tools]", f"[workspace]\nroot = '{root}'\n[tools]", "config.E116", "workspace.root"
+        )
         for root in ("/", "//", "/var/..", "/etc", "/usr/share/x", "/home", "/home/alice",
                      "/proc/self/cwd/../../../../../../..", "slash", "slash/var/../etc")
     ],
@@ -136,7 +138,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
-def test_a_setting_that_opens_too_much_is_found(folder: Path, case: Case) -> None:
+def test_a_setting_that_opens_too_much_is_found(folder: Path, case: ExposureCase) -> None:
     """Each by its id and setting; an error keeps the server from starting."""
     Path("slash").symlink_to("/")
     assert case.old in GOOD
@@ -147,7 +149,7 @@ def test_a_setting_that_opens_too_much_is_found(folder: Path, case: Case) -> Non
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
-def test_development_is_not_told(folder: Path, case: Case) -> None:
+def test_development_is_not_told(folder: Path, case: ExposureCase) -> None:
     """It answers this machine alone, and its operator is the developer."""
     Path("slash").symlink_to("/")
     text = GOOD.replace(case.old, case.new)
@@ -168,7 +170,7 @@ def test_development_is_not_told(folder: Path, case: Case) -> None:
     ],
 )
 def test_what_operators_mean_is_not_found(folder: Path, old: str, new: str) -> None:
-    """Nobody learns to ignore the check."""
+    """A check without false alarms is not ignored."""
     assert found(GOOD.replace(old, new)) == []
 
 

@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_table_is_told_with_its_setting(name: str) -> None:
-    """One problem for one mistake, and no value that may be a secret."""
+    """One problem for one error, and no value that may be a secret."""
     change, code, setting = WRONG[name]
     (problem,) = found({**GOOD, **change}, credentials={"crm": CLIENT})
 

@@ -131,7 +131,7 @@ def test_dev_does_not_start_where_production_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "serve"])
-def test_five_mistakes_are_five_problems(command: str, tmp_path: Path) -> None:
+def test_five_errors_are_five_problems(command: str, tmp_path: Path) -> None:
     """Each with id and hint; the exit code is 1, and nothing is served."""
     (tmp_path / "gatepost.toml").write_text(FIVE_MISTAKES)
     done = finished(run(command, cwd=tmp_path))

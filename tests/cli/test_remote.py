@@ -45,7 +45,7 @@ Region = Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]
 
 
 @pack.tool
-async def visit(ctx: CallContext, region: Region, days: int = 1) -> str:
+async def travel(ctx: CallContext, region: Region, days: int = 1) -> str:
     '''Visit a region.'''
     return f"{days} days in {region}\\x1b[31m"
 """
@@ -110,7 +110,7 @@ def test_a_person_signs_in_and_calls(dev: Gatepost) -> None:
 
     assert (file.parent.stat().st_mode & 0o777, third["url"]) == (0o700, dev.url)
     assert "echo(text)  " in listed.stdout
-    assert "visit(region, [days])" in listed.stdout
+    assert "travel(region, [days])" in listed.stdout
     callers = [json.loads(one.stdout)["structuredContent"] for one in (told, after, refused)]
     assert [(one["tenant"], one["subject"]) for one in callers] == [("acme", "alice")] * 3
     assert first["refresh_token"] != second["refresh_token"]
@@ -134,10 +134,10 @@ def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
     for_url = "--url", dev.url
     told = commands.ended("call", "whoami", "--json", *for_url, env={"GATEPOST_TOKEN": token})
     visited = commands.ended(
-        "call", "visit", "region=Ticino", "days=3", *for_url, "--token", token, cwd=dev.folder
+        "call", "travel", "region=Ticino", "days=3", *for_url, "--token", token, cwd=dev.folder
     )
-    failed = commands.ended("call", "visit", "days=3", *for_url, "--token", token)
-    unknown = commands.ended("call", "vsit", *for_url, "--token", token)
+    failed = commands.ended("call", "travel", "days=3", *for_url, "--token", token)
+    unknown = commands.ended("call", "travl", *for_url, "--token", token)
     refused = commands.ended("call", "whoami", *for_url, "--token", "x.y.z")
 
     assert json.loads(told[1])["structuredContent"]["tenant"] == "globex"
@@ -145,7 +145,7 @@ def test_a_token_is_used_as_it_is(dev: Gatepost) -> None:
     assert visited[:2] == (0, "3 days in Ticino\\x1b[31m")
     assert failed[0] == 1
     assert "`region` is required" in failed[2]
-    assert "has no tool vsit. Did you mean visit?" in unknown[2]
+    assert "has no tool travl. Did you mean travel?" in unknown[2]
     assert refused[0] == 1
     assert "refused the token of --token (HTTP 401)" in refused[2]
 
@@ -199,8 +199,8 @@ class SessionEra:
         await self._app(scope, receive, send)
 
 
-def shelf() -> Any:
-    server: fastmcp.FastMCP[Any] = fastmcp.FastMCP("shelf")
+def session_app() -> Any:
+    server: fastmcp.FastMCP[Any] = fastmcp.FastMCP("sessions")
 
     @server.tool
     async def count(ctx: fastmcp.Context, upto: int) -> int:
@@ -211,7 +211,7 @@ def shelf() -> Any:
     return server.http_app(path="/mcp")
 
 
-OLD = SessionEra(shelf())
+OLD = SessionEra(session_app())
 
 
 @pytest.fixture(scope="module")

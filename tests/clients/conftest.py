@@ -22,7 +22,7 @@ services.TaskLimits = lambda **limits: made(**{**limits, "poll_interval_s": 0.1}
 """In the server alone: it asks clients to poll a task ten times a second."""
 
 
-class Stage(NamedTuple):
+class GatedEndpoint(NamedTuple):
     """An endpoint with something of every kind behind its gate, and a key to it."""
 
     url: str
@@ -43,10 +43,10 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
 
 
 @pytest.fixture(scope="package")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatedEndpoint]:
     folder = tmp_path_factory.mktemp("stage")
     (folder / "short_polls.py").write_text(SHORT_POLLS, encoding="utf-8")
     files = (*FIXTURES, folder / "short_polls.py")
     tools = [argument for file in files for argument in ("--tools", str(file))]
     with commands.dev(folder, *tools) as running:
-        yield Stage(running.url, commands.token(folder, "--tenant", "acme"), folder)
+        yield GatedEndpoint(running.url, commands.token(folder, "--tenant", "acme"), folder)

@@ -41,7 +41,7 @@ class Wallet:
         self.client = client_info
 
 
-class Wire:
+class RecordedExchanges:
     """Every request as it went over the wire, secrets left out."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def provider_for(url: str, wallet: Wallet, person: BrowserUser) -> OAuthClientPr
 
 @asynccontextmanager
 async def connected(
-    url: str, auth: httpx2.Auth | None, mode: str, wire: Wire
+    url: str, auth: httpx2.Auth | None, mode: str, wire: RecordedExchanges
 ) -> AsyncIterator[Client]:
     """A client that has settled its era with the server at *url*."""
     hooks = {"response": [wire.record]}
@@ -108,7 +108,7 @@ async def walk_python(
     url: str, person: BrowserUser, *, mode: str, csv: dict[str, Any]
 ) -> dict[str, Any]:
     """Sign in, list, call, step up, refresh; answers the report that the other clients answer."""
-    wallet, wire = Wallet(), Wire()
+    wallet, wire = Wallet(), RecordedExchanges()
     auth = provider_for(url, wallet, person)
     with anyio.fail_after(ANSWER_WITHIN_S):
         async with connected(url, auth, mode, wire) as client:
@@ -251,7 +251,7 @@ class Started(types.Result):
     poll_interval_ms: int | None = None
 
 
-class Task(types.Result):
+class TaskMessage(types.Result):
     """What `tasks/get` shows."""
 
     status: str
@@ -261,15 +261,15 @@ class Task(types.Result):
     result: dict[str, Any] | None = None
 
 
-class About(types.RequestParams):
+class AboutTask(types.RequestParams):
     task_id: str
 
 
-class Answers(About):
+class Answers(AboutTask):
     input_responses: dict[str, Any]
 
 
-class GetTask(types.Request[About, Literal["tasks/get"]]):
+class GetTask(types.Request[AboutTask, Literal["tasks/get"]]):
     method: Literal["tasks/get"] = "tasks/get"
     name_param: ClassVar[str | None] = "taskId"
 
@@ -279,7 +279,7 @@ class UpdateTask(types.Request[Answers, Literal["tasks/update"]]):
     name_param: ClassVar[str | None] = "taskId"
 
 
-class CancelTask(types.Request[About, Literal["tasks/cancel"]]):
+class CancelTask(types.Request[AboutTask, Literal["tasks/cancel"]]):
     method: Literal["tasks/cancel"] = "tasks/cancel"
     name_param: ClassVar[str | None] = "taskId"
 
@@ -298,12 +298,12 @@ class Tasks(ClientExtension):
         return [ResultClaim(result_type="task", model=Started, resolve=self.resolve)]
 
     async def resolve(self, started: Started, context: ClaimContext) -> types.CallToolResult:
-        about = About(task_id=started.task_id)
+        about = AboutTask(task_id=started.task_id)
         if not self.patient:
             await context.session.send_request(CancelTask(params=about), types.EmptyResult)
         answered: set[str] = set()
         while True:
-            task = await context.session.send_request(GetTask(params=about), Task)
+            task = await context.session.send_request(GetTask(params=about), TaskMessage)
             self.statuses.append(task.status)
             if task.status in DONE:
                 break
@@ -386,5 +386,5 @@ class ClientAnswers:
         return answer.model_dump(by_alias=True, exclude_none=True)
 
     def tasks(self, *, patient: bool = True) -> Tasks:
-        """The extension of tasks with this desk's answers."""
+        """The tasks extension with the answers of this client."""
         return Tasks(self.within_task, patient=patient)

@@ -25,9 +25,8 @@ from mcp import types
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged, listen
 from mcp.shared.exceptions import MCPError
 
-from tests.clients.conftest import Stage
+from tests.clients.conftest import GatedEndpoint
 from tests.clients.sdk_clients import FORM, ClientAnswers
-from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
 
 WITHIN_S = 30
@@ -39,9 +38,9 @@ SKILL = "skill://conformance_resources/greet-visitor/SKILL.md"
 
 @asynccontextmanager
 async def connected(
-    stage: Stage, mode: str, client_answers: ClientAnswers, **options: Any
+    stage: GatedEndpoint, mode: str, client_answers: ClientAnswers, **options: Any
 ) -> AsyncIterator[Client[StreamableHttpTransport]]:
-    """A client at whose desk everything can be asked, with a bearer token."""
+    """A client that answers every kind of client request, with a bearer token."""
 
     async def filled_in(message: str, response_type: Any, params: Any, context: Any) -> Any:
         client_answers.asked.append(message)
@@ -76,7 +75,9 @@ async def connected(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mode: str) -> None:
+async def test_tools_answer_with_structure_progress_and_errors(
+    stage: GatedEndpoint, mode: str
+) -> None:
     """FastMCP makes an object of what comes back, after the output schema that was listed."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
@@ -98,7 +99,7 @@ async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mod
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None:
+async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str) -> None:
     """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
     async with connected(stage, mode, ClientAnswers()) as client:
         listed = {str(each.uri) for each in await client.list_resources()}
@@ -124,7 +125,7 @@ async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
+async def test_a_client_answers_its_elicitations(stage: GatedEndpoint, mode: str) -> None:
     """One handler for both eras: requests of the server, and rounds of the call."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
@@ -152,7 +153,7 @@ async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
-async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: Stage) -> None:
+async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: GatedEndpoint) -> None:
     """Lists by themselves; documents once the session below subscribed."""
     client_answers = ClientAnswers()
     async with connected(stage, "legacy", client_answers) as client:
@@ -174,7 +175,9 @@ async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: Stage
 
 
 @pytest.mark.parametrize("mode", MODERN)
-async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode: str) -> None:
+async def test_the_modern_era_logs_by_the_request_and_listens(
+    stage: GatedEndpoint, mode: str
+) -> None:
     """FastMCP asks for every log message; for a stream its host goes to the session below."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
@@ -193,8 +196,8 @@ async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode
     assert (updated, changed) == (ResourceUpdated(uri=WATCHED), ToolsListChanged())
 
 
-async def test_tasks_are_waited_for_and_asked_within(stage: Stage) -> None:
-    """With the extension a call becomes a task by itself, and its questions reach the person."""
+async def test_tasks_are_waited_for_and_asked_within(stage: GatedEndpoint) -> None:
+    """With the extension a call becomes a task by itself, and its requests reach the person."""
     client_answers = ClientAnswers()
     async with connected(
         stage, "auto", client_answers, extensions=[client_answers.tasks()]
@@ -207,8 +210,8 @@ async def test_tasks_are_waited_for_and_asked_within(stage: Stage) -> None:
     assert client_answers.asked == ["Delete a.txt?"]
 
 
-async def test_skills_are_found_once_the_server_was_discovered(stage: Stage) -> None:
-    """FastMCP's own extension; pinned to a revision it asks nobody what there is."""
+async def test_skills_are_found_once_the_server_was_discovered(stage: GatedEndpoint) -> None:
+    """FastMCP's own extension; pinned to a revision it asks for no capabilities."""
     extensions = [SkillsClientExtension()]
     async with connected(stage, "auto", ClientAnswers(), extensions=extensions) as client:
         (skill,) = await client.list_skills()
@@ -218,7 +221,7 @@ async def test_skills_are_found_once_the_server_was_discovered(stage: Stage) -> 
             await client.list_skills()
 
 
-async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
+async def test_before_the_modern_era_a_task_is_a_call(stage: GatedEndpoint) -> None:
     """Extensions rest there: a tool that may be a task answers, one that must refuses."""
     client_answers = ClientAnswers()
     async with connected(
@@ -235,7 +238,9 @@ async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("auth", [None, "nonsense"])
-async def test_a_stranger_is_refused(stage: Stage, mode: str, auth: str | None) -> None:
+async def test_a_client_without_a_token_is_refused(
+    stage: GatedEndpoint, mode: str, auth: str | None
+) -> None:
     """Without a token, and with one that is none: no other status is ever seen."""
     statuses: list[int] = []
 
@@ -256,17 +261,17 @@ async def test_a_stranger_is_refused(stage: Stage, mode: str, auth: str | None) 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_a_person_signs_in(dev: Gatepost, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Discovery, registration, the browser and the callback server are FastMCP's own."""
-    person, visits = BrowserUser("alice"), list[threading.Thread]()
+    person, sign_ins = BrowserUser("alice"), list[threading.Thread]()
 
-    def visit(url: str) -> None:
+    def sign_in(url: str) -> None:
         back = person.visit(url)
         # The page that waits for the person is opened after the browser is.
         with httpx2.Client(transport=httpx2.HTTPTransport(retries=5), timeout=10) as browser:
             assert browser.get(back).status_code == 200
 
     def browse(url: str) -> bool:
-        visits.append(threading.Thread(target=visit, args=(url,)))
-        visits[-1].start()
+        sign_ins.append(threading.Thread(target=sign_in, args=(url,)))
+        sign_ins[-1].start()
         return True
 
     monkeypatch.setattr(webbrowser, "open", browse)
@@ -274,7 +279,7 @@ async def test_a_person_signs_in(dev: Gatepost, mode: str, monkeypatch: pytest.M
     with anyio.fail_after(WITHIN_S):
         async with Client(transport, mode=mode) as client:
             who = await client.call_tool("whoami", {})
-    for each in visits:
+    for each in sign_ins:
         each.join(10)
 
     assert "acme" in str(who.structured_content)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import Stage
+from tests.clients.conftest import GatedEndpoint
 from tests.support import node
 from tests.support.node import Inspector, Mcpdo
 
@@ -24,14 +24,16 @@ TASKS = "io.modelcontextprotocol/tasks"
 
 
 @pytest.fixture(scope="module")
-def inspector(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inspector]:
+def inspector(
+    stage: GatedEndpoint, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Inspector]:
     home = tmp_path_factory.mktemp("inspector")
     with node.inspector(stage.url, stage.bearer, home) as program:
         yield program
 
 
 @pytest.fixture(scope="module")
-def connected(stage: Stage) -> Iterator[Mcpdo]:
+def connected(stage: GatedEndpoint) -> Iterator[Mcpdo]:
     """Connections by the names of their eras."""
     with node.mcpdo_daemon() as program:
         for era in ERAS:
@@ -95,7 +97,7 @@ def test_resources_and_prompts_are_listed_and_read(inspector: Inspector, era: st
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_what_goes_wrong_is_told_by_the_exit_code(
-    inspector: Inspector, stage: Stage, tmp_path: Path, era: str
+    inspector: Inspector, stage: GatedEndpoint, tmp_path: Path, era: str
 ) -> None:
     """5 for a tool that is unknown or fails, 3 without a token; no run hangs on a sign-in."""
     unknown, failed = inspector.each(
@@ -150,11 +152,11 @@ def test_an_older_session_has_no_skills(inspector: Inspector) -> None:
 
 def test_a_long_call_becomes_a_task_that_is_waited_for(inspector: Inspector) -> None:
     """The Inspector declares tasks in the modern era; before it, the tool asks for them."""
-    job = ("tools/call", "--tool-name", "failing_job")
+    call = ("tools/call", "--tool-name", "failing_job")
     compute = ("tools/call", "--tool-name", "slow_compute", "--tool-args-json", '{"seconds": 0.1}')
 
-    failed, computed = inspector.each("modern", job, compute)
-    before = inspector.ask(*job, era="legacy")
+    failed, computed = inspector.each("modern", call, compute)
+    before = inspector.ask(*call, era="legacy")
 
     assert (failed.code, failed.result["content"][0]["text"]) == (5, "The job failed.")
     assert computed.result["content"][0]["text"] == "Computed something in 0.1 seconds."
@@ -165,7 +167,9 @@ def test_a_long_call_becomes_a_task_that_is_waited_for(inspector: Inspector) -> 
 @pytest.mark.parametrize(
     ("era", "code"), [pytest.param("legacy", 5, marks=pytest.mark.slow), ("modern", 1)]
 )
-def test_whoever_cannot_be_asked_is_told_so(inspector: Inspector, era: str, code: int) -> None:
+def test_a_client_without_elicitation_and_sampling_is_told_so(
+    inspector: Inspector, era: str, code: int
+) -> None:
     """The Inspector's command line declares neither elicitation nor sampling."""
     form, sampling = inspector.each(
         era,
@@ -216,7 +220,7 @@ def test_mcpdo_answers_what_is_asked(connected: Mcpdo, era: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("era", ERAS)
 def test_mcpdo_completes_and_watches(connected: Mcpdo, era: str) -> None:
-    """Suggestions for an argument, and word of a document while it is subscribed to."""
+    """Suggestions for an argument, and notifications of a document while it is subscribed to."""
     completed = connected.run(
         *("--connection", era, "prompts/complete", "--complete-ref-type", "ref/prompt"),
         *("--complete-ref", "test_prompt_with_arguments"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.clients.conftest import Stage
+from tests.clients.conftest import GatedEndpoint
 from tests.support.node import FOLDER, INSPECTOR, NODE, environment, install
 from tests.support.processes import python_environment
 
@@ -32,7 +32,9 @@ def command(language: str, example: str) -> list[str]:
 @pytest.mark.parametrize(
     ("language", "example"), EXAMPLES, ids=[f"{n}-{each[0]}" for n, each in enumerate(EXAMPLES)]
 )
-def test_every_example_gets_in(stage: Stage, tmp_path: Path, language: str, example: str) -> None:
+def test_every_example_gets_in(
+    stage: GatedEndpoint, tmp_path: Path, language: str, example: str
+) -> None:
     """Pasted, with a token in the environment, it prints who called."""
     install()
     done = subprocess.run(
@@ -90,7 +92,7 @@ def test_every_page_names_both_redirect_addresses_of_the_inspector(page: str) ->
 
 
 def test_the_table_names_the_releases_that_are_tested() -> None:
-    """As they are installed: whoever takes in another release looks at the table again."""
+    """As they are installed: a new release needs a new look at the table."""
     lock = json.loads((FOLDER / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     npm = "node_modules/@modelcontextprotocol/"
     tested = {

@@ -24,7 +24,7 @@ from mcp.client.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
-from tests.clients.conftest import Stage
+from tests.clients.conftest import GatedEndpoint
 from tests.clients.sdk_clients import ClientAnswers
 
 WITHIN_S = 30
@@ -35,9 +35,9 @@ WATCHED = "test://watched-resource"
 
 @asynccontextmanager
 async def connected(
-    stage: Stage, mode: str, client_answers: ClientAnswers, **options: Any
+    stage: GatedEndpoint, mode: str, client_answers: ClientAnswers, **options: Any
 ) -> AsyncIterator[Client]:
-    """A client at whose desk everything can be asked."""
+    """A client that answers every kind of client request."""
     callbacks: dict[str, Any] = {
         "elicitation_callback": client_answers.filled_in,
         "sampling_callback": client_answers.sampled,
@@ -67,7 +67,9 @@ async def text(client: Client, tool: str, arguments: dict[str, Any] | None = Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mode: str) -> None:
+async def test_tools_answer_with_structure_progress_and_errors(
+    stage: GatedEndpoint, mode: str
+) -> None:
     """The client checks what comes back against the output schema that was listed."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
@@ -89,7 +91,7 @@ async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mod
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None:
+async def test_resources_prompts_and_completion(stage: GatedEndpoint, mode: str) -> None:
     """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
     async with connected(stage, mode, ClientAnswers()) as client:
         listed = {str(each.uri) for each in (await client.list_resources()).resources}
@@ -112,7 +114,7 @@ async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
+async def test_a_client_answers_its_elicitations(stage: GatedEndpoint, mode: str) -> None:
     """Requests of the server in the older era, rounds of the call in the modern one: one tool."""
     client_answers = ClientAnswers()
     async with connected(stage, mode, client_answers) as client:
@@ -136,11 +138,11 @@ async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
 
 @pytest.mark.parametrize(("mode", "code"), [("legacy", None), ("auto", -32021)])
 async def test_a_client_that_cannot_be_asked_is_told_what_is_missing(
-    stage: Stage, mode: str, code: int | None
+    stage: GatedEndpoint, mode: str, code: int | None
 ) -> None:
     """An error of the protocol in the modern era, of the tool before it."""
-    nobody = {"elicitation_callback": None, "sampling_callback": None}
-    async with connected(stage, mode, ClientAnswers(), **nobody) as client:
+    no_callbacks = {"elicitation_callback": None, "sampling_callback": None}
+    async with connected(stage, mode, ClientAnswers(), **no_callbacks) as client:
         if code is None:
             result = await client.call_tool("link_account", {})
             assert result.is_error
@@ -152,8 +154,8 @@ async def test_a_client_that_cannot_be_asked_is_told_what_is_missing(
 
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
-async def test_an_older_session_sets_its_level_and_subscribes(stage: Stage) -> None:
-    """Log messages from that level on; word of a document until it is unsubscribed."""
+async def test_an_older_session_sets_its_level_and_subscribes(stage: GatedEndpoint) -> None:
+    """Log messages from that level on; notifications of a document until it is unsubscribed."""
     client_answers = ClientAnswers()
     async with connected(stage, "legacy", client_answers) as client:
         await client.set_logging_level("error")
@@ -175,7 +177,9 @@ async def test_an_older_session_sets_its_level_and_subscribes(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("mode", MODERN)
-async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode: str) -> None:
+async def test_the_modern_era_logs_by_the_request_and_listens(
+    stage: GatedEndpoint, mode: str
+) -> None:
     """Nothing is logged unasked; a stream brings what was asked for and nothing else."""
     quiet, client_answers = ClientAnswers(), ClientAnswers()
     async with connected(stage, mode, quiet) as client:
@@ -199,8 +203,8 @@ async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode
 
 
 @pytest.mark.parametrize("mode", MODERN)
-async def test_tasks_are_waited_for_and_asked_within(stage: Stage, mode: str) -> None:
-    """With the extension a call becomes a task by itself, and its questions reach the person."""
+async def test_tasks_are_waited_for_and_asked_within(stage: GatedEndpoint, mode: str) -> None:
+    """With the extension a call becomes a task by itself, and its requests reach the person."""
     client_answers = ClientAnswers()
     tasks = client_answers.tasks()
     async with connected(stage, mode, client_answers, extensions=[tasks]) as client:
@@ -215,7 +219,7 @@ async def test_tasks_are_waited_for_and_asked_within(stage: Stage, mode: str) ->
     assert failed.is_error
 
 
-async def test_a_task_is_cancelled(stage: Stage) -> None:
+async def test_a_task_is_cancelled(stage: GatedEndpoint) -> None:
     """Long before it would have been done."""
     tasks = ClientAnswers().tasks(patient=False)
     async with connected(stage, "2026-07-28", ClientAnswers(), extensions=[tasks]) as client:
@@ -225,7 +229,7 @@ async def test_a_task_is_cancelled(stage: Stage) -> None:
     assert result.is_error
 
 
-async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
+async def test_before_the_modern_era_a_task_is_a_call(stage: GatedEndpoint) -> None:
     """Claims of extensions rest there: a tool that may be a task answers, one that must refuses."""
     client_answers = ClientAnswers()
     async with connected(
@@ -240,7 +244,7 @@ async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
     assert "only clients that support tasks" in str(refused.content)
 
 
-async def test_an_answer_that_was_let_go_is_fetched(stage: Stage) -> None:
+async def test_an_answer_that_was_let_go_is_fetched(stage: GatedEndpoint) -> None:
     """An older session comes back for the rest of a stream that the server closed."""
     async with connected(stage, "legacy", ClientAnswers()) as client:
         assert await text(client, "test_reconnection") == "Reconnected."

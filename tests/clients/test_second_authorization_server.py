@@ -52,7 +52,7 @@ ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
 SCOPES = [*BASELINE, "files:write"]
 
 
-class Pair(NamedTuple):
+class GatepostAndIssuer(NamedTuple):
     """A Gatepost and the authorization server whose tokens it accepts."""
 
     gatepost: Gatepost
@@ -63,7 +63,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module", params=["jwt", "opaque"])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pair]:
+) -> Iterator[GatepostAndIssuer]:
     form: TokenForm = request.param
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
@@ -83,11 +83,11 @@ def pair(
         )
         folder = tmp_path_factory.mktemp(form)
         running = stack.enter_context(commands.serve(config, folder, env=ENVIRONMENT))
-        yield Pair(running, issuer, form)
+        yield GatepostAndIssuer(running, issuer, form)
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_the_python_client_goes_all_the_way(pair: Pair, mode: str) -> None:
+async def test_the_python_client_goes_all_the_way(pair: GatepostAndIssuer, mode: str) -> None:
     """The same journey as with the development issuer, with another issuer's tokens."""
     person = BrowserUser("alice")
 
@@ -100,7 +100,9 @@ async def test_the_python_client_goes_all_the_way(pair: Pair, mode: str) -> None
     ("script", "mode"),
     [("client_v1.mjs", "legacy"), ("client_v2.mjs", "auto")],
 )
-def test_the_typescript_clients_go_all_the_way(pair: Pair, script: str, mode: str) -> None:
+def test_the_typescript_clients_go_all_the_way(
+    pair: GatepostAndIssuer, script: str, mode: str
+) -> None:
     """The same journey as with the development issuer, with another issuer's tokens."""
     person = BrowserUser("alice")
 
@@ -109,7 +111,7 @@ def test_the_typescript_clients_go_all_the_way(pair: Pair, script: str, mode: st
     expect_all(report, person, pair.gatepost.url, tenant="acme")
 
 
-def whoami(pair: Pair, token: str) -> httpx2.Response:
+def whoami(pair: GatepostAndIssuer, token: str) -> httpx2.Response:
     """One authenticated call of 2026-07-28 over plain HTTP."""
     message = {
         "jsonrpc": "2.0",
@@ -134,7 +136,7 @@ def whoami(pair: Pair, token: str) -> httpx2.Response:
     return httpx2.post(pair.gatepost.url, json=message, headers=headers)
 
 
-def test_a_machine_calls_with_its_own_token(pair: Pair) -> None:
+def test_a_machine_calls_with_its_own_token(pair: GatepostAndIssuer) -> None:
     """A client credentials token works, and the call runs for the machine's tenant."""
     answer = whoami(pair, pair.issuer.machine_token(pair.gatepost.url, BASELINE))
 
@@ -143,8 +145,8 @@ def test_a_machine_calls_with_its_own_token(pair: Pair) -> None:
 
 
 @pytest.mark.requirement("D08")
-def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: Pair) -> None:
-    """Whoever stole a DPoP-bound token lacks its key: sent as Bearer it is 401 invalid_token."""
+def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: GatepostAndIssuer) -> None:
+    """The thief of a DPoP-bound token lacks its key: sent as Bearer it is 401 invalid_token."""
     token = pair.issuer.machine_token(pair.gatepost.url, BASELINE, proof_key=ProofKey())
 
     answer = whoami(pair, token)
@@ -154,7 +156,7 @@ def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: Pair) -> None:
     assert "result" not in answer.text
 
 
-async def test_the_doctor_goes_all_the_way_too(pair: Pair) -> None:
+async def test_the_doctor_goes_all_the_way_too(pair: GatepostAndIssuer) -> None:
     """With a machine's credentials it gets a token here, and the first call works."""
     machine = DoctorCredentials(client_id=MACHINE, client_secret=SECRET, scopes=" ".join(BASELINE))
 
@@ -165,9 +167,9 @@ async def test_the_doctor_goes_all_the_way_too(pair: Pair) -> None:
 
 
 def test_a_token_for_another_resource_is_refused(
-    pair: Pair, tmp_path_factory: pytest.TempPathFactory
+    pair: GatepostAndIssuer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A token that the same server issued for a neighbour does not open this resource."""
+    """A token that the same server issued for another resource is refused by this one."""
     other = "http://127.0.0.1:9/mcp"
     with authorization_server({other: pair.form}, scopes=SCOPES, tenants={}) as elsewhere:
         answer = whoami(pair, elsewhere.machine_token(other, BASELINE))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.conftest import Stage
+from tests.clients.conftest import GatedEndpoint
 from tests.support.browser import BrowserUser
 from tests.support.node import walk_typescript
 
@@ -25,7 +25,7 @@ MODERN = ["2.x auto", "2.x 2026-07-28"]
 
 
 @pytest.fixture(scope="module")
-def reports(stage: Stage) -> dict[str, dict[str, Any]]:
+def reports(stage: GatedEndpoint) -> dict[str, dict[str, Any]]:
     """What each client has to tell, after one run of each."""
 
     def run(script: str, mode: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_resources_prompts_and_completion(reports: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_whoever_is_asked_answers(reports: Any, name: str) -> None:
+def test_a_client_answers_its_elicitations(reports: Any, name: str) -> None:
     """Requests of the server in the older era, rounds of the call in the modern one: one tool."""
     report = reports[name]
 
@@ -114,6 +114,6 @@ def test_tasks_are_waited_for_asked_within_and_cancelled(reports: Any, name: str
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_stranger_is_refused(reports: Any, name: str) -> None:
-    """Without a token a client does not get as far as a session, or a word of what there is."""
+def test_a_client_without_a_token_is_refused(reports: Any, name: str) -> None:
+    """Without a token a client does not get as far as a session, or any list of what there is."""
     assert reports[name]["stranger"] == 401

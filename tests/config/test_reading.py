@@ -52,7 +52,7 @@ def config_of(text: str, environment: dict[str, str] | None = None) -> Config:
     return reading.config
 
 
-class Case(NamedTuple):
+class ReadingCase(NamedTuple):
     """What replaces what in the good file, and the problem that follows."""
 
     old: str
@@ -63,32 +63,44 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case("[keys]", "[key]", "config.E001", "key", "`keys`"),
-    Case("ring =", "rong =", "config.E001", "keys.rong", "did you mean `keys.ring`"),
-    Case("[tools]", "[tools]\ntimeout = 3", "config.E001", "tools.timeout", "timeout_s"),
-    Case("[tools]", "[tools]\ntimeout_s = 'x'", "config.E002", "tools.timeout_s", "expected"),
-    Case(
+    ReadingCase("[keys]", "[key]", "config.E001", "key", "`keys`"),
+    ReadingCase("ring =", "rong =", "config.E001", "keys.rong", "did you mean `keys.ring`"),
+    ReadingCase("[tools]", "[tools]\ntimeout = 3", "config.E001", "tools.timeout", "timeout_s"),
+    ReadingCase(
+        "[tools]", "[tools]\ntimeout_s = 'x'", "config.E002", "tools.timeout_s", "expected"
+    ),
+    ReadingCase(
         "[tools]",
         "[limits]\nmax_body_bytes = 1.5\n[tools]",
         "config.E002",
         "limits.max_body_bytes",
         "int",
     ),
-    Case('resource = "https://mcp.example.com/mcp"', "", "config.E002", "resource", "is missing"),
-    Case("issuer = ", "isuer = ", "config.E001", "issuers[0].isuer", "issuers[0].issuer"),
-    Case("[[issuers]]", "[[issuers", "config.E003", "", "line"),
-    Case('"file:keyring.json"', '"hunter2"', "config.E005", "keys.ring", "reference"),
-    Case('ring = "file:keyring.json"', "", "config.E006", "keys.ring", "gatepost keyring new"),
-    Case("file:keyring.json", "file:other.json", "config.E007", "keys.ring", "does not exist"),
-    Case('trusted_proxies = ["10.0.0.0/8"]', "", "config.E008", "listen", "HTTPS"),
-    Case("10.0.0.0/8", "10.0.0.1/8", "config.E009", "listen.trusted_proxies[0]", "network"),
-    Case('"demo"', '"dmeo"', "config.E010", "tools.packs[0]", "'demo'"),
-    Case("[tools]", "[tools]\nload = ['x.py']", "config.E011", "tools.load[0]", "does not exist"),
-    Case("[tools]", "[tools]\nload = ['bad.py']", "config.E011", "tools.load[0]", "line 1"),
-    Case("[tools]", "[tools]\nload = ['named.py']", "config.E011", "tools.load[0]", "a-z"),
-    Case("[tools]", "[tools]\nload = ['none.py']", "config.E011", "tools.load[0]", "no pack"),
-    Case("[tools]", "[tools]\nload = ['twice.py']", "config.E012", "tools", "'echo'"),
-    Case(
+    ReadingCase(
+        'resource = "https://mcp.example.com/mcp"', "", "config.E002", "resource", "is missing"
+    ),
+    ReadingCase("issuer = ", "isuer = ", "config.E001", "issuers[0].isuer", "issuers[0].issuer"),
+    ReadingCase("[[issuers]]", "[[issuers", "config.E003", "", "line"),
+    ReadingCase('"file:keyring.json"', '"hunter2"', "config.E005", "keys.ring", "reference"),
+    ReadingCase(
+        'ring = "file:keyring.json"', "", "config.E006", "keys.ring", "gatepost keyring new"
+    ),
+    ReadingCase(
+        "file:keyring.json", "file:other.json", "config.E007", "keys.ring", "does not exist"
+    ),
+    ReadingCase('trusted_proxies = ["10.0.0.0/8"]', "", "config.E008", "listen", "HTTPS"),
+    ReadingCase("10.0.0.0/8", "10.0.0.1/8", "config.E009", "listen.trusted_proxies[0]", "network"),
+    ReadingCase('"demo"', '"dmeo"', "config.E010", "tools.packs[0]", "'demo'"),
+    ReadingCase(
+        "[tools]", "[tools]\nload = ['x.py']", "config.E011", "tools.load[0]", "does not exist"
+    ),
+    ReadingCase("[tools]", "[tools]\nload = ['bad.py']", "config.E011", "tools.load[0]", "line 1"),
+    ReadingCase("[tools]", "[tools]\nload = ['named.py']", "config.E011", "tools.load[0]", "a-z"),
+    ReadingCase(
+        "[tools]", "[tools]\nload = ['none.py']", "config.E011", "tools.load[0]", "no pack"
+    ),
+    ReadingCase("[tools]", "[tools]\nload = ['twice.py']", "config.E012", "tools", "'echo'"),
+    ReadingCase(
         'tenant = { claim = "org_id" }',
         'tenant.claim = "org_id"\nintrospection.client_id = "g"\n'
         'introspection.client_secret = "env:NOT_SET"',
@@ -96,7 +108,7 @@ CASES = [
         "issuers[0].introspection.client_secret",
         "NOT_SET",
     ),
-    Case(
+    ReadingCase(
         'tenant = { claim = "org_id" }',
         'tenant.claim = "org_id"\nintrospection.client_id = "g"\n'
         'introspection.method = "private_key_jwt"\nintrospection.private_key = "file:bad.py"',
@@ -104,35 +116,35 @@ CASES = [
         "issuers[0].introspection.private_key",
         "PEM",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[workspace]\nroot = '/dev/null/x'\n[tools]",
         "config.E021",
         "workspace.root",
         "/dev/null",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[workspace]\nquota_bytes = 0\n[tools]",
         "config.E050",
         "workspace.quota_bytes",
         "above 0",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[workspace]\nquota_files = -1\n[tools]",
         "config.E050",
         "workspace.quota_files",
         "above 0",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[network]\nca_bundle = 'bad.py'\n[tools]",
         "config.E022",
         "network.ca_bundle",
         "PEM",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[network]\nca_bundle = 'nowhere'\n[tools]",
         "config.E022",
@@ -140,7 +152,7 @@ CASES = [
         "PEM",
     ),
     *[
-        Case(
+        ReadingCase(
             "[tools]",
             f"[network]\nproxy = {proxy!r}\n[tools]",
             "config.E023",
@@ -150,7 +162,7 @@ CASES = [
         for proxy in ("socks5://127.0.0.1:1", "nonsense", "http://", "http://a:b", "http://[")
     ],
     *[
-        Case(
+        ReadingCase(
             "[tools]",
             f"[network]\nallow_hosts = [{entry!r}]\n[tools]",
             "config.E024",
@@ -171,89 +183,91 @@ CASES = [
             "a b",
         )
     ],
-    Case("[listen]", "[listen]\ntls_key = 'k'", "config.E014", "listen.tls_key", "both"),
-    Case(
+    ReadingCase("[listen]", "[listen]\ntls_key = 'k'", "config.E014", "listen.tls_key", "both"),
+    ReadingCase(
         "[listen]",
         "[listen]\ntls_key = 'k'\ntls_certificate = 'c'",
         "config.E014",
         "listen.tls_certificate",
         "PEM",
     ),
-    Case(
+    ReadingCase(
         "[listen]",
         "[listen]\nallowed_origins = ['https://a.example/']",
         "config.E015",
         "listen.allowed_origins[0]",
         "as browsers send it",
     ),
-    Case(
+    ReadingCase(
         "[listen]",
         "[listen]\nallowed_origins = ['*']",
         "config.E015",
         "listen.allowed_origins[0]",
         "*",
     ),
-    Case("[listen]", "[listen]\nport = 70000", "config.E016", "listen.port", "70000"),
-    Case("[listen]", "[listen]\nworkers = 0", "config.E016", "listen.workers", "at least 1"),
-    Case(
+    ReadingCase("[listen]", "[listen]\nport = 70000", "config.E016", "listen.port", "70000"),
+    ReadingCase("[listen]", "[listen]\nworkers = 0", "config.E016", "listen.workers", "at least 1"),
+    ReadingCase(
         "[tools]",
         "[limits]\nbody_timeout_s = 0\n[tools]",
         "config.E016",
         "limits.body_timeout_s",
         "more",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[tasks]\nmax_per_caller = 0\n[tools]",
         "config.E016",
         "tasks.max_per_caller",
         "more",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[limits]\ncached_tokens = -1\n[tools]",
         "config.E016",
         "limits.cached_tokens",
         "negative",
     ),
-    Case("[listen]", 'mode = "development"\n[listen]', "config.E017", "resource", "loopback"),
-    Case(
+    ReadingCase(
+        "[listen]", 'mode = "development"\n[listen]', "config.E017", "resource", "loopback"
+    ),
+    ReadingCase(
         "[tools]",
         "[tenancy]\nsuspended = ['Acme']\n[tools]",
         "config.E018",
         "tenancy.suspended[0]",
         "a-z",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[tenancy]\nsuspended = ['acmee']\n[tools]",
         "config.W001",
         "tenancy.suspended[0]",
         "'acme'",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[workspace]\nroot = 'bad.py'\n[tools]",
         "config.E019",
         "workspace.root",
         "folder",
     ),
-    Case(
+    ReadingCase(
         "[tools]",
         "[scopes]\nobtainable = ['files:wrote']\n[tools]",
         "config.W002",
         "scopes.obtainable",
         "files:write",
     ),
-    Case('packs = ["demo"]', "", "config.W003", "tools", "tools.load"),
-    Case("https://mcp", "http://mcp", "authz.E002", "resource", "https"),
-    Case("org_1", 'org_2 = "ACME", org_1', "authz.E018", "issuers[0].tenants", "ACME"),
+    ReadingCase('packs = ["demo"]', "", "config.W003", "tools", "tools.load"),
+    ReadingCase("https://mcp", "http://mcp", "authz.E002", "resource", "https"),
+    ReadingCase("org_1", 'org_2 = "ACME", org_1', "authz.E018", "issuers[0].tenants", "ACME"),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new[:30]!r}")
-def test_each_mistake_has_its_own_problem(folder: Path, case: Case) -> None:
-    """One mistake in a good file gives one problem: id, setting, and a hint that helps."""
+def test_each_error_has_its_own_problem(folder: Path, case: ReadingCase) -> None:
+    """One error in a good file gives one problem: id, setting, and a hint that helps."""
     (folder / "bad.py").write_text("boom")
     (folder / "none.py").write_text("x = 1")
     (folder / "named.py").write_text("from gatepost import Pack\npack = Pack('Save-It')\n")
@@ -274,7 +288,7 @@ def test_a_good_configuration_has_no_problem(folder: Path) -> None:
 
 
 def test_all_problems_are_told_at_once(folder: Path) -> None:
-    """Nobody mends five mistakes one start at a time."""
+    """An operator sees all five errors at the first start."""
     text = """
     resource = "http://mcp.example.com/mcp"
     [tools]

@@ -57,7 +57,7 @@ def upstream() -> Iterator[MetadataServer]:
         yield server
 
 
-class Replica:
+class CredentialsReplica:
     """What the credentials of one process use; several share the records and the keys."""
 
     def __init__(
@@ -82,16 +82,16 @@ class Replica:
         await self.fetcher.aclose()
 
 
-class Replicas:
+class CredentialsReplicas:
     """Makes replicas over the same records and keys."""
 
     def __init__(self) -> None:
         self.records, self.keyring = MemoryRecords(), KeyRing.ephemeral()
         self.shared_store = MemorySharedStore()
-        self._made: list[Replica] = []
+        self._made: list[CredentialsReplica] = []
 
-    def one(self, *hosts: str) -> Replica:
-        self._made.append(Replica(self.records, self.shared_store, self.keyring, *hosts))
+    def one(self, *hosts: str) -> CredentialsReplica:
+        self._made.append(CredentialsReplica(self.records, self.shared_store, self.keyring, *hosts))
         return self._made[-1]
 
     async def aclose(self) -> None:
@@ -100,7 +100,7 @@ class Replicas:
 
 
 @pytest.fixture
-async def replicas() -> AsyncIterator[Replicas]:
-    made = Replicas()
+async def replicas() -> AsyncIterator[CredentialsReplicas]:
+    made = CredentialsReplicas()
     yield made
     await made.aclose()

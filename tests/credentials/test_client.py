@@ -13,7 +13,12 @@ from gatepost.credentials.credential import CredentialUnavailable, OutboundCrede
 from gatepost.credentials.keyring_key import key_set
 from gatepost.credentials.registry import CredentialRegistry
 from gatepost.secrets.keyring import KeyRing
-from tests.credentials.conftest import TENANT, MetadataServer, Replica, Replicas
+from tests.credentials.conftest import (
+    TENANT,
+    CredentialsReplica,
+    CredentialsReplicas,
+    MetadataServer,
+)
 from tests.support.issuers import MACHINE, SECRET, RunningOidcProvider, authorization_server
 
 KEYED = "keyed-client"
@@ -57,7 +62,7 @@ def table(**settings: object) -> CredentialSettings:
 
 
 async def credential_of(
-    replica: Replica, upstream: MetadataServer, tenant: str = TENANT, **settings: object
+    replica: CredentialsReplica, upstream: MetadataServer, tenant: str = TENANT, **settings: object
 ) -> OutboundCredential:
     """The credential `crm` of one process, for the upstream."""
     await replica.services.secrets.put(tenant, "CLIENT_SECRET", SECRET)
@@ -80,7 +85,7 @@ async def works(idp: RunningOidcProvider, token: str) -> bool:
 
 
 async def test_a_token_is_found_by_the_metadata_of_the_upstream(
-    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
+    replicas: CredentialsReplicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """RFC 9728, then RFC 8414, then the grant; and the token is in the redaction set."""
     replica = replicas.one(upstream.origin, idp.issuer)
@@ -95,7 +100,7 @@ async def test_a_token_is_found_by_the_metadata_of_the_upstream(
 
 
 async def test_a_key_of_the_key_ring_signs_in(
-    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
+    replicas: CredentialsReplicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """By `private_key_jwt`, with the public key that `gatepost upstream jwks` prints."""
     replicas.keyring = RING
@@ -108,7 +113,7 @@ async def test_a_key_of_the_key_ring_signs_in(
 
 
 async def test_one_replica_gets_the_token_and_the_others_use_it(
-    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
+    replicas: CredentialsReplicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """Also when all of them need it at the same moment."""
     found = [
@@ -121,7 +126,7 @@ async def test_one_replica_gets_the_token_and_the_others_use_it(
 
 
 async def test_a_refused_token_is_renewed_once(
-    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
+    replicas: CredentialsReplicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """After a 401 there is a new one, and a second 401 soon after changes nothing."""
     credential = await credential_of(replicas.one(upstream.origin, idp.issuer), upstream)
@@ -137,7 +142,7 @@ async def test_a_refused_token_is_renewed_once(
 
 
 async def test_tokens_of_two_tenants_never_meet(
-    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
+    replicas: CredentialsReplicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """The same table, upstream and client, and yet a token each."""
     replica = replicas.one(upstream.origin, idp.issuer)
@@ -155,7 +160,7 @@ async def test_tokens_of_two_tenants_never_meet(
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "wrong secret": ({"client_secret": "secret:OTHER"}, "There is no secret OTHER"),
-    "unknown client": ({"client_id": "nobody"}, "(401, invalid_client)"),
+    "unknown client": ({"client_id": "unknown"}, "(401, invalid_client)"),
     "another resource": ({"resource": "https://other.example.com"}, "(400, invalid_target)"),
     "another tenant": ({"tenants": ("globex",)}, "may not use"),
     "an issuer without metadata": ({"issuer": "UPSTREAM"}, "publishes no metadata"),
@@ -165,7 +170,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_credential_that_cannot_be_had_says_why(
-    replicas: Replicas,
+    replicas: CredentialsReplicas,
     upstream: MetadataServer,
     idp: RunningOidcProvider,
     name: str,
@@ -184,9 +189,9 @@ async def test_a_credential_that_cannot_be_had_says_why(
 
 
 async def test_metadata_about_another_resource_are_not_believed(
-    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
+    replicas: CredentialsReplicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
-    """An upstream cannot have a token for its neighbour (RFC 9728 section 3.3)."""
+    """An upstream cannot have a token for another server (RFC 9728 section 3.3)."""
     right = upstream.documents[METADATA]
     upstream.documents[METADATA] = right | {"resource": "https://neighbour.example.com/mcp"}
     try:
@@ -198,7 +203,7 @@ async def test_metadata_about_another_resource_are_not_believed(
 
 
 async def test_a_configured_issuer_is_the_only_one_that_gets_the_secret(
-    replicas: Replicas, upstream: MetadataServer, idp: RunningOidcProvider
+    replicas: CredentialsReplicas, upstream: MetadataServer, idp: RunningOidcProvider
 ) -> None:
     """The metadata of the upstream are not even read."""
     credential = await credential_of(

@@ -6,13 +6,13 @@ from gatepost.config.credentials import CredentialSettings
 from gatepost.config.settings import Config
 from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.credentials.registry import CredentialRegistry
-from tests.credentials.conftest import TENANT, Replica, Replicas
+from tests.credentials.conftest import TENANT, CredentialsReplica, CredentialsReplicas
 
 URL = "https://crm.example.com/mcp"
 KEY, VALUE = "the-key-of-the-crm", "the-value-of-a-header"
 
 
-def registry_of(replica: Replica, **settings: object) -> CredentialRegistry:
+def registry_of(replica: CredentialsReplica, **settings: object) -> CredentialRegistry:
     table = CredentialSettings(type="static", **settings)  # type: ignore[arg-type]
     registry = CredentialRegistry(replica.services)
     registry.apply(Config(resource="https://mcp.example.com/mcp", credentials={"crm": table}))
@@ -20,7 +20,7 @@ def registry_of(replica: Replica, **settings: object) -> CredentialRegistry:
 
 
 async def test_key_and_headers_are_sent_and_redacted(
-    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    replicas: CredentialsReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`secret:` of the tenant and `env:` of the server."""
     monkeypatch.setenv("CRM_VALUE", VALUE)
@@ -37,7 +37,7 @@ async def test_key_and_headers_are_sent_and_redacted(
     assert KEY not in repr(signed)
 
 
-async def test_a_changed_secret_is_sent_from_then_on(replicas: Replicas) -> None:
+async def test_a_changed_secret_is_sent_from_then_on(replicas: CredentialsReplicas) -> None:
     """And a 401 is worth one attempt only if the secret is another one by then."""
     replica = replicas.one()
     await replica.services.secrets.put(TENANT, "CRM_KEY", KEY)
@@ -54,7 +54,7 @@ async def test_a_changed_secret_is_sent_from_then_on(replicas: Replicas) -> None
     assert second.version != first.version
 
 
-async def test_a_secret_goes_to_its_hosts_only(replicas: Replicas) -> None:
+async def test_a_secret_goes_to_its_hosts_only(replicas: CredentialsReplicas) -> None:
     """A secret that is bound to another host is not sent."""
     replica = replicas.one()
     await replica.services.secrets.put(TENANT, "CRM_KEY", KEY, ("other.example.com",))
@@ -67,7 +67,7 @@ async def test_a_secret_goes_to_its_hosts_only(replicas: Replicas) -> None:
 
 
 async def test_another_tenant_has_neither_the_credential_nor_the_secret(
-    replicas: Replicas,
+    replicas: CredentialsReplicas,
 ) -> None:
     """The table names the tenants, and a reference means the tenant's own secret."""
     replica = replicas.one()

@@ -10,7 +10,7 @@ from gatepost.credentials import client as module
 from gatepost.credentials.client import ClientCredential, TokenClient
 from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.credentials.token_cache import IssuedToken, TokenCache
-from tests.credentials.conftest import TENANT, Replica, Replicas
+from tests.credentials.conftest import TENANT, CredentialsReplica, CredentialsReplicas
 
 LONG, WITHIN_S, TURNS = 60.0, 10.0, 100
 REFUSED = CredentialUnavailable("refused")
@@ -33,7 +33,7 @@ class Issuer:
         return answer
 
 
-def credential(replica: Replica, issuer: Issuer) -> ClientCredential:
+def credential(replica: CredentialsReplica, issuer: Issuer) -> ClientCredential:
     services = replica.services
     cache = TokenCache(
         TENANT,
@@ -47,7 +47,7 @@ def credential(replica: Replica, issuer: Issuer) -> ClientCredential:
 
 @pytest.fixture
 def two(
-    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+    replicas: CredentialsReplicas, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[Issuer], Sequence[ClientCredential]]:
     """The credential of two processes, which look again only when they are woken."""
     monkeypatch.setattr(module, "POLL_S", LONG)

@@ -32,7 +32,7 @@ RAN: list[dict[str, object]] = []
 pack = Pack("billing")
 
 
-class Line(BaseModel):
+class InvoicePosition(BaseModel):
     """One line of an invoice."""
 
     item: str
@@ -50,10 +50,10 @@ class Line(BaseModel):
 async def send_invoice(
     ctx: CallContext,
     to: Annotated[str, Field(description="The customer's e-mail address.")],
-    lines: Annotated[list[Line], Field(description="What is charged.")],
+    lines: Annotated[list[InvoicePosition], Field(description="What is charged.")],
     text: Annotated[str, Field(description="What the e-mail says.")] = "",
     due_days: Annotated[int, Field(description="Days until it has to be paid.")] = 14,
-    copy_to: Annotated[str | None, Field(description="Somebody who gets a copy.")] = None,
+    copy_to: Annotated[str | None, Field(description="A person who gets a copy.")] = None,
     reminder: Annotated[bool, Field(description="Remind when it is overdue.")] = False,
     mail_token: Secret = "",
 ) -> str:
@@ -130,8 +130,8 @@ USERS = (
 )
 SCOPES = "billing:read billing:write files:read files:write vault:write"
 RULES = (
-    ApprovalRule(tools=("send_invoice",), reason="Invoices leave the house in the company's name."),
-    ApprovalRule(tools=("refund",), reason="Money leaves the house."),
+    ApprovalRule(tools=("send_invoice",), reason="Invoices leave the company in its name."),
+    ApprovalRule(tools=("refund",), reason="Money leaves the company."),
     ApprovalRule(
         tools=("refund",),
         when="arguments.amount > 500.0",
@@ -229,7 +229,7 @@ class BillingServer:
         comment: str = "",
         grant: GrantScope | None = None,
     ) -> None:
-        """Somebody decides elsewhere: rejects with a reason, else approves."""
+        """Decide in another session: reject with a reason, else approve."""
         service = self.server.services.approvals
         person = self._person(name)
         if reason:
@@ -239,7 +239,7 @@ class BillingServer:
             self.server.run(yes)
 
     def _person(self, name: str) -> TenantContext:
-        """Somebody as a sign-in to the dashboard makes them known."""
+        """Return a person as a sign-in to the dashboard makes them known."""
         (user,) = [one for one in USERS if one.username == name]
         return TenantContext(
             tenant_id=user.tenant,
@@ -324,7 +324,7 @@ def open_billing_server(
         yield BillingServer(running)
 
 
-class Visitor:
+class WebUser:
     """One person at a browser; whatever the browser complains about is kept."""
 
     def __init__(self, server: BillingServer, context: BrowserContext, name: str) -> None:
@@ -356,13 +356,13 @@ class Visitor:
 
 
 @contextmanager
-def visiting(
+def signed_in(
     server: BillingServer, browser: Browser, name: str = "", **context: Any
-) -> Iterator[Visitor]:
+) -> Iterator[WebUser]:
     """A browser of its own, with that person signed in; it ends without complaints."""
     opened = browser.new_context(**context)
     opened.set_default_timeout(WITHIN_MS)
-    user = Visitor(server, opened, name)
+    user = WebUser(server, opened, name)
     try:
         yield user
     finally:

@@ -1,4 +1,4 @@
-"""A server with a dashboard and a real issuer on another port, and people who visit it."""
+"""A server with a dashboard and a real issuer on another port, and people who use it."""
 
 import asyncio
 import re
@@ -46,7 +46,7 @@ from tests.support.server import Server
 SECRET = "known-to-this-test-run-only"
 CLIENT = "gatepost-dashboard"
 NAME = '<img src=x onerror="document.title=1">'
-"""What somebody wrote into their profile at the identity provider."""
+"""What a user wrote into their profile at the identity provider."""
 USERS = (
     User(username="alice", name=NAME, tenant="acme", roles=("approver", "admin")),
     User(username="dave", name="Dave", tenant="acme", roles=("approver",)),
@@ -55,30 +55,30 @@ USERS = (
 )
 
 
-async def echo(visit: PageRequest) -> PageResponse:
+async def echo(page_request: PageRequest) -> PageResponse:
     """What a handler sees, as JSON in a page."""
     seen = (
-        visit.tenant,
-        visit.user.subject,
-        visit.path,
-        visit.query,
-        visit.form,
-        visit.fragment,
+        page_request.tenant,
+        page_request.user.subject,
+        page_request.path,
+        page_request.query,
+        page_request.form,
+        page_request.fragment,
     )
-    return shown(f'<p data-csrf="{visit.csrf}"></p>' + msgspec.json.encode(seen).decode())
+    return shown(f'<p data-csrf="{page_request.csrf}"></p>' + msgspec.json.encode(seen).decode())
 
 
-async def onward(visit: PageRequest) -> PageResponse:
-    return redirect(visit.form["to"])
+async def onward(page_request: PageRequest) -> PageResponse:
+    return redirect(page_request.form["to"])
 
 
-async def download(visit: PageRequest) -> PageResponse:
+async def download(page_request: PageRequest) -> PageResponse:
     return PageResponse(
         file=b"<script>1</script>", file_name='a"\r\nb/<x>.jsonl', file_type="text/html"
     )
 
 
-async def live(visit: PageRequest) -> PageResponse:
+async def live(page_request: PageRequest) -> PageResponse:
     async def events() -> AsyncIterator[ServerSentEvent]:
         yield ServerSentEvent("first", "<p>one</p>\n<p>two</p>")
         await asyncio.Event().wait()
@@ -86,7 +86,7 @@ async def live(visit: PageRequest) -> PageResponse:
     return stream(events())
 
 
-async def broken(visit: PageRequest) -> PageResponse:
+async def broken(page_request: PageRequest) -> PageResponse:
     raise RuntimeError("unforeseen")
 
 
@@ -155,19 +155,19 @@ class DashboardServer:
         return asyncio.run_coroutine_threadsafe(work, self.gatepost.loop).result(10)
 
     @contextmanager
-    def guest(self, name: str = "", *, fresh: bool = False) -> Iterator["HttpBrowser"]:
+    def user_browser(self, name: str = "", *, fresh: bool = False) -> Iterator["HttpBrowser"]:
         """A browser, with *name* signed in; unless *fresh* in a session that others use as well."""
-        guest = HttpBrowser(self)
-        with guest.http:
+        user_browser = HttpBrowser(self)
+        with user_browser.http:
             if name and (fresh or name not in self._cookies):
-                guest.sign_in(name)
+                user_browser.sign_in(name)
                 if not fresh:
-                    self._cookies[name] = list(guest.http.cookies.jar)
+                    self._cookies[name] = list(user_browser.http.cookies.jar)
             elif name:
                 # Whole, or the one that the server writes anew later would stand beside it.
                 for cookie in self._cookies[name]:
-                    guest.http.cookies.jar.set_cookie(cookie)
-            yield guest
+                    user_browser.http.cookies.jar.set_cookie(cookie)
+            yield user_browser
 
 
 class HttpBrowser:

@@ -30,8 +30,8 @@ BASE = "/dashboard"
 FORWARDED = (b"x-forwarded-proto", b"x-forwarded-for")
 
 
-class Provider(Idp):
-    """https://id.company.test: lets everybody in at once, as `person`."""
+class ProductionProvider(Idp):
+    """https://id.company.test: signs every browser in at once, as `person`."""
 
     def __init__(self, authority: CertificateAuthority) -> None:
         certificate, key = authority.certify(HOST)
@@ -83,9 +83,9 @@ class Provider(Idp):
         return claims
 
 
-class ChangeableProvider(Provider):
+class ChangeableProvider(ProductionProvider):
     """
-    Signs everybody in as `person`, and has a page to sign out.
+    Signs every browser in as `person`, and has a page to sign out.
 
     *refuses* is the status and error of its token endpoint, and *declines* the error of its
     sign-in, without `iss`. *audience* is the ID token's, and *metadata* are further members.
@@ -157,7 +157,9 @@ class TlsProxy(Balancer):
 class ProductionServer:
     """The running server: where people reach it, and where it listens itself."""
 
-    def __init__(self, process: Gatepost, port: int, provider: Provider, out: ConnectProxy) -> None:
+    def __init__(
+        self, process: Gatepost, port: int, provider: ProductionProvider, out: ConnectProxy
+    ) -> None:
         self.process, self.port, self.provider, self.out = process, port, provider, out
         self.trusting: ssl.SSLContext
         self.origin = process.origin
@@ -178,7 +180,7 @@ class ProductionServer:
         return self.client.send("POST", f"/tool/{tool}/call", body=body, token=self.token()).status
 
     @contextmanager
-    def guest(self) -> Iterator["HttpsBrowser"]:
+    def user_browser(self) -> Iterator["HttpsBrowser"]:
         """A browser."""
         with (
             httpx2.Client(base_url=self.origin, timeout=WITHIN_S, verify=self.trusting) as here,
@@ -225,7 +227,7 @@ def forms_free(page: str) -> str:
 
 @contextmanager
 def open_production_server(
-    folder: Path, provider: Provider, out: ConnectProxy, **listen: Any
+    folder: Path, provider: ProductionProvider, out: ConnectProxy, **listen: Any
 ) -> Iterator[ProductionServer]:
     """`gatepost serve` in production, at the address that *listen* and `at` say."""
     port, at = listen.setdefault("port", free_port()), listen.pop("at", 0)
@@ -255,7 +257,7 @@ def open_production_server(
 
 @contextmanager
 def own_tls(
-    folder: Path, authority: CertificateAuthority, provider: Provider, out: ConnectProxy
+    folder: Path, authority: CertificateAuthority, provider: ProductionProvider, out: ConnectProxy
 ) -> Iterator[ProductionServer]:
     """It speaks TLS itself."""
     certificate, key = authority.certify("localhost")
@@ -267,7 +269,7 @@ def own_tls(
 
 @contextmanager
 def behind_proxy(
-    folder: Path, authority: CertificateAuthority, provider: Provider, out: ConnectProxy
+    folder: Path, authority: CertificateAuthority, provider: ProductionProvider, out: ConnectProxy
 ) -> Iterator[ProductionServer]:
     """A proxy on this machine ends TLS."""
     certificate, key = authority.certify("localhost")

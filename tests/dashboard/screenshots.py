@@ -30,7 +30,7 @@ from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut
 from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
 from tests.architecture.source import ROOT
-from tests.dashboard.billing_server import BillingServer, Visitor, open_billing_server, visiting
+from tests.dashboard.billing_server import BillingServer, WebUser, open_billing_server, signed_in
 from tests.support.browser import chromium
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1080, "height": 720}}
@@ -45,10 +45,10 @@ INVOICE = {
     ],
     "text": "Dear Lena,\n\nplease find the invoice for October attached.\n\n"
     "Kind regards\nAcme\u202e\u200b",
-    "mail_token": "known-to-nobody-but-the-agent",
+    "mail_token": "known-to-the-agent-alone-here",
 }
 CLAUDE_CODE = {"name": "claude-code", "title": "Claude Code", "version": "2.1.328"}
-NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThanks to everybody.\n"
+NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThank you very much.\n"
 BEFORE = 'def main(args):\n    rows = call("list_invoices", month = args["month"])\n'
 AFTER = BEFORE + '    call("send_invoice", to = args["to"])\n    return len(rows)\n'
 CLEAN_UP = 'def main(folder):\n    return call("delete_folder", path = folder)\n'
@@ -61,19 +61,19 @@ def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Sc
     """Each scene; what is different about the browser (as playwright has it) is in *more*."""
     look = {**WIDE, **more}
     yield from _outside(billing, browser, look)
-    with visiting(billing, browser, "dave", **look) as dave:
+    with signed_in(billing, browser, "dave", **look) as dave:
         yield from _empty(dave)
         yield from _requests(billing, dave, browser, look)
         yield from _endings(billing, dave)
         yield from _lists(billing, dave)
-    with visiting(billing, browser, "alice", **look) as alice:
+    with signed_in(billing, browser, "alice", **look) as alice:
         yield "upstreams-empty", alice.open("/upstreams")
         _upstreams(billing)
         page = alice.open("/upstreams")
         for details in page.locator("details").all():
             details.evaluate("details => { details.open = true }")
         yield "upstreams", page
-    with visiting(billing, browser, "olga", **look) as olga:
+    with signed_in(billing, browser, "olga", **look) as olga:
         _processes(billing)
         yield "operations", olga.open("/operations")
 
@@ -111,47 +111,14 @@ def _upstreams(billing: BillingServer) -> None:
     upstreams, now = billing.server.services.upstreams.services, billing.now()
     actor = ManagementActor(operator="operator")
     described = {"crm": "Customers and orders", "search": "Search of the intranet"}
-    made = {
-        name: billing.server.run(
-            upstreams.administration.add(
-                "acme",
-                ServerChanges(
-                    name=name,
-                    url=f"https://{name}.example.com/mcp",
-                    description=text,
-                    status="disabled",
-                ),
-                actor,
-            )
-        )
-        for name, text in described.items()
-    }
+    made = {}
+    for name, text in described.items():
+        url = f"https://{name}.example.com/mcp"
+        changes = ServerChanges(name=name, url=url, description=text, status="disabled")
+        made[name] = billing.server.run(upstreams.administration.add("acme", changes, actor))
     crm = made["crm"].id
-    find = {"name": "find_customer", "description": "Find a customer by name."}
-    catalogue = Catalogue(
-        server_id=crm,
-        # After its registration, or it would be fetched again.
-        fetched_at=now + 2,
-        definitions=(
-            Definition(
-                section="tools",
-                key="find_customer",
-                name="find_customer",
-                value=find,
-                digest="a" * 64,
-            ),
-        ),
-        left_out=(LeftOut(section="tools", key="export", reason="its schema is not an object"),),
-        changes=(
-            Change(
-                section="tools",
-                key="delete_customer",
-                before={"description": "Delete a draft."},
-                after={"description": "Delete a customer \u202efor good."},
-                digest="d" * 64,
-            ),
-        ),
-    )
+    # After its registration, or it would be fetched again.
+    catalogue = _catalogue(crm, fetched_at=now + 2)
     billing.server.run(upstreams.store.catalogues.put("acme", catalogue))
     active = ServerChanges(status="active")
     billing.server.run(upstreams.administration.change(made["crm"], active, actor))
@@ -164,18 +131,39 @@ def _upstreams(billing: BillingServer) -> None:
     billing.server.run(upstreams.agents.add("acme", agent, actor))
 
 
+def _catalogue(server_id: str, fetched_at: float) -> Catalogue:
+    """Return one accepted tool, one that was left out, and a change that waits for review."""
+    find = {"name": "find_customer", "description": "Find a customer by name."}
+    key = "find_customer"
+    accepted = Definition(section="tools", key=key, name=key, value=find, digest="a" * 64)
+    changed = Change(
+        section="tools",
+        key="delete_customer",
+        before={"description": "Delete a draft."},
+        after={"description": "Delete a customer \u202efor good."},
+        digest="d" * 64,
+    )
+    return Catalogue(
+        server_id=server_id,
+        fetched_at=fetched_at,
+        definitions=(accepted,),
+        left_out=(LeftOut(section="tools", key="export", reason="its schema is not an object"),),
+        changes=(changed,),
+    )
+
+
 def _outside(billing: BillingServer, browser: Browser, look: dict[str, Any]) -> Iterator[Scene]:
-    with visiting(billing, browser, **look) as guest:
-        yield "signin", guest.open()
-    with visiting(billing, browser, "erin", **look) as erin:
+    with signed_in(billing, browser, **look) as anonymous:
+        yield "signin", anonymous.open()
+    with signed_in(billing, browser, "erin", **look) as erin:
         yield "no-role", erin.open()
-    with visiting(billing, browser, "bob", **look) as bob:
+    with signed_in(billing, browser, "bob", **look) as bob:
         bob.open().get_by_role("button", name="Sign out").click()
         expect(bob.page.get_by_role("heading", name="You are signed out")).to_be_visible()
         yield "signed-out", bob.page
 
 
-def _empty(dave: Visitor) -> Iterator[Scene]:
+def _empty(dave: WebUser) -> Iterator[Scene]:
     yield "waiting-empty", dave.open()
     yield "grants-empty", dave.open("/grants")
     yield "history-empty", dave.open("/history?tool=nothing-like-this")
@@ -183,7 +171,7 @@ def _empty(dave: Visitor) -> Iterator[Scene]:
 
 
 def _requests(
-    billing: BillingServer, dave: Visitor, browser: Browser, look: dict[str, Any]
+    billing: BillingServer, dave: WebUser, browser: Browser, look: dict[str, Any]
 ) -> Iterator[Scene]:
     invoice = billing.asks_as(CLAUDE_CODE, "send_invoice", INVOICE)
     billing.write("notes/release.md", NOTES)
@@ -208,7 +196,7 @@ def _requests(
     yield "script", dave.open(f"/approvals/{_script(billing)}")
     billing.decides("carol", two)
     yield "two-people", dave.open(f"/approvals/{two}")
-    with visiting(billing, browser, "carol", **look) as carol:
+    with signed_in(billing, browser, "carol", **look) as carol:
         theirs = billing.asks("refund", payment | {"amount": 12.0}, "carol")
         yield "own-call", carol.open(f"/approvals/{theirs}")
         page = dave.open(f"/approvals/{theirs}")
@@ -216,11 +204,11 @@ def _requests(
         expect(page.get_by_text("approved this request in the meantime")).to_be_visible()
         yield "meanwhile", page
     refused = _refused(billing)
-    with visiting(billing, browser, "alice", **look) as alice:
+    with signed_in(billing, browser, "alice", **look) as alice:
         yield "script-rejected", alice.open(f"/approvals/{refused}")
 
 
-def _endings(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
+def _endings(billing: BillingServer, dave: WebUser) -> Iterator[Scene]:
     used = billing.asks("refund", {"customer": "C-7", "amount": 20.0})
     billing.decides("dave", used, comment="For October only.")
     billing.call("refund", {"customer": "C-7", "amount": 20.0})
@@ -239,7 +227,7 @@ def _endings(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
     page = dave.open(f"/approvals/{gone}?edit=yes")
     billing.decides("alice", gone)
     expect(page.get_by_text("approved this request in the meantime")).to_be_visible()
-    # As whoever sends it at the same moment: the page lets nobody press it any more.
+    # As a form that is sent at the same moment: the page has disabled the button.
     page.locator("#approve-edited").evaluate(
         "button => { button.disabled = false; button.click() }"
     )
@@ -247,12 +235,12 @@ def _endings(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
     yield "too-late", page
 
 
-def _lists(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
+def _lists(billing: BillingServer, dave: WebUser) -> Iterator[Scene]:
     for_hours = GrantScope(until=billing.now() + 7_150)
     for_some = GrantScope(uses=20, when="arguments.amount < 50.0")
-    for subject, terms in (("erin", for_hours), ("carol", for_some)):
+    for subject, grant_form in (("erin", for_hours), ("carol", for_some)):
         one = billing.asks("refund", {"customer": "C-12", "amount": 1.0}, subject)
-        billing.decides("dave", one, grant=terms)
+        billing.decides("dave", one, grant=grant_form)
     yield "grants", dave.open("/grants")
     for name in ("Mueller", "Schmidt", "Lopez"):
         billing.call("find_customer", {"name": name})

@@ -32,7 +32,7 @@ LOOKS = [
 """The last is what each page is opened in. Without motion a page has its new colours at once."""
 
 
-def test_no_page_or_state_keeps_anybody_out(tmp_path: Path) -> None:
+def test_every_page_and_state_is_accessible(tmp_path: Path) -> None:
     """Names, labels, landmarks, order and contrast (axe), and nothing to scroll to the side for."""
     source = AXE.read_text(encoding="utf-8")
     wrong: dict[str, list[str]] = {}

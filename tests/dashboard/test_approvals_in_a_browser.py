@@ -19,9 +19,9 @@ from playwright.sync_api import Browser, Page, expect
 from tests.dashboard.billing_server import (
     RAN,
     BillingServer,
-    Visitor,
+    WebUser,
     open_billing_server,
-    visiting,
+    signed_in,
 )
 from tests.support.browser import chromium, in_a_browser
 
@@ -29,33 +29,33 @@ START_S, ANSWER_S = 10, 30
 AGENT_NAME = "Erin's <b>Agent</b>"
 
 
-class Heard:
+class AgentAnswer:
     """What came of a call, as the model reads it."""
 
     def __init__(self, text: str, *, is_error: bool) -> None:
         self.text, self.is_error = text, is_error
 
 
-class Agent:
+class ConnectedAgent:
     """One connected client; several calls may be under way."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, client: Client) -> None:
         self._loop, self._client = loop, client
 
-    def call(self, tool: str, arguments: Mapping[str, Any]) -> "Future[Heard]":
-        """Begin a call; its result comes once somebody has decided."""
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> "Future[AgentAnswer]":
+        """Begin a call; its result comes after the decision."""
         return asyncio.run_coroutine_threadsafe(self._call(tool, arguments), self._loop)
 
-    async def _call(self, tool: str, arguments: Mapping[str, Any]) -> Heard:
+    async def _call(self, tool: str, arguments: Mapping[str, Any]) -> AgentAnswer:
         result = await self._client.call_tool(tool, dict(arguments))
         text = "\n".join(getattr(block, "text", "") for block in result.content)
-        return Heard(text, is_error=bool(result.is_error))
+        return AgentAnswer(text, is_error=bool(result.is_error))
 
 
 @contextmanager
-def agent(url: str, token: str) -> Iterator[Agent]:
+def agent(url: str, token: str) -> Iterator[ConnectedAgent]:
     """An agent of a revision with sessions: its calls are held open while people decide."""
-    ready: Future[Agent] = Future()
+    ready: Future[ConnectedAgent] = Future()
     stop: list[asyncio.Event] = []
 
     async def live() -> None:
@@ -70,7 +70,7 @@ def agent(url: str, token: str) -> Iterator[Agent]:
                 client_info=Implementation(name="agent", version="1", title=AGENT_NAME),
             ) as client,
         ):
-            ready.set_result(Agent(loop, client))
+            ready.set_result(ConnectedAgent(loop, client))
             await over.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
@@ -90,7 +90,7 @@ INVOICE = {
     "to": "lena@mueller.example",
     "lines": [{"item": "Consulting", "pieces": 12, "price": 110.5}],
     "text": "Dear Lena,\nplease find the invoice attached.\u202e",
-    "mail_token": "a-token-that-nobody-may-see",
+    "mail_token": "a-token-that-must-be-hidden",
 }
 
 
@@ -107,15 +107,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def erins(billing: BillingServer) -> Iterator[Agent]:
-    """The agent of somebody without any role."""
+def erins(billing: BillingServer) -> Iterator[ConnectedAgent]:
+    """The agent of a user without any role."""
     with agent(billing.resource, billing.token("erin")) as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
-def dave(billing: BillingServer, browser: Browser) -> Iterator[Visitor]:
-    with visiting(billing, browser, "dave", timezone_id="Asia/Kathmandu") as user:
+def dave(billing: BillingServer, browser: Browser) -> Iterator[WebUser]:
+    with signed_in(billing, browser, "dave", timezone_id="Asia/Kathmandu") as user:
         yield user
 
 
@@ -126,9 +126,9 @@ def arrived(page: Page, title: str) -> None:
 
 
 def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
-    dave: Visitor, erins: Agent
+    dave: WebUser, erins: ConnectedAgent
 ) -> None:
-    """From nothing to the outcome at the client, without anybody loading a page again."""
+    """From nothing to the outcome at the client, without loading a page again."""
     RAN.clear()
     page = dave.open()
     expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
@@ -143,8 +143,8 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     said = page.locator("main").inner_text()
     assert "please find the invoice attached.\\u202e" in said
     assert "[REDACTED:MAIL_TOKEN]" in said
-    assert "a-token-that-nobody-may-see" not in page.content()
-    assert "Invoices leave the house in the company's name." in said
+    assert "a-token-that-must-be-hidden" not in page.content()
+    assert "Invoices leave the company in its name." in said
     assert "Send an invoice to a customer" in said
     assert f"calls itself {AGENT_NAME}" in said
     assert re.search(r"Requested\s+\d+ \w+ 20\d\d, \d\d:\d\d:\d\d GMT\+5:45", said)
@@ -170,7 +170,7 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
 
 
 @pytest.mark.requirement("A8")
-def test_a_rejected_call_tells_its_agent_why(dave: Visitor, erins: Agent) -> None:
+def test_a_rejected_call_tells_its_agent_why(dave: WebUser, erins: ConnectedAgent) -> None:
     """The reason is what the model reads; the tool does not run."""
     RAN.clear()
     page = dave.open()
@@ -187,8 +187,8 @@ def test_a_rejected_call_tells_its_agent_why(dave: Visitor, erins: Agent) -> Non
     assert RAN == []
 
 
-def test_what_nobody_decides_expires_before_their_eyes(
-    billing: BillingServer, dave: Visitor, erins: Agent
+def test_an_undecided_request_expires_on_the_open_page(
+    billing: BillingServer, dave: WebUser, erins: ConnectedAgent
 ) -> None:
     """The page that is open says so by itself and takes no decision; the agent is told."""
     page = dave.open()
@@ -202,8 +202,8 @@ def test_what_nobody_decides_expires_before_their_eyes(
         expect(page.get_by_text("Expired without a decision")).to_be_visible()
 
 
-def test_the_time_left_is_by_the_servers_clock(dave: Visitor, erins: Agent) -> None:
-    """The clock of whoever looks may be minutes off, and the request ends all the same."""
+def test_the_time_left_is_by_the_servers_clock(dave: WebUser, erins: ConnectedAgent) -> None:
+    """The user's clock may be minutes off, and the request ends all the same."""
     page = dave.open()
     page.clock.install(time=time.time() - 120)
     outcome = erins.call("refund", {"customer": "C-14", "amount": 30})
@@ -216,14 +216,14 @@ def test_the_time_left_is_by_the_servers_clock(dave: Visitor, erins: Agent) -> N
 
 
 def test_two_people_decide_where_it_takes_two(
-    billing: BillingServer, browser: Browser, dave: Visitor, erins: Agent
+    billing: BillingServer, browser: Browser, dave: WebUser, erins: ConnectedAgent
 ) -> None:
     """The first cannot approve twice; the second one's page learns of the first's by itself."""
     RAN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-9", "amount": 900})
     arrived(page, "Pay back")
-    with visiting(billing, browser, "carol") as carol:
+    with signed_in(billing, browser, "carol") as carol:
         theirs = carol.open(page.url.removeprefix(carol.home))
         page.get_by_role("button", name="Approve this call").click()
         expect(page.get_by_text("A second person has to approve.")).to_be_visible()
@@ -239,13 +239,13 @@ def test_two_people_decide_where_it_takes_two(
     assert [ran["amount"] for ran in RAN] == [900]
 
 
-def test_nobody_approves_a_call_of_their_own(
-    billing: BillingServer, browser: Browser, dave: Visitor
+def test_an_approver_cannot_approve_their_own_call(
+    billing: BillingServer, browser: Browser, dave: WebUser
 ) -> None:
-    """An approver's own agent waits for somebody else, and the page says why."""
+    """An approver's own agent waits for another approver, and the page says why."""
     with (
         agent(billing.resource, billing.token("carol")) as carols,
-        visiting(billing, browser, "carol") as carol,
+        signed_in(billing, browser, "carol") as carol,
     ):
         theirs = carol.open()
         outcome = carols.call("refund", {"customer": "C-10", "amount": 40})
@@ -263,8 +263,10 @@ def test_nobody_approves_a_call_of_their_own(
 
 
 @pytest.mark.slow
-def test_a_grant_lets_further_calls_pass_until_it_is_revoked(dave: Visitor, erins: Agent) -> None:
-    """What was granted with one approval needs nobody, is listed, and can be taken back."""
+def test_a_grant_lets_further_calls_pass_until_it_is_revoked(
+    dave: WebUser, erins: ConnectedAgent
+) -> None:
+    """A granted call needs no approver; the grant is listed and can be revoked."""
     page = dave.open()
     first = erins.call("refund", {"customer": "C-11", "amount": 1})
     arrived(page, "Pay back")
@@ -291,7 +293,7 @@ def test_a_grant_lets_further_calls_pass_until_it_is_revoked(dave: Visitor, erin
 
 
 @pytest.mark.slow
-def test_it_can_be_done_with_the_keyboard_alone(dave: Visitor, erins: Agent) -> None:
+def test_it_can_be_done_with_the_keyboard_alone(dave: WebUser, erins: ConnectedAgent) -> None:
     """Every step has the focus where it is expected, in the order in which it is read."""
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-14", "amount": 50})
@@ -314,10 +316,10 @@ def test_it_can_be_done_with_the_keyboard_alone(dave: Visitor, erins: Agent) -> 
 
 @pytest.mark.slow
 def test_it_works_without_javascript(
-    billing: BillingServer, browser: Browser, erins: Agent
+    billing: BillingServer, browser: Browser, erins: ConnectedAgent
 ) -> None:
     """Forms post and lead on; the list loads itself again now and then."""
-    with visiting(billing, browser, "carol", java_script_enabled=False) as carol:
+    with signed_in(billing, browser, "carol", java_script_enabled=False) as carol:
         outcome = erins.call("refund", {"customer": "C-15", "amount": 60})
         billing.until_waiting(1)
         page = carol.open()

@@ -102,7 +102,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "text", "sentence"), MISTAKES)
-def test_a_mistake_is_told_and_loses_nothing(name: str, text: str, sentence: str) -> None:
+def test_a_form_error_is_shown_and_keeps_the_input(name: str, text: str, sentence: str) -> None:
     """The field keeps what was typed, and so do the others."""
     form = unchanged() | {f"argument.{name}": text, "argument.name": "Eve"}
     found = {one.name: one for one in filled(list(fields().values()), form).fields}
@@ -128,7 +128,7 @@ def test_what_may_be_missing_can_be_left_out_or_added() -> None:
 
 
 def test_a_secret_stays_where_it_is() -> None:
-    """Whoever edits must not put the mark of a secret in its place; the field is locked."""
+    """An approver must not put the mark of a secret in its place; the field is locked."""
     secret = b'{"name": "[REDACTED:TOKEN]", "deep": {"a": "x [REDACTED:KEY]"}}'
     found = fields(secret)
 
@@ -139,7 +139,7 @@ def test_a_secret_stays_where_it_is() -> None:
 
 @pytest.mark.parametrize("text", ["a\rb", "a\0b", "\u202ex", "a\r\nb"])
 def test_a_text_that_no_browser_would_give_back_is_edited_as_json(text: str) -> None:
-    """A text field would change it without anybody noticing."""
+    """A text field would change it unnoticed."""
     arguments = json.dumps({"name": text}).encode()
 
     assert fields(arguments)["name"].kind == "json"

@@ -72,7 +72,7 @@ BOUNDED = [
 
 @pytest.mark.parametrize(("what", "value"), BOUNDED, ids=[one[0] for one in BOUNDED])
 def test_what_is_left_out_is_told(what: str, value: object) -> None:
-    """A page has bounds, and whoever decides learns that it does not show all of it."""
+    """A page has bounds, and the approver learns that it does not show all of it."""
     assert not read(json.dumps(value).encode()).is_whole
     assert read(b'{"a": [1, "two"]}').is_whole
 

@@ -31,7 +31,7 @@ def test_an_axis_ends_at_a_round_number(most: int, top: int) -> None:
     assert chart.levels(top)[-1] == top
 
 
-def test_a_meter_stays_within_its_room() -> None:
+def test_a_meter_stays_between_zero_and_one() -> None:
     """Also when more is used than there is, or nothing is allowed."""
     shares = [
         chart.UsageMeter(label="", used=u, most=m).share for u, m in ((5, 10), (20, 10), (1, 0))
@@ -74,10 +74,10 @@ def test_a_grant_says_until_when_how_often_and_for_what(
     form: dict[str, str], granted: tuple[object, ...] | None
 ) -> None:
     """Nothing chosen is nothing granted."""
-    terms = grant_form_of(form)
-    found = terms.granted(1_000)
+    grant_form = grant_form_of(form)
+    found = grant_form.granted(1_000)
 
-    assert not terms.has_errors
+    assert not grant_form.has_errors
     assert (None if found is None else (found.until, found.uses, found.when)) == granted
 
 
@@ -96,6 +96,6 @@ def test_a_grant_says_until_when_how_often_and_for_what(
     ids=str,
 )
 def test_a_grant_that_says_too_little_or_nonsense_is_asked_again(form: dict[str, str]) -> None:
-    """Nobody grants by mistake more than they wrote."""
+    """A grant covers no more than the approver wrote."""
     assert grant_form_of(form).has_errors
     assert grant_form_of(form) != GrantFormPart()

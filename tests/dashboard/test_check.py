@@ -1,4 +1,4 @@
-"""What `gatepost check` says of a dashboard before anybody stands in front of it."""
+"""What `gatepost check` says of a dashboard before it is used."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ CASES = [
     ("no client, and wanted", config(issuer(dashboard=None), dashboard=ON), ["config.E090"]),
     ("a client of an issuer that is off", config(issuer(enabled=False)), ["config.E090"]),
     ("turned off", config(issuer(roles={}), dashboard=OFF), []),
-    ("nobody has a role", config(issuer(roles={})), ["config.W090"]),
+    ("no user has a role", config(issuer(roles={})), ["config.W090"]),
     (
         "a secret that is nowhere",
         config(issuer(dashboard=client(client_secret="env:NOT_SET_ANYWHERE"))),
@@ -92,13 +92,13 @@ CASES = [
 
 
 @each(("name", "settings", "found"), CASES, ids=[one[0] for one in CASES])
-def test_each_mistake_has_its_id(name: str, settings: Config, found: list[str]) -> None:
+def test_each_error_has_its_id(name: str, settings: Config, found: list[str]) -> None:
     """And what is right has none."""
     assert [one.id for one in problems(settings)] == found
 
 
 def test_a_client_turns_the_dashboard_on() -> None:
-    """Unless somebody says otherwise; without a client there is none."""
+    """Unless the configuration says otherwise; without a client there is none."""
     without = config(issuer(dashboard=None))
 
     assert [is_on(one) for one in (config(), without)] == [True, False]

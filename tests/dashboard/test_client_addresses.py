@@ -34,10 +34,10 @@ def server(
 @pytest.fixture
 def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
     """An approver at a browser of his own."""
-    with server.billing.server.guest() as guest:
-        guest.http.headers["x-forwarded-for"] = FAR
-        guest.sign_in("dave")
-        yield guest
+    with server.billing.server.user_browser() as user_browser:
+        user_browser.http.headers["x-forwarded-for"] = FAR
+        user_browser.sign_in("dave")
+        yield user_browser
 
 
 def newest(billing: BillingServer, kind: str) -> AuditRecord:
@@ -60,7 +60,7 @@ def whence(billing: BillingServer, kind: str) -> tuple[str, str, str]:
 def test_a_sign_in_and_a_sign_out_say_from_where(
     server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
-    """As the edge knows it: what a stranger's fields say of it counts for nothing."""
+    """As the edge knows it: what a caller's fields say of it counts for nothing."""
     assert whence(server.billing, "signin") == ("signed_in", "dave", server.seen)
     dave.post("/sign-out")
     assert whence(server.billing, "signin") == ("signed_out", "dave", server.seen)
@@ -74,7 +74,7 @@ VERBS = {"approve": "approved", "reject": "rejected", "edit": "approved"}
 def test_a_decision_says_from_where(
     server: BillingServerBehindProxy, dave: HttpBrowser, verb: str
 ) -> None:
-    """Whoever decided; of whom it was about there is no address on it."""
+    """The approver's address is on it; that of the caller is not."""
     request = server.billing.asks("refund", {"customer": f"C-{verb}", "amount": 5})
     form = {"argument.amount": "4"} if verb == "edit" else {}
 
@@ -89,7 +89,7 @@ def test_a_decision_says_from_where(
 def test_a_grant_and_its_end_say_from_where(
     server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
-    """A grant lets calls pass that nobody looks at, so who gave it and whence matters more."""
+    """A granted call is not looked at, so who gave the grant and from where matters more."""
     request = server.billing.asks("refund", {"customer": "C-grant", "amount": 5})
     assert decide(dave, request, "approve", uses="3") == 303
     assert whence(server.billing, "grant") == ("granted", "dave", server.seen)
@@ -116,7 +116,9 @@ def test_the_pages_show_and_find_it(server: BillingServerBehindProxy, dave: Http
     assert "No matching records" in none
 
 
-def test_nobody_else_learns_it(server: BillingServerBehindProxy, dave: HttpBrowser) -> None:
+def test_the_address_is_in_the_audit_log_alone(
+    server: BillingServerBehindProxy, dave: HttpBrowser
+) -> None:
     """It is for the record alone: in no cookie, and not on the page of what was decided."""
     request = server.billing.asks("refund", {"customer": "C-quiet", "amount": 5})
     decide(dave, request, "approve")

@@ -22,7 +22,7 @@ def test_lines_that_change_stand_among_some_that_stay() -> None:
     assert (found.gone, found.new) == (1, 1)
 
 
-def test_a_line_ends_only_at_a_line_feed() -> None:
+def test_a_line_ends_only_at_a_newline() -> None:
     """A comment with another sign for a line's end must not look like a line that runs."""
     assert said("# a\u2028evil()", "# a\u2028good()") == ["-# a\u2028evil()", "+# a\u2028good()"]
     assert said("a\rb", "a\rc") == ["-a\rb", "+a\rc"]

@@ -57,7 +57,7 @@ def test_a_secrets_mark_is_told_from_text() -> None:
 
 
 def test_an_escape_says_what_it_stands_for() -> None:
-    """Whoever points at one reads its name."""
+    """A user who points at one reads its name."""
     assert pieces("\u202e")[0].title == "U+202E RIGHT-TO-LEFT OVERRIDE"
 
 

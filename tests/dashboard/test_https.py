@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 from tests.dashboard.production_server import (
     BASE,
     WITHIN_S,
+    ProductionProvider,
     ProductionServer,
-    Provider,
     behind_proxy,
     own_tls,
 )
@@ -32,13 +32,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 
 @pytest.fixture(scope="module")
-def provider(authority: CertificateAuthority) -> Iterator[Provider]:
-    with Provider(authority) as provider:
+def provider(authority: CertificateAuthority) -> Iterator[ProductionProvider]:
+    with ProductionProvider(authority) as provider:
         yield provider
 
 
 @pytest.fixture(scope="module")
-def out(provider: Provider) -> Iterator[ConnectProxy]:
+def out(provider: ProductionProvider) -> Iterator[ConnectProxy]:
     with connect_proxy(provider.server.port) as proxy:
         yield proxy
 
@@ -47,7 +47,7 @@ def out(provider: Provider) -> Iterator[ConnectProxy]:
 def server(
     request: pytest.FixtureRequest,
     authority: CertificateAuthority,
-    provider: Provider,
+    provider: ProductionProvider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ProductionServer]:
@@ -58,10 +58,10 @@ def server(
 VALUE, FLAGS = r"[\w.-]+", "Path=/; HttpOnly; SameSite=Lax"
 
 
-def test_somebody_signs_in_and_out_over_https(server: ProductionServer) -> None:
+def test_a_user_signs_in_and_out_over_https(server: ProductionServer) -> None:
     """The issuer sends them back over https; cookies are this host's alone, and leave with them."""
-    with server.guest() as guest:
-        asked, opened = guest.sign_in()
+    with server.user_browser() as user_browser:
+        asked, opened = user_browser.sign_in()
         assert server.provider.asked[-1]["redirect_uri"] == f"{server.home}/callback"
         assert server.provider.asked[-1]["resource"] == f"{server.origin}/mcp"
         assert re.fullmatch(
@@ -72,22 +72,30 @@ def test_somebody_signs_in_and_out_over_https(server: ProductionServer) -> None:
         session, ended = opened.headers.get_list("set-cookie")
         assert re.fullmatch(rf"__Host-gatepost-session={VALUE}; {FLAGS}; Secure", session)
         assert ended == f"__Host-gatepost-sign-in=; {FLAGS}; Max-Age=0; Secure"
-        assert guest.cookies().keys() == {"__Host-gatepost-session"}
-        assert guest.get().status_code == 200
+        assert user_browser.cookies().keys() == {"__Host-gatepost-session"}
+        assert user_browser.get().status_code == 200
 
-        left = guest.post("/sign-out", server.origin)
+        left = user_browser.post("/sign-out", server.origin)
         assert left.headers["location"] == f"{BASE}/signed-out"
         assert left.headers["set-cookie"] == f"__Host-gatepost-session=; {FLAGS}; Max-Age=0; Secure"
-        assert guest.get().headers["location"] == f"{BASE}/sign-in"
+        assert user_browser.get().headers["location"] == f"{BASE}/sign-in"
 
 
 def test_every_answer_keeps_browsers_on_https(server: ProductionServer) -> None:
     """Pages, redirects, files, refusals and what is not there (RFC 6797 section 7.1)."""
-    with server.guest() as guest:
-        answers = [*guest.sign_in(), guest.get(), guest.get("/nothing"), guest.get("/callback")]
+    with server.user_browser() as user_browser:
+        answers = [
+            *user_browser.sign_in(),
+            user_browser.get(),
+            user_browser.get("/nothing"),
+            user_browser.get("/callback"),
+        ]
         asset = re.search(r'(?:src|href)="(/dashboard/[^"]+\.(?:js|css))"', answers[2].text)
         assert asset is not None
-        answers += [guest.http.get(asset[1]), guest.http.get(BASE, headers={"host": "evil.test"})]
+        answers += [
+            user_browser.http.get(asset[1]),
+            user_browser.http.get(BASE, headers={"host": "evil.test"}),
+        ]
 
     assert [one.status_code for one in answers] == [303, 303, 200, 404, 400, 200, 421]
     for one in answers:
@@ -96,10 +104,10 @@ def test_every_answer_keeps_browsers_on_https(server: ProductionServer) -> None:
 
 
 def test_a_form_counts_from_the_dashboard_itself_over_https_only(server: ProductionServer) -> None:
-    """Not from its name in the clear, another port, or anybody else; not without the token."""
+    """Not from its name in the clear, another port or another origin; not without the token."""
     plain = server.origin.replace("https", "http")
-    with server.guest() as guest:
-        guest.sign_in()
+    with server.user_browser() as user_browser:
+        user_browser.sign_in()
         for origin in (
             plain,
             "https://localhost",
@@ -107,28 +115,30 @@ def test_a_form_counts_from_the_dashboard_itself_over_https_only(server: Product
             "https://evil.test",
             "null",
         ):
-            assert guest.post("/sign-out", origin).status_code == 403
-        assert guest.post("/sign-out", server.origin, csrf="made-up").status_code == 403
-        assert guest.get().status_code == 200
-        assert guest.post("/sign-out", server.origin).status_code == 303
+            assert user_browser.post("/sign-out", origin).status_code == 403
+        assert user_browser.post("/sign-out", server.origin, csrf="made-up").status_code == 403
+        assert user_browser.get().status_code == 200
+        assert user_browser.post("/sign-out", server.origin).status_code == 303
 
 
 def test_a_call_arrives_live_and_is_approved(server: ProductionServer) -> None:
     """The stream comes through as it is written; the agent's call runs with the approval, once."""
     assert server.rest("save_csv", "old", rows=[]) == 200
-    with server.guest() as guest:
-        guest.sign_in()
-        with guest.http.stream("GET", f"{BASE}/live") as stream:
+    with server.user_browser() as user_browser:
+        user_browser.sign_in()
+        with user_browser.http.stream("GET", f"{BASE}/live") as stream:
             assert stream.status_code == 200
             assert stream.headers["content-type"].startswith("text/event-stream")
             lines = stream.iter_lines()
             next(lines)
             assert server.rest("delete_csv", "old") == 503
             link = next(found[1] for line in lines if (found := LINK.search(line)))
-        page = guest.http.get(link)
+        page = user_browser.http.get(link)
         seen = re.search(r'name="seen" value="([^"]+)"', page.text)
         assert seen is not None
-        decided = guest.post(f"{link.removeprefix(BASE)}/approve", server.origin, seen=seen[1])
+        decided = user_browser.post(
+            f"{link.removeprefix(BASE)}/approve", server.origin, seen=seen[1]
+        )
         assert decided.status_code == 303, decided.text
     assert server.rest("delete_csv", "old") == 200
 
@@ -151,11 +161,11 @@ def in_the_clear(server: ProductionServer, below: str, fields: list[tuple[str, s
 @pytest.fixture(scope="module")
 def clear(
     authority: CertificateAuthority,
-    provider: Provider,
+    provider: ProductionProvider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ProductionServer]:
-    """One behind a proxy, which a stranger passes by."""
+    """One behind a proxy, which an attacker passes by."""
     with behind_proxy(tmp_path_factory.mktemp("clear"), authority, provider, out) as server:
         yield server
 
@@ -175,17 +185,17 @@ def test_nothing_of_it_is_answered_in_the_clear(
 
 def test_a_session_is_no_use_in_the_clear(clear: ProductionServer) -> None:
     """Its cookie, sent by whatever ignores that it is for https, opens nothing."""
-    with clear.guest() as guest:
-        guest.sign_in()
-        cookie = "; ".join(f"{name}={value}" for name, value in guest.cookies().items())
+    with clear.user_browser() as user_browser:
+        user_browser.sign_in()
+        cookie = "; ".join(f"{name}={value}" for name, value in user_browser.cookies().items())
         assert in_the_clear(clear, "", [("Cookie", cookie)]).status == 400
         vouched = [("Cookie", cookie), ("X-Forwarded-Proto", "https")]
         assert in_the_clear(clear, "", vouched).status == 200
 
 
-def test_a_tls_port_answers_nobody_in_the_clear(
+def test_a_tls_port_never_answers_in_the_clear(
     authority: CertificateAuthority,
-    provider: Provider,
+    provider: ProductionProvider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -20,7 +20,6 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     parameters,
 )
-from tests.support.browser import BrowserUser
 from tests.support.issuers import RESOURCE_SERVER, TokenForm, authorization_server
 from tests.support.issuers import SECRET as OTHER_SECRET
 from tests.support.measuring import capture_logs
@@ -28,7 +27,7 @@ from tests.support.measuring import capture_logs
 
 @contextmanager
 def two_issuers(root: Path, form: TokenForm = "jwt") -> Iterator[DashboardServer]:
-    """The development issuer for acme, and oidc-provider, which somebody else wrote, for globex."""
+    """The development issuer for acme, and oidc-provider, a third-party server, for globex."""
     with ExitStack() as running:
 
         def add(config: Config) -> Config:
@@ -70,26 +69,30 @@ def two_issuers(root: Path, form: TokenForm = "jwt") -> Iterator[DashboardServer
 @pytest.mark.parametrize("form", ["jwt", "opaque"])
 def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> None:
     """oidc-provider from npm, with signed and with opaque access tokens; a page offers both."""
-    with two_issuers(tmp_path, form) as opened, opened.guest() as guest:
-        offered = guest.get("/sign-in").text
+    with two_issuers(tmp_path, form) as opened, opened.user_browser() as user_browser:
+        offered = user_browser.get("/sign-in").text
         issuers = [one.issuer for one in opened.gatepost.config.issuers]
         assert [offered.index(one) for one in issuers] == sorted(map(offered.index, issuers))
 
-        back = BrowserUser("alice").visit(guest.start(which=1).headers["location"])
-        answer = guest.http.get(back)
+        back = BrowserUser("alice").visit(user_browser.start(which=1).headers["location"])
+        answer = user_browser.http.get(back)
 
         assert answer.status_code == 303, answer.text
-        assert '["globex","alice"' in guest.get("/test/open").text
-        assert guest.get("/test/echo").status_code == 403
+        assert '["globex","alice"' in user_browser.get("/test/open").text
+        assert user_browser.get("/test/echo").status_code == 403
 
 
 def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
     """A code of one issuer is never redeemed at the other, whatever the way back says."""
-    with two_issuers(tmp_path) as opened, opened.guest() as guest, opened.guest() as other:
+    with (
+        two_issuers(tmp_path) as opened,
+        opened.user_browser() as user_browser,
+        opened.user_browser() as other,
+    ):
         first, second = (one.issuer for one in opened.gatepost.config.issuers)
-        code = parameters(BrowserUser("alice").visit(guest.start(which=1).headers["location"]))[
-            "code"
-        ]
+        code = parameters(
+            BrowserUser("alice").visit(user_browser.start(which=1).headers["location"])
+        )["code"]
         asked = parameters(other.start(which=0).headers["location"])
 
         for sender in (first, second, ""):
@@ -108,34 +111,38 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]
 
 def test_each_tenant_has_a_dashboard_of_its_own(apart: DashboardServer) -> None:
     """One browser may be signed in to several, and each shows its own tenant."""
-    with apart.guest("alice", fresh=True) as guest:
-        assert '["acme","alice"' in guest.get("/test/open").text
+    with apart.user_browser("alice", fresh=True) as user_browser:
+        assert '["acme","alice"' in user_browser.get("/test/open").text
 
         apart.base = "/t/globex/dashboard"
         try:
-            assert guest.get("/test/open").headers["location"].startswith("/t/globex/dashboard/")
-            guest.sign_in("bob")
-            assert '["globex","bob"' in guest.get("/test/open").text
+            assert (
+                user_browser.get("/test/open")
+                .headers["location"]
+                .startswith("/t/globex/dashboard/")
+            )
+            user_browser.sign_in("bob")
+            assert '["globex","bob"' in user_browser.get("/test/open").text
         finally:
             apart.base = "/t/acme/dashboard"
-        assert '["acme","alice"' in guest.get("/test/open").text
+        assert '["acme","alice"' in user_browser.get("/test/open").text
 
 
-def test_nobody_signs_in_to_a_neighbours_dashboard(apart: DashboardServer) -> None:
+def test_a_user_cannot_sign_in_to_another_tenants_dashboard(apart: DashboardServer) -> None:
     """The token names that resource, and its owner is not of that tenant."""
-    with apart.guest() as guest:
-        back = BrowserUser("bob").visit(guest.start().headers["location"])
-        answer = guest.http.get(back)
+    with apart.user_browser() as user_browser:
+        back = BrowserUser("bob").visit(user_browser.start().headers["location"])
+        answer = user_browser.http.get(back)
 
         assert answer.status_code == 403
-        assert guest.cookie() == ""
+        assert user_browser.cookie() == ""
 
 
 def test_a_session_of_one_tenant_is_none_at_another(apart: DashboardServer) -> None:
-    """Also when somebody gives the cookie the other one's name."""
-    with apart.guest("alice", fresh=True) as guest, apart.guest() as thief:
-        name = next(one.name for one in guest.http.cookies.jar)
-        thief.http.cookies.set(name.replace("acme", "globex"), guest.cookie())
+    """Also when an attacker gives the cookie the other one's name."""
+    with apart.user_browser("alice", fresh=True) as user_browser, apart.user_browser() as thief:
+        name = next(one.name for one in user_browser.http.cookies.jar)
+        thief.http.cookies.set(name.replace("acme", "globex"), user_browser.cookie())
 
         answer = thief.http.get("/t/globex/dashboard/test/open")
         assert answer.status_code == 303
@@ -143,10 +150,10 @@ def test_a_session_of_one_tenant_is_none_at_another(apart: DashboardServer) -> N
 
 def test_a_path_without_a_tenant_is_nowhere(apart: DashboardServer) -> None:
     """No tenant, a tenant that is no id, or none at all."""
-    with apart.guest() as guest:
+    with apart.user_browser() as user_browser:
         for path in ("/t/A!/dashboard", "/t/%2e/dashboard/sign-in", "/t//dashboard"):
-            assert guest.http.get(path).status_code in {401, 404}
-            assert "set-cookie" not in guest.http.get(path).headers
+            assert user_browser.http.get(path).status_code in {401, 404}
+            assert "set-cookie" not in user_browser.http.get(path).headers
 
 
 def test_two_tokens_that_name_different_people_open_nothing(
@@ -154,8 +161,8 @@ def test_two_tokens_that_name_different_people_open_nothing(
 ) -> None:
     """The ID token is held against the access token; the page says nothing, the log why."""
     provider: Provider = apart.provider
-    with apart.guest() as guest:
-        back = BrowserUser("alice").visit(guest.start().headers["location"])
+    with apart.user_browser() as user_browser:
+        back = BrowserUser("alice").visit(user_browser.start().headers["location"])
         kept = provider.id_token
         provider.id_token = lambda identity, access: kept(  # type: ignore[method-assign]
             msgspec.structs.replace(
@@ -165,7 +172,7 @@ def test_two_tokens_that_name_different_people_open_nothing(
         )
         try:
             with capture_logs() as logs:
-                answer = guest.http.get(back)
+                answer = user_browser.http.get(back)
         finally:
             provider.id_token = kept  # type: ignore[method-assign]
 

@@ -21,8 +21,8 @@ from gatepost.tools.redaction import Redaction
 WITHIN_S = 10
 
 
-class Counted(ApprovalService):
-    """A service that knows how often somebody looked."""
+class CountedApprovals(ApprovalService):
+    """A service that counts its queries."""
 
     looks = 0
 
@@ -31,13 +31,13 @@ class Counted(ApprovalService):
         return await super().waiting(tenant, **page)
 
 
-class ApprovalStore:
+class SharedApprovals:
     """One store, and a process that looks at it; other processes have no shared store in common."""
 
     def __init__(self) -> None:
         self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
-        herald = ApprovalNotifier(self.shared_store)
-        self.service = Counted(self.records, KeyRing.ephemeral(), Redaction(), herald)
+        notifier = ApprovalNotifier(self.shared_store)
+        self.service = CountedApprovals(self.records, KeyRing.ephemeral(), Redaction(), notifier)
         self.scripts = ScriptApprovals(self.records.of("acme").entries(SUBJECT))
 
     async def submit(self, name: str) -> None:
@@ -46,8 +46,8 @@ class ApprovalStore:
 
 
 @pytest.fixture
-def store() -> ApprovalStore:
-    return ApprovalStore()
+def store() -> SharedApprovals:
+    return SharedApprovals()
 
 
 async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
@@ -57,7 +57,7 @@ async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
     return None if waiting is None else [one.tool for one in waiting.requests]
 
 
-async def test_a_change_at_another_replica_arrives(store: ApprovalStore) -> None:
+async def test_a_change_at_another_replica_arrives(store: SharedApprovals) -> None:
     """The shared store may lose its message, or not reach us: we look anyway."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
@@ -66,7 +66,7 @@ async def test_a_change_at_another_replica_arrives(store: ApprovalStore) -> None
         assert await told(pages) == ["report.star"]
 
 
-async def test_a_message_wakes_the_page_at_once(store: ApprovalStore) -> None:
+async def test_a_message_wakes_the_page_at_once(store: SharedApprovals) -> None:
     """Without waiting for the next look."""
     live = LiveInbox(store.service, store.shared_store, poll_s=3_600)
     async with aclosing(live.watch("acme")) as pages:
@@ -76,7 +76,7 @@ async def test_a_message_wakes_the_page_at_once(store: ApprovalStore) -> None:
         assert await told(pages) == ["report.star"]
 
 
-async def test_many_pages_are_one_look(store: ApprovalStore) -> None:
+async def test_many_pages_are_one_look(store: SharedApprovals) -> None:
     """However many people have the page open, the store is asked once."""
     live = LiveInbox(store.service, store.shared_store, poll_s=3_600)
     pages = [live.watch("acme") for _ in range(50)]
@@ -87,8 +87,8 @@ async def test_many_pages_are_one_look(store: ApprovalStore) -> None:
     assert live._tenants == {}
 
 
-async def test_tenants_hear_of_their_own_only(store: ApprovalStore) -> None:
-    """What waits for one tenant wakes nobody of another."""
+async def test_tenants_hear_of_their_own_only(store: SharedApprovals) -> None:
+    """A request of one tenant wakes no page of another."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as ours, aclosing(live.watch("globex")) as theirs:
         assert (await told(ours), await told(theirs)) == ([], [])
@@ -97,7 +97,7 @@ async def test_tenants_hear_of_their_own_only(store: ApprovalStore) -> None:
         assert live._tenants["globex"].version == 1
 
 
-async def test_an_outage_is_told_and_its_end_too(store: ApprovalStore) -> None:
+async def test_an_outage_is_told_and_its_end_too(store: SharedApprovals) -> None:
     """A page does not go on showing what may be long over."""
     live = LiveInbox(store.service, store.shared_store, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:

@@ -42,8 +42,8 @@ def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]
 @pytest.fixture(scope="module")
 def olga(billing: BillingServer) -> Iterator[HttpBrowser]:
     """An operator who is no approver."""
-    with billing.server.guest("olga") as guest:
-        yield guest
+    with billing.server.user_browser("olga") as user_browser:
+        yield user_browser
 
 
 def reporter(billing: BillingServer, *, ago_s: float = 0.0) -> ProcessReporter:
@@ -52,8 +52,8 @@ def reporter(billing: BillingServer, *, ago_s: float = 0.0) -> ProcessReporter:
     return ProcessReporter(billing.server.services, clock=lambda: now() - ago_s)
 
 
-def text_of(guest: HttpBrowser) -> str:
-    answer = guest.get("/operations")
+def text_of(user_browser: HttpBrowser) -> str:
+    answer = user_browser.get("/operations")
     assert answer.status_code == 200
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", answer.text)).split())
 
@@ -92,8 +92,8 @@ def test_an_operator_sees_all_tenants_and_processes(
 @pytest.mark.parametrize("who", ["alice", "dave", "erin"])
 def test_no_other_role_sees_another_tenant(billing: BillingServer, who: str) -> None:
     """An administrator of a tenant neither opens the page nor is led to it."""
-    with billing.server.guest(who) as guest:
-        refused, first = guest.get("/operations"), guest.get("")
+    with billing.server.user_browser(who) as user_browser:
+        refused, first = user_browser.get("/operations"), user_browser.get("")
 
     assert refused.status_code == 403
     assert "not an operator" in unescape(refused.text)
@@ -111,7 +111,7 @@ def test_an_operator_sees_nothing_else(billing: BillingServer, olga: HttpBrowser
 
 
 def test_without_an_operator_there_is_no_page_and_no_report(tmp_path: Path) -> None:
-    """Nothing is stored that nobody may read."""
+    """No file is stored that cannot be read."""
 
     def change(config: Config) -> Config:
         (issuer,) = config.issuers
@@ -122,7 +122,7 @@ def test_without_an_operator_there_is_no_page_and_no_report(tmp_path: Path) -> N
 
     with open_dashboard_server(tmp_path, change=change) as server:
         server.run(ProcessReporter(server.services).write())
-        with server.guest("alice") as alice:
+        with server.user_browser("alice") as alice:
             assert alice.get("/operations").status_code == 404
         entries = server.services.records.of(DEPLOYMENT).entries(SUBJECT)
         assert server.run(entries.all()) == []
@@ -147,7 +147,7 @@ def test_a_report_of_another_version_is_passed_over(
     for key in (one.key for one in billing.server.run(entries.all())):
         billing.server.run(entries.delete(key))
 
-    assert page.count("9.9") == 2  # in its row and in the notice
+    assert page.count("9.9") == 2  # in its row and in the notification
     assert "Several versions are running" in page
     assert "<b>h 1" in page
 
@@ -155,7 +155,7 @@ def test_a_report_of_another_version_is_passed_over(
 def test_processes_that_ended_hide_none_that_serves(
     billing: BillingServer, olga: HttpBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reports that expired, or that nobody wrote again, lie before it in the store."""
+    """Reports that expired, or that were not written again, lie before it in the store."""
     monkeypatch.setattr(process_reports, "MOST_REPORTS", 2)
     entries, now = billing.server.services.records.of(DEPLOYMENT).entries(SUBJECT), billing.now()
     for key, age_s in (("a", KEPT_S + 1), ("b", KEPT_S + 1), ("c", 99.0), ("d", 99.0), ("e", 0.0)):

@@ -37,7 +37,7 @@ def guarded(answer: httpx2.Response) -> bool:
 
 
 PATHS = [
-    # path below the base       status for alice, and for nobody
+    # path below the base       status for alice, and signed out
     ("", 200, 303),
     ("/history", 200, 303),
     ("/tools", 200, 303),
@@ -60,13 +60,13 @@ PATHS = [
 
 
 @each(("path", "inside", "outside"), PATHS, ids=[one[0][:30] for one in PATHS])
-def test_every_answer_carries_the_guards(
+def test_every_answer_carries_the_security_headers(
     shared: DashboardServer, path: str, inside: int, outside: int
 ) -> None:
-    """Pages, redirects and refusals alike, and nobody may keep one."""
-    with shared.guest("alice") as alice, shared.guest() as nobody:
-        for guest, status in ((alice, inside), (nobody, outside)):
-            answer = guest.get(path)
+    """Pages, redirects and refusals alike, and no cache may keep one."""
+    with shared.user_browser("alice") as alice, shared.user_browser() as anonymous:
+        for user_browser, status in ((alice, inside), (anonymous, outside)):
+            answer = user_browser.get(path)
             assert answer.status_code == status, answer.text
             assert guarded(answer)
             assert answer.headers["cache-control"] == "no-store"
@@ -88,8 +88,8 @@ def test_refusals_at_the_edge_carry_them_too(
     shared: DashboardServer, headers: dict[str, str], status: int
 ) -> None:
     """What never reaches the dashboard is still drawn as its page, with its guards."""
-    with shared.guest() as guest:
-        answer = guest.http.get("/dashboard", headers=headers)
+    with shared.user_browser() as user_browser:
+        answer = user_browser.http.get("/dashboard", headers=headers)
 
     assert answer.status_code == status
     assert guarded(answer)
@@ -98,8 +98,8 @@ def test_refusals_at_the_edge_carry_them_too(
 
 def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: DashboardServer) -> None:
     """An unexpected error is a page with the request's id, and nothing of what raised it."""
-    with shared.guest("alice") as guest:
-        answer = guest.get("/test/broken")
+    with shared.user_browser("alice") as user_browser:
+        answer = user_browser.get("/test/broken")
 
     assert answer.headers["x-request-id"] in answer.text
     assert "unforeseen" not in answer.text.lower().replace("something unforeseen", "")
@@ -108,11 +108,11 @@ def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: DashboardServ
 
 def test_files_are_kept_for_good_and_named_by_their_content(shared: DashboardServer) -> None:
     """Scripts and styles of a page come from the package, are whole, and never change."""
-    with shared.guest("alice") as guest:
-        page = guest.get().text
+    with shared.user_browser("alice") as user_browser:
+        page = user_browser.get().text
         links = re.findall(r'(?:href|src)="(/dashboard/static/[^"]+)"', page)
-        answers = [guest.http.get(link) for link in links]
-        posted = guest.http.post(links[0], headers={"origin": shared.origin})
+        answers = [user_browser.http.get(link) for link in links]
+        posted = user_browser.http.post(links[0], headers={"origin": shared.origin})
 
     assert {link.rpartition("/")[2] for link in links} >= {"htmx.js", "frame.css"}
     for answer in answers:
@@ -144,10 +144,10 @@ class Foreign(HTMLParser):
 
 def test_no_page_holds_script_or_style_of_its_own(shared: DashboardServer) -> None:
     """The policy would stop it anyway; that it need not is what keeps the policy strict."""
-    with shared.guest("alice") as guest:
+    with shared.user_browser("alice") as user_browser:
         for path in ("", "/history", "/grants", "/tools", "/sign-in"):
             parser = Foreign()
-            parser.feed(guest.get(path).text)
+            parser.feed(user_browser.get(path).text)
             assert parser.found == [], path
 
 
@@ -193,8 +193,8 @@ FORGED = [
 def test_a_form_of_another_page_changes_nothing(
     shared: DashboardServer, case: str, form: dict[str, str], headers: dict[str, str]
 ) -> None:
-    """CSRF: the token of this very session, and the word of the browser where it came from."""
-    with shared.guest("alice") as alice, shared.guest("dave") as dave:
+    """CSRF: the token of this very session, and the origin that the browser names."""
+    with shared.user_browser("alice") as alice, shared.user_browser("dave") as dave:
         stand_ins = {
             "COOKIE": alice.cookie(),
             "OTHER": dave.token(),
@@ -212,10 +212,10 @@ def test_a_form_of_our_own_is_taken_with_the_token_in_field_or_header(
     shared: DashboardServer,
 ) -> None:
     """Plain forms carry a field, htmx a header; a handler sees the other fields."""
-    with shared.guest("alice") as guest:
-        plain = guest.post("/test/echo", {"reason": "a\r\nb", "empty": ""})
-        token = guest.token()
-        headed = guest.post(
+    with shared.user_browser("alice") as user_browser:
+        plain = user_browser.post("/test/echo", {"reason": "a\r\nb", "empty": ""})
+        token = user_browser.token()
+        headed = user_browser.post(
             "/test/echo", {"csrf": "", "x": "1"}, x_csrf_token=token, hx_request="true"
         )
 
@@ -241,9 +241,9 @@ def test_a_body_that_no_form_of_ours_has_is_refused(
     shared: DashboardServer, kind: str, body: bytes, status: int
 ) -> None:
     """Other media types, fields given twice, broken encodings, too many and too much."""
-    with shared.guest("alice") as guest:
-        content = body.replace(b"TOKEN", guest.token().encode())
-        answer = guest.http.post(
+    with shared.user_browser("alice") as user_browser:
+        content = body.replace(b"TOKEN", user_browser.token().encode())
+        answer = user_browser.http.post(
             "/dashboard/test/echo",
             content=content,
             headers={"content-type": kind, "origin": shared.origin},
@@ -271,8 +271,8 @@ def test_no_other_page_gets_a_page_of_ours_into_itself(
     shared: DashboardServer, place: str, mode: str, what: str, status: int
 ) -> None:
     """Clickjacking and side channels: from elsewhere only a link that a person follows works."""
-    with shared.guest("alice") as guest:
-        answer = guest.get(
+    with shared.user_browser("alice") as user_browser:
+        answer = user_browser.get(
             "/test/echo", sec_fetch_site=place, sec_fetch_mode=mode, sec_fetch_dest=what
         )
         assert answer.status_code == status
@@ -289,29 +289,31 @@ ROLES = [
 
 @pytest.mark.parametrize(("who", "statuses"), ROLES, ids=[one[0] for one in ROLES])
 def test_roles_open_pages(shared: DashboardServer, who: str, statuses: list[int]) -> None:
-    """Whoever lacks a page's roles is told so, and can at least sign out."""
-    with shared.guest(who, fresh=who == "eve") as guest:
-        answers = [guest.get(f"/test/{page}") for page in ("echo", "open", "admin")]
+    """A user who lacks a page's roles is told so, and can at least sign out."""
+    with shared.user_browser(who, fresh=who == "eve") as user_browser:
+        answers = [user_browser.get(f"/test/{page}") for page in ("echo", "open", "admin")]
         assert [one.status_code for one in answers] == statuses
         if who == "eve":
             assert "no role" in answers[0].text
             assert 'action="/dashboard/sign-out"' in answers[0].text
-            assert guest.post("/sign-out").status_code == 303
+            assert user_browser.post("/sign-out").status_code == 303
 
 
 def test_the_tenant_is_the_sessions(shared: DashboardServer) -> None:
     """Nothing that a user sends chooses another one."""
-    with shared.guest("bob") as guest:
-        seen = guest.get("/test/echo?tenant=acme", x_octopus_tenant_id="acme", x_tenant="acme").text
+    with shared.user_browser("bob") as user_browser:
+        seen = user_browser.get(
+            "/test/echo?tenant=acme", x_octopus_tenant_id="acme", x_tenant="acme"
+        ).text
 
     assert '["globex","bob"' in seen
 
 
 def test_cookies_are_for_the_server_only(shared: DashboardServer) -> None:
     """HttpOnly and Lax, for the whole host (which `__Host-` asks for), gone with the browser."""
-    with shared.guest() as guest:
-        asked = guest.start().headers["set-cookie"]
-        opened = guest.sign_in("alice").headers.get_list("set-cookie")
+    with shared.user_browser() as user_browser:
+        asked = user_browser.start().headers["set-cookie"]
+        opened = user_browser.sign_in("alice").headers.get_list("set-cookie")
 
     assert re.fullmatch(
         r"gatepost\d+-sign-in=[\w.-]+; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", asked
@@ -324,11 +326,13 @@ def test_cookies_are_for_the_server_only(shared: DashboardServer) -> None:
 
 def test_htmx_is_led_to_the_sign_in(shared: DashboardServer) -> None:
     """A part of a page that asks after the session ended moves the whole page, and back later."""
-    with shared.guest() as guest:
+    with shared.user_browser() as user_browser:
         shown = f"{shared.home}/history?page=2"
-        answer = guest.get("/live", hx_request="true", hx_current_url=shown)
+        answer = user_browser.get("/live", hx_request="true", hx_current_url=shown)
         hostile = ("https://evil.example//x", "http://[", "//[::1", "javascript:1", "")
-        others = [guest.get("/live", hx_request="true", hx_current_url=one) for one in hostile]
+        others = [
+            user_browser.get("/live", hx_request="true", hx_current_url=one) for one in hostile
+        ]
 
     assert answer.status_code == 401
     assert answer.headers["hx-redirect"] == "/dashboard/sign-in?next=/history%3Fpage%3D2"
@@ -338,8 +342,8 @@ def test_htmx_is_led_to_the_sign_in(shared: DashboardServer) -> None:
 
 def test_something_to_keep_is_never_shown(shared: DashboardServer) -> None:
     """A file has a harmless name and is an attachment, whatever it holds."""
-    with shared.guest("alice") as guest:
-        answer = guest.get("/test/download")
+    with shared.user_browser("alice") as user_browser:
+        answer = user_browser.get("/test/download")
 
     assert answer.headers["content-disposition"] == 'attachment; filename="abx.jsonl"'
 
@@ -348,9 +352,9 @@ def test_a_laptops_other_name_leads_to_the_one_that_has_the_cookies(
     shared: DashboardServer,
 ) -> None:
     """In development `localhost` reaches the server too; the dashboard is at its own address."""
-    with shared.guest("alice") as guest:
+    with shared.user_browser("alice") as user_browser:
         host = shared.origin.removeprefix("http://").replace("127.0.0.1", "localhost")
-        answer = guest.get("/history?page=2", host=host)
+        answer = user_browser.get("/history?page=2", host=host)
 
     assert answer.status_code == 307
     assert answer.headers["location"] == f"{shared.home}/history?page=2"
@@ -358,7 +362,7 @@ def test_a_laptops_other_name_leads_to_the_one_that_has_the_cookies(
 
 def test_a_live_page_comes_in_parts(shared: DashboardServer) -> None:
     """Events go out as they happen, each with its own lines."""
-    with shared.guest("alice") as guest, guest.stream("/test/live") as lines:
+    with shared.user_browser("alice") as user_browser, user_browser.stream("/test/live") as lines:
         assert [next(lines) for _ in range(4)] == [
             "event: first",
             "data: <p>one</p>",

@@ -25,15 +25,15 @@ def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]
 
 @pytest.fixture(scope="module")
 def dave(billing: BillingServer) -> Iterator[HttpBrowser]:
-    with billing.server.guest("dave") as guest:
-        yield guest
+    with billing.server.user_browser("dave") as user_browser:
+        yield user_browser
 
 
 @pytest.fixture(scope="module")
 def bob(billing: BillingServer) -> Iterator[HttpBrowser]:
     """An approver of another tenant."""
-    with billing.server.guest("bob") as guest:
-        yield guest
+    with billing.server.user_browser("bob") as user_browser:
+        yield user_browser
 
 
 def fields_of(page: str) -> dict[str, str]:
@@ -42,10 +42,10 @@ def fields_of(page: str) -> dict[str, str]:
     return {name: unescape(value) for name, value in found}
 
 
-def decide(guest: HttpBrowser, request: str, verb: str, **form: str) -> int:
+def decide(user_browser: HttpBrowser, request: str, verb: str, **form: str) -> int:
     """Look at a request and send its form; the status."""
-    fields = fields_of(guest.get(f"/approvals/{request}").text)
-    return guest.post(f"/approvals/{request}/{verb}", fields | form).status_code
+    fields = fields_of(user_browser.get(f"/approvals/{request}").text)
+    return user_browser.post(f"/approvals/{request}/{verb}", fields | form).status_code
 
 
 def test_another_tenants_requests_do_not_exist(
@@ -81,9 +81,7 @@ def test_what_was_not_seen_is_not_approved(billing: BillingServer, dave: HttpBro
 HOSTILE = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
 
 
-def test_nothing_that_a_stranger_wrote_becomes_markup(
-    billing: BillingServer, dave: HttpBrowser
-) -> None:
+def test_untrusted_text_does_not_become_markup(billing: BillingServer, dave: HttpBrowser) -> None:
     """Names and values of arguments, reasons, and what a user searches for."""
     request = billing.asks("refund", {"customer": HOSTILE, "amount": 5, "reason": HOSTILE})
     assert decide(dave, request, "reject", reason=HOSTILE) == 303
@@ -143,7 +141,7 @@ def test_a_clients_own_name_is_told_as_its_own(
 
 
 def test_no_secret_is_on_any_page_or_in_the_file(billing: BillingServer, dave: HttpBrowser) -> None:
-    """What the agent wrote into a secret argument is nobody's to see, edited or not."""
+    """A secret argument of the agent is never shown, edited or not."""
     request = billing.asks("send_invoice", INVOICE)
     told = [
         dave.get(f"/approvals/{request}{below}").text for below in ("", "?edit=yes", "/arguments")
@@ -181,7 +179,7 @@ def test_what_a_note_would_become_is_shown(billing: BillingServer, dave: HttpBro
     assert "owner: erin" in page
 
 
-def test_what_a_strangers_tool_would_write_is_shown(
+def test_the_arguments_of_a_third_party_tool_are_shown(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """It says itself where the file lies and what becomes of it, and why it does not."""
@@ -317,7 +315,7 @@ def test_usage_says_why_tokens_were_refused(billing: BillingServer, dave: HttpBr
 def test_a_call_that_has_begun_is_told_of_in_plain_words(
     billing: BillingServer, dave: HttpBrowser
 ) -> None:
-    """While it runs, and once its server is gone: nobody reads that it can still be made."""
+    """While it runs, and once its server is gone, the page does not offer the call again."""
     request = billing.asks("refund", {"customer": "C-begun", "amount": 5})
     billing.decides("dave", request)
     claims, name, now = (

@@ -39,35 +39,35 @@ LIMITS = LimitsSettings(
 PROCESSES = "Each process counts its own limits"
 
 
-class Pair:
+class TwoReplicas:
     """A company with two replicas: agents call at the one, and people look at the other."""
 
     def __init__(self, billing: BillingServer, other: Server, port: int) -> None:
         self.billing, self.other, self.port = billing, other, port
 
-    def page(self, guest: HttpBrowser, below: str) -> str:
+    def page(self, user_browser: HttpBrowser, below: str) -> str:
         """A page of the other replica, in the session that was begun at the first."""
-        answer = guest.http.get(
-            f"http://127.0.0.1:{self.port}{guest.server.base}{below}",
-            headers={"host": urlsplit(guest.server.origin).netloc},
+        answer = user_browser.http.get(
+            f"http://127.0.0.1:{self.port}{user_browser.server.base}{below}",
+            headers={"host": urlsplit(user_browser.server.origin).netloc},
         )
         assert answer.status_code == 200, answer.text
         return unescape(answer.text)
 
-    def shows(self, guest: HttpBrowser, below: str, *words: str) -> None:
+    def shows(self, user_browser: HttpBrowser, below: str, *words: str) -> None:
         """Return once that page of the other replica has all the words."""
 
         def is_so() -> bool:
-            page = self.page(guest, below)
+            page = self.page(user_browser, below)
             return all(word in page for word in words)
 
         eventually(is_so, within=WITHIN_S)
 
-    def hides(self, guest: HttpBrowser, below: str, word: str) -> None:
+    def hides(self, user_browser: HttpBrowser, below: str, word: str) -> None:
         """Return once neither replica's page has the word."""
 
         def is_so() -> bool:
-            pages = self.page(guest, below), unescape(guest.get(below).text)
+            pages = self.page(user_browser, below), unescape(user_browser.get(below).text)
             return not any(word in page for page in pages)
 
         eventually(is_so, within=WITHIN_S)
@@ -80,17 +80,17 @@ class Pair:
 
 
 @contextmanager
-def replica(billing: BillingServer) -> Iterator[Pair]:
+def replica(billing: BillingServer) -> Iterator[TwoReplicas]:
     """Another process of the same server, with a loop and connections of its own."""
     port, first = free_port(), billing.server.gatepost
     sock = listening("127.0.0.1", port, "--port")
     other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
     with other.running():
-        yield Pair(billing, other, port)
+        yield TwoReplicas(billing, other, port)
 
 
 @contextmanager
-def pair_on(root: Path, database: str, shared: str) -> Iterator[Pair]:
+def pair_on(root: Path, database: str, shared: str) -> Iterator[TwoReplicas]:
     def change(config: Config) -> Config:
         storage = StorageSettings(database=database, shared=shared)
         return msgspec.structs.replace(config, storage=storage, limits=LIMITS)
@@ -108,7 +108,7 @@ def pair(
     postgres_server: Postgres,
     postgres_template: str,
     valkey_server: Valkey,
-) -> Iterator[Pair]:
+) -> Iterator[TwoReplicas]:
     root = tmp_path_factory.mktemp("pair")
     with postgres_server.database(like=postgres_template) as database:
         if request.param == "pgbouncer":
@@ -118,20 +118,20 @@ def pair(
 
 
 @pytest.fixture(scope="module")
-def dave(pair: Pair) -> Iterator[HttpBrowser]:
-    with pair.billing.server.guest("dave") as guest:
-        yield guest
+def dave(pair: TwoReplicas) -> Iterator[HttpBrowser]:
+    with pair.billing.server.user_browser("dave") as user_browser:
+        yield user_browser
 
 
 @pytest.fixture(scope="module")
-def bob(pair: Pair) -> Iterator[HttpBrowser]:
+def bob(pair: TwoReplicas) -> Iterator[HttpBrowser]:
     """An approver of another tenant."""
-    with pair.billing.server.guest("bob") as guest:
-        yield guest
+    with pair.billing.server.user_browser("bob") as user_browser:
+        yield user_browser
 
 
 def test_who_calls_at_one_is_judged_at_the_other(
-    pair: Pair, dave: HttpBrowser, bob: HttpBrowser
+    pair: TwoReplicas, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
     """By the scopes of its last token, also at a replica that starts later; for its tenant only."""
     pair.billing.call("find_customer", {"name": "x"})
@@ -152,7 +152,7 @@ def test_who_calls_at_one_is_judged_at_the_other(
 
 
 def test_what_limits_refused_is_counted_everywhere(
-    pair: Pair, dave: HttpBrowser, bob: HttpBrowser
+    pair: TwoReplicas, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
     """Each call, however many are one record, and by which limit; also after a restart."""
     answers = asyncio.run(flood(pair.billing, 40))
@@ -176,7 +176,7 @@ async def flood(billing: BillingServer, number: int) -> list[int]:
         return [answer.status_code for answer in await asyncio.gather(*calls)]
 
 
-def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: HttpBrowser) -> None:
+def test_who_is_revoked_is_seen_no_more(pair: TwoReplicas, dave: HttpBrowser) -> None:
     """At no replica, until they come with another token."""
     billing = pair.billing
     billing.call("find_customer", {"name": "x"}, "alice")
@@ -197,8 +197,8 @@ def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: HttpBrowser) -> None:
     pair.shows(dave, "/tools", "Alice Archer")
 
 
-def test_who_is_erased_was_never_seen(pair: Pair, dave: HttpBrowser) -> None:
-    """What is kept of a person goes with everything else of theirs, at every replica."""
+def test_who_is_erased_was_never_seen(pair: TwoReplicas, dave: HttpBrowser) -> None:
+    """Every replica erases a person's sessions with the rest of their data."""
     billing = pair.billing
     billing.call("find_customer", {"name": "x"}, "carol")
     pair.shows(dave, "/tools", "Carol Chen")
@@ -220,14 +220,14 @@ def test_what_is_one_process_s_is_said_to_be(
     with ExitStack() as stack:
         database = stack.enter_context(postgres_server.database(like=postgres_template))
         pair = stack.enter_context(pair_on(tmp_path, database, ""))
-        guest = stack.enter_context(pair.billing.server.guest("dave"))
+        user_browser = stack.enter_context(pair.billing.server.user_browser("dave"))
         pair.billing.call("find_customer", {"name": "x"})
 
-        pair.shows(guest, "/tools", "Erin Ek")
-        assert PROCESSES in pair.page(guest, "/usage")
+        pair.shows(user_browser, "/tools", "Erin Ek")
+        assert PROCESSES in pair.page(user_browser, "/usage")
 
 
-def test_operators_see_every_replica_at_any_of_them(pair: Pair) -> None:
+def test_operators_see_every_replica_at_any_of_them(pair: TwoReplicas) -> None:
     """Each process stores what it knows of itself; a page needs no process but its own."""
     servers = pair.billing.server.gatepost, pair.other
     reporters = [(server.loop, ProcessReporter(server.services)) for server in servers]
@@ -237,7 +237,7 @@ def test_operators_see_every_replica_at_any_of_them(pair: Pair) -> None:
 
     for loop, reporter in reporters:
         on(loop, reporter.write())
-    with pair.billing.server.guest("olga") as olga:
+    with pair.billing.server.user_browser("olga") as olga:
         both = pair.page(olga, "/operations")
         on(reporters[0][0], reporters[0][1].remove())
         one = pair.page(olga, "/operations")

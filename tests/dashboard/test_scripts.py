@@ -26,7 +26,10 @@ def test_a_rejected_script_stays_where_it_can_be_found(billing: BillingServer) -
     scripts = ScriptApprovals(billing.server.services.records.of("acme").entries(SUBJECT))
     billing.server.run(scripts.submit([SCRIPT], by="erin", most=10))
     below = f"script-{SCRIPT.digest}"
-    with billing.server.guest("alice") as alice, billing.server.guest("carol") as carol:
+    with (
+        billing.server.user_browser("alice") as alice,
+        billing.server.user_browser("carol") as carol,
+    ):
         assert decide(alice, below, "reject", reason=REASON) == 303
         billing.server.run(scripts.submit([SCRIPT], by="erin", most=10))
         inbox, history = alice.get("").text, alice.get("/history?state=rejected").text

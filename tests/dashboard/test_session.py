@@ -34,7 +34,7 @@ CALLER = TenantContext(
 )
 
 
-class Clock:
+class SessionClock:
     """A time that a test moves."""
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class Clock:
         return self.now
 
 
-class Replica:
+class SessionReplica:
     """The sessions of one process; several share records and key ring."""
 
-    def __init__(self, ring: KeyRing, records: MemoryRecords, clock: Clock) -> None:
+    def __init__(self, ring: KeyRing, records: MemoryRecords, clock: SessionClock) -> None:
         self.meaning: bytes | None = digest("settings")
         self.sessions = DashboardSessions(
             ring,
@@ -60,8 +60,8 @@ class Replica:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SessionClock:
+    return SessionClock()
 
 
 @pytest.fixture
@@ -70,16 +70,18 @@ def ring() -> KeyRing:
 
 
 @pytest.fixture
-def replicas(ring: KeyRing, clock: Clock) -> tuple[Replica, Replica]:
+def replicas(ring: KeyRing, clock: SessionClock) -> tuple[SessionReplica, SessionReplica]:
     records = MemoryRecords()
-    return Replica(ring, records, clock), Replica(ring, records, clock)
+    return SessionReplica(ring, records, clock), SessionReplica(ring, records, clock)
 
 
-def cookie(replica: Replica) -> str:
+def cookie(replica: SessionReplica) -> str:
     return replica.sessions.sealed(replica.sessions.start(CALLER), TARGET)
 
 
-async def test_a_session_is_good_at_every_replica(replicas: tuple[Replica, Replica]) -> None:
+async def test_a_session_is_good_at_every_replica(
+    replicas: tuple[SessionReplica, SessionReplica],
+) -> None:
     """Nothing is stored for it; it holds roles and name, and no scope of the token."""
     first, second = replicas
     session = await second.sessions.find(cookie(first), TARGET)
@@ -91,10 +93,12 @@ async def test_a_session_is_good_at_every_replica(replicas: tuple[Replica, Repli
     assert session.caller.expires_at == 1_000_000 + 8 * 3600
 
 
-async def test_a_session_is_as_old_as_its_token(replicas: tuple[Replica, Replica]) -> None:
+async def test_a_session_is_as_old_as_its_token(
+    replicas: tuple[SessionReplica, SessionReplica],
+) -> None:
     """
     Or as its sign-in, where the token does not say: such tokens are refused for as long as one
-    could live, which may be shorter than a visit.
+    could live, which may be shorter than the use of a page.
     """
     known = msgspec.structs.replace(CALLER, issued_at=999_000)
 
@@ -103,7 +107,7 @@ async def test_a_session_is_as_old_as_its_token(replicas: tuple[Replica, Replica
 
 
 async def test_a_session_that_was_ended_stays_ended_everywhere(
-    replicas: tuple[Replica, Replica],
+    replicas: tuple[SessionReplica, SessionReplica],
 ) -> None:
     """Also for a copy of the cookie, and ending it twice is no error."""
     first, second = replicas
@@ -117,8 +121,10 @@ async def test_a_session_that_was_ended_stays_ended_everywhere(
     assert await second.sessions.find(copy, TARGET) is None
 
 
-async def test_a_session_gets_old_and_idle(replicas: tuple[Replica, Replica], clock: Clock) -> None:
-    """Visits keep it for its time and no longer; without visits it ends sooner."""
+async def test_a_session_gets_old_and_idle(
+    replicas: tuple[SessionReplica, SessionReplica], clock: SessionClock
+) -> None:
+    """Page requests keep it for its time and no longer; without requests it ends sooner."""
     first, _ = replicas
     held = cookie(first)
     for _ in range(15):
@@ -140,7 +146,7 @@ async def test_a_session_gets_old_and_idle(replicas: tuple[Replica, Replica], cl
 
 
 async def test_a_cookie_is_written_anew_only_now_and_then(
-    replicas: tuple[Replica, Replica], clock: Clock
+    replicas: tuple[SessionReplica, SessionReplica], clock: SessionClock
 ) -> None:
     """Not with every page."""
     session = replicas[0].sessions.start(CALLER)
@@ -152,9 +158,9 @@ async def test_a_cookie_is_written_anew_only_now_and_then(
 
 @pytest.mark.parametrize("meaning", [None, digest("other settings")], ids=["gone", "different"])
 async def test_a_session_ends_when_its_issuer_means_something_else(
-    replicas: tuple[Replica, Replica], meaning: bytes | None
+    replicas: tuple[SessionReplica, SessionReplica], meaning: bytes | None
 ) -> None:
-    """An issuer that is removed, cut off, or read by other rules: everybody signs in anew."""
+    """After an issuer is removed, revoked, or read by other rules, all users sign in anew."""
     held = cookie(replicas[0])
     replicas[0].meaning = meaning
 
@@ -175,15 +181,15 @@ FORGERIES: list[tuple[str, Callable[[str], str]]] = [
 
 
 @pytest.mark.parametrize(("name", "forge"), FORGERIES, ids=[one[0] for one in FORGERIES])
-async def test_a_made_up_cookie_is_nobody(
-    replicas: tuple[Replica, Replica], name: str, forge: Callable[[str], str]
+async def test_a_made_up_cookie_gives_no_session(
+    replicas: tuple[SessionReplica, SessionReplica], name: str, forge: Callable[[str], str]
 ) -> None:
     """What the ring did not seal, as it stands, opens nothing."""
     assert await replicas[0].sessions.find(forge(cookie(replicas[0])), TARGET) is None
 
 
 async def test_a_cookie_counts_only_where_it_was_made(
-    replicas: tuple[Replica, Replica], ring: KeyRing
+    replicas: tuple[SessionReplica, SessionReplica], ring: KeyRing
 ) -> None:
     """Not at another tenant's dashboard, and nothing else that the ring seals is a session."""
     first, _ = replicas
@@ -195,7 +201,9 @@ async def test_a_cookie_counts_only_where_it_was_made(
         assert await first.sessions.find(sealed, TARGET) is None
 
 
-async def test_a_forms_token_is_of_one_session(replicas: tuple[Replica, Replica]) -> None:
+async def test_a_forms_token_is_of_one_session(
+    replicas: tuple[SessionReplica, SessionReplica],
+) -> None:
     """Each page has another one, every replica takes it, no other session's does."""
     first, second = replicas
     mine, other = (first.sessions.start(CALLER) for _ in range(2))
@@ -208,23 +216,27 @@ async def test_a_forms_token_is_of_one_session(replicas: tuple[Replica, Replica]
         assert not first.sessions.minted(mine, made_up)
 
 
-def test_sessions_outlive_a_new_key_and_not_the_loss_of_theirs(tmp_path, clock: Clock) -> None:  # type: ignore[no-untyped-def]
-    """Rotation goes unnoticed; a ring without the key knows nobody."""
+def test_sessions_outlive_a_new_key_and_not_the_loss_of_theirs(
+    tmp_path, clock: SessionClock
+) -> None:  # type: ignore[no-untyped-def]
+    """Rotation goes unnoticed; a ring without the key reads no session."""
     path = tmp_path / "ring.json"
     create(path)
     records = MemoryRecords()
-    before = Replica(KeyRing.load(f"file:{path}"), records, clock)
+    before = SessionReplica(KeyRing.load(f"file:{path}"), records, clock)
     held = cookie(before)
     rotate(path, keep=1)
-    after = Replica(KeyRing.load(f"file:{path}"), records, clock)
+    after = SessionReplica(KeyRing.load(f"file:{path}"), records, clock)
     rotate(path, keep=0)
-    lost = Replica(KeyRing.load(f"file:{path}"), records, clock)
+    lost = SessionReplica(KeyRing.load(f"file:{path}"), records, clock)
 
     assert after.sessions.read(held, TARGET) is not None
     assert lost.sessions.read(held, TARGET) is None
 
 
-def test_what_does_not_fit_a_cookie_is_said(replicas: tuple[Replica, Replica]) -> None:
+def test_what_does_not_fit_a_cookie_is_said(
+    replicas: tuple[SessionReplica, SessionReplica],
+) -> None:
     """Instead of a cookie that browsers throw away without a word."""
     wordy = msgspec.structs.replace(CALLER, client_id="x" * 4000)
     with pytest.raises(CookieTooLong):
@@ -232,8 +244,8 @@ def test_what_does_not_fit_a_cookie_is_said(replicas: tuple[Replica, Replica]) -
 
 
 @contextmanager
-def cut(server: DashboardServer, subject: str) -> Iterator[None]:
-    """Somebody is shut out for the time of a block, as soon as the server reads it."""
+def revoke(server: DashboardServer, subject: str) -> Iterator[None]:
+    """A user is refused for the time of a block, as soon as the server reads it."""
     now = time.time()
     one = RevocationRecord(
         id="cut-1", subject=subject, before=now + 1, created_at=now, created_by="test"
@@ -246,25 +258,28 @@ def cut(server: DashboardServer, subject: str) -> Iterator[None]:
         server.run(server.services.revocations.look())
 
 
-def test_a_cut_off_ends_sessions_and_their_live_pages(shared: DashboardServer) -> None:
+def test_a_revocation_ends_sessions_and_their_live_pages(shared: DashboardServer) -> None:
     """The next page asks for a sign-in, and a stream says that it is over."""
     with (
-        shared.guest("bob", fresh=True) as guest,
-        guest.stream("/test/live") as lines,
-        cut(shared, "bob"),
+        shared.user_browser("bob", fresh=True) as user_browser,
+        user_browser.stream("/test/live") as lines,
+        revoke(shared, "bob"),
     ):
-        eventually(lambda: guest.get("/test/open").status_code == 303, within=30)
+        eventually(lambda: user_browser.get("/test/open").status_code == 303, within=30)
         assert "event: over" in list(lines)
 
 
 def test_a_form_that_takes_its_time_gains_nothing(shared: DashboardServer) -> None:
-    """Whoever is shut out before its last byte has decided nothing."""
-    with shared.guest("bob", fresh=True) as guest:
-        body = urlencode({"csrf": guest.token(), "one": "more"}).encode()
+    """A user who is revoked before the last byte of the form has decided nothing."""
+    with shared.user_browser("bob", fresh=True) as user_browser:
+        body = urlencode({"csrf": user_browser.token(), "one": "more"}).encode()
         head = [
             ("Host", shared.origin.removeprefix("http://")),
             ("Origin", shared.origin),
-            ("Cookie", "; ".join(f"{one.name}={one.value}" for one in guest.http.cookies.jar)),
+            (
+                "Cookie",
+                "; ".join(f"{one.name}={one.value}" for one in user_browser.http.cookies.jar),
+            ),
             ("Content-Type", "application/x-www-form-urlencoded"),
             ("Content-Length", str(len(body))),
         ]
@@ -275,8 +290,8 @@ def test_a_form_that_takes_its_time_gains_nothing(shared: DashboardServer) -> No
 
         with socket.create_connection(place, timeout=30) as connection:
             connection.sendall(sent[:-1])
-            with cut(shared, "bob"):
-                eventually(lambda: guest.get("/test/open").status_code == 303, within=30)
+            with revoke(shared, "bob"):
+                eventually(lambda: user_browser.get("/test/open").status_code == 303, within=30)
                 connection.sendall(sent[-1:])
                 answer = read_answer(connection)
     assert answer.status == 401
@@ -284,26 +299,29 @@ def test_a_form_that_takes_its_time_gains_nothing(shared: DashboardServer) -> No
 
 
 def test_signing_out_ends_live_pages_in_other_windows(shared: DashboardServer) -> None:
-    """Whoever left sees nothing more, in any window."""
-    with shared.guest("dave", fresh=True) as guest, guest.stream("/test/live") as lines:
-        with shared.guest() as same:
-            same.http.cookies.update(guest.http.cookies)
+    """A signed-out user sees nothing more, in any window."""
+    with (
+        shared.user_browser("dave", fresh=True) as user_browser,
+        user_browser.stream("/test/live") as lines,
+    ):
+        with shared.user_browser() as same:
+            same.http.cookies.update(user_browser.http.cookies)
             assert same.post("/sign-out").status_code == 303
         assert "event: over" in list(lines)
 
 
-def test_a_live_page_does_not_keep_somebody_signed_in(shared: DashboardServer) -> None:
+def test_a_live_page_does_not_renew_a_session(shared: DashboardServer) -> None:
     """What asks by itself is no activity; what a person asks for renews the cookie."""
-    with shared.guest("alice") as guest:
+    with shared.user_browser("alice") as user_browser:
         around = shared.around
         spot = around.place.locate("/dashboard")
         assert spot is not None
-        session = around.sessions.read(guest.cookie(), spot.target)
+        session = around.sessions.read(user_browser.cookie(), spot.target)
         assert session is not None
         aged = msgspec.structs.replace(session, seen=time.time() - 100)
-        guest.http.cookies.clear()
+        user_browser.http.cookies.clear()
         name = around.cookies.name("session", spot.target)
-        guest.http.cookies.set(name, around.sessions.sealed(aged, spot.target))
+        user_browser.http.cookies.set(name, around.sessions.sealed(aged, spot.target))
 
-        assert "set-cookie" not in guest.get("/test/poll").headers
-        assert "set-cookie" in guest.get("/test/echo").headers
+        assert "set-cookie" not in user_browser.get("/test/poll").headers
+        assert "set-cookie" in user_browser.get("/test/echo").headers

@@ -36,20 +36,20 @@ def provider(
     provider.refuses, provider.declines, provider.audience = None, "", CLIENT
 
 
-def signed_in(guest: HttpBrowser) -> str:
+def signed_in(user_browser: HttpBrowser) -> str:
     """Sign in as far as the issuer lets; return the page at the end."""
-    back = guest.http.get(guest.start().headers["location"]).headers["location"]
-    return guest.http.get(back).text
+    back = user_browser.http.get(user_browser.start().headers["location"]).headers["location"]
+    return user_browser.http.get(back).text
 
 
 def test_signing_out_leads_to_the_issuers_own_sign_out(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
     """With the ID token of this session, so that the issuer need not ask, and the way back."""
-    with server.guest() as guest:
-        signed_in(guest)
-        assert guest.get().status_code == 200
-        left = guest.post("/sign-out")
+    with server.user_browser() as user_browser:
+        signed_in(user_browser)
+        assert user_browser.get().status_code == 200
+        left = user_browser.post("/sign-out")
         address = left.headers["location"]
 
         assert address.startswith(f"{provider.issuer('main')}/end?")
@@ -57,16 +57,16 @@ def test_signing_out_leads_to_the_issuers_own_sign_out(
         assert asked["client_id"] == CLIENT
         assert asked["post_logout_redirect_uri"] == f"{server.home}/signed-out"
         assert asked["id_token_hint"].count(".") == 2
-        assert not list(guest.http.cookies.jar)
-        assert guest.get().headers["location"] == "/dashboard/sign-in"
+        assert not list(user_browser.http.cookies.jar)
+        assert user_browser.get().headers["location"] == "/dashboard/sign-in"
 
 
 def test_the_form_of_the_sign_out_may_lead_to_the_issuer(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
     """Chromium applies `form-action` to redirects; no other host than the issuer's is allowed."""
-    with server.guest() as guest:
-        policy = guest.get("/sign-in").headers["content-security-policy"]
+    with server.user_browser() as user_browser:
+        policy = user_browser.get("/sign-in").headers["content-security-policy"]
 
     assert policy.endswith(f"; form-action 'self' {provider.base}")
 
@@ -75,14 +75,14 @@ def test_the_next_sign_in_asks_for_the_account(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
     """Only after a sign-out or a refusal: otherwise a person stays signed in without a click."""
-    with server.guest() as guest:
-        signed_in(guest)
-        page = guest.get("/signed-out").text
+    with server.user_browser() as user_browser:
+        signed_in(user_browser)
+        page = user_browser.get("/signed-out").text
         again = re.search(r'href="(/dashboard/sign-in\?[^"]+)"', page)
         assert again is not None
-        link = re.search(r'href="([^"]*/start\?[^"]+)"', guest.http.get(again[1]).text)
+        link = re.search(r'href="([^"]*/start\?[^"]+)"', user_browser.http.get(again[1]).text)
         assert link is not None
-        asked = guest.http.get(link[1].replace("&amp;", "&")).headers["location"]
+        asked = user_browser.http.get(link[1].replace("&amp;", "&")).headers["location"]
 
     assert "prompt" not in provider.asked[-1]
     assert parameters(asked)["prompt"] == "select_account"
@@ -90,10 +90,15 @@ def test_the_next_sign_in_asks_for_the_account(
 
 def test_the_sign_out_stays_here_where_the_operator_wants_it(tmp_path: Path) -> None:
     """`sign_out = false`: no ID token is kept, and no other host may be led to."""
-    with changeable_provider(tmp_path, sign_out=False) as (server, _), server.guest() as guest:
-        signed_in(guest)
-        assert {cookie.name.rpartition("-")[2] for cookie in guest.http.cookies.jar} == {"session"}
-        left = guest.post("/sign-out")
+    with (
+        changeable_provider(tmp_path, sign_out=False) as (server, _),
+        server.user_browser() as user_browser,
+    ):
+        signed_in(user_browser)
+        assert {cookie.name.rpartition("-")[2] for cookie in user_browser.http.cookies.jar} == {
+            "session"
+        }
+        left = user_browser.post("/sign-out")
 
     assert left.headers["location"] == "/dashboard/signed-out"
     assert left.headers["content-security-policy"].endswith("; form-action 'self'")
@@ -101,14 +106,14 @@ def test_the_sign_out_stays_here_where_the_operator_wants_it(tmp_path: Path) -> 
 
 def test_an_issuer_that_is_away_ends_the_session_here(tmp_path: Path) -> None:
     """Without its metadata, the way leads to our own page."""
-    with changeable_provider(tmp_path) as (server, provider), server.guest() as guest:
-        signed_in(guest)
+    with changeable_provider(tmp_path) as (server, provider), server.user_browser() as user_browser:
+        signed_in(user_browser)
         provider.metadata = {"end_session_endpoint": "https://elsewhere.example/end"}
         server.run(forget(server))
-        left = guest.post("/sign-out")
+        left = user_browser.post("/sign-out")
 
         assert left.headers["location"] == "/dashboard/signed-out"
-        assert guest.get().status_code == 303
+        assert user_browser.get().status_code == 303
 
 
 async def forget(server: DashboardServer) -> None:
@@ -128,7 +133,7 @@ OWN_FAULTS = [
 
 
 @each(("refusal", "setting"), OWN_FAULTS, ids=str)
-def test_a_visitor_is_not_blamed_for_our_own_refusal(
+def test_a_user_is_not_blamed_for_a_refusal_by_the_server(
     server: DashboardServer,
     provider: ChangeableProvider,
     refusal: tuple[int, str],
@@ -136,8 +141,8 @@ def test_a_visitor_is_not_blamed_for_our_own_refusal(
 ) -> None:
     """The page and the log name the setting, and nothing that the issuer made up."""
     provider.refuses = refusal
-    with server.guest() as guest, overheard("json") as log:
-        page = signed_in(guest)
+    with server.user_browser() as user_browser, overheard("json") as log:
+        page = signed_in(user_browser)
 
     assert "refused this server, not you" in page
     assert setting in page
@@ -152,8 +157,8 @@ def test_a_code_that_is_not_good_is_no_misconfiguration(
 ) -> None:
     """`invalid_grant` is about the code: made-up codes still slow their sender down."""
     provider.refuses = (400, "invalid_grant")
-    with server.guest() as guest:
-        page = signed_in(guest)
+    with server.user_browser() as user_browser:
+        page = signed_in(user_browser)
 
     assert "Access denied" in page
     assert "misconfigured" not in page
@@ -164,11 +169,11 @@ def test_an_error_of_the_sign_in_is_told_although_it_names_no_sender(
 ) -> None:
     """django-oauth-toolkit announces `iss`, and leaves it out of errors."""
     provider.declines = "invalid_scope"
-    with server.guest() as guest:
-        page = signed_in(guest)
+    with server.user_browser() as user_browser:
+        page = signed_in(user_browser)
 
     assert "issuers.dashboard.scopes" in page
-    assert guest.cookie() == ""
+    assert user_browser.cookie() == ""
 
 
 def test_an_id_token_may_also_name_our_resource(
@@ -177,9 +182,9 @@ def test_an_id_token_may_also_name_our_resource(
     """Canaille writes both, without `azp`; an audience that is not ours needs `azp`."""
     ours = server.gatepost.config.resource
     provider.audience = [CLIENT, ours]
-    with server.guest() as guest:
-        signed_in(guest)
-        assert guest.get().status_code == 200
+    with server.user_browser() as user_browser:
+        signed_in(user_browser)
+        assert user_browser.get().status_code == 200
 
 
 @pytest.mark.parametrize("named", [["https://other.example"], [{"a": 1}], [None]], ids=str)
@@ -188,8 +193,8 @@ def test_an_id_token_for_another_server_too_is_refused(
 ) -> None:
     """The page names the rule and the setting."""
     provider.audience = [CLIENT, *named]
-    with server.guest() as guest:
-        page = signed_in(guest)
+    with server.user_browser() as user_browser:
+        page = signed_in(user_browser)
 
         assert "claim aud, setting issuers.dashboard.client_id" in page
-        assert guest.get().status_code == 303
+        assert user_browser.get().status_code == 303

@@ -22,30 +22,35 @@ from tests.dashboard.conftest import (
     parameters,
 )
 from tests.redaction.echo_server import overheard
-from tests.support.browser import BrowserUser
 from tests.support.cases import each
 from tests.support.processes import free_port
 
 
-def test_somebody_signs_in_and_out(shared: DashboardServer) -> None:
+def test_a_user_signs_in_and_out(shared: DashboardServer) -> None:
     """From a page to the issuer and back to that page, and out again for good."""
-    with shared.guest() as guest:
-        asked = guest.get("/test/echo/seven?q=1")
+    with shared.user_browser() as user_browser:
+        asked = user_browser.get("/test/echo/seven?q=1")
         assert asked.status_code == 303
         assert asked.headers["location"] == "/dashboard/sign-in?next=/test/echo/seven%3Fq%3D1"
-        assert 'href="/dashboard/sign-in/start?' in guest.http.get(asked.headers["location"]).text
+        assert (
+            'href="/dashboard/sign-in/start?'
+            in user_browser.http.get(asked.headers["location"]).text
+        )
 
-        back = guest.sign_in("alice", "/test/echo/seven?q=1")
+        back = user_browser.sign_in("alice", "/test/echo/seven?q=1")
         assert back.headers["location"] == "/dashboard/test/echo/seven?q=1"
-        assert '["acme","alice",{"one":"seven"},{"q":"1"}' in guest.get("/test/echo/seven?q=1").text
+        assert (
+            '["acme","alice",{"one":"seven"},{"q":"1"}'
+            in user_browser.get("/test/echo/seven?q=1").text
+        )
 
-        stolen = guest.cookie()
-        left = guest.post("/sign-out")
+        stolen = user_browser.cookie()
+        left = user_browser.post("/sign-out")
         assert left.headers["location"] == "/dashboard/signed-out"
-        assert "signed out" in guest.get("/signed-out").text
-        assert guest.cookie() == ""
-        guest.http.cookies.set(session_name(shared), stolen)
-        assert guest.get("/test/echo").status_code == 303
+        assert "signed out" in user_browser.get("/signed-out").text
+        assert user_browser.cookie() == ""
+        user_browser.http.cookies.set(session_name(shared), stolen)
+        assert user_browser.get("/test/echo").status_code == 303
     trail = shared.services.records.of("acme").trail
     rows = shared.run(trail.find(AuditQuery(kind="signin", limit=2)))
     assert [(row.outcome, row.subject) for row in rows] == [
@@ -60,8 +65,8 @@ def session_name(server: DashboardServer) -> str:
 
 def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: DashboardServer) -> None:
     """PKCE with S256, state, nonce and our resource; each sign-in has secrets of its own."""
-    with shared.guest() as guest:
-        first, second = (parameters(guest.start().headers["location"]) for _ in range(2))
+    with shared.user_browser() as user_browser:
+        first, second = (parameters(user_browser.start().headers["location"]) for _ in range(2))
 
     assert first["response_type"] == "code"
     assert first["code_challenge_method"] == "S256"
@@ -76,17 +81,17 @@ def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: DashboardSer
 
 def test_no_token_and_no_secret_leaves_the_server(shared: DashboardServer) -> None:
     """Neither a cookie nor a page nor the log holds a token, the code or the verifier."""
-    with shared.guest() as guest:
-        back = BrowserUser("alice").visit(guest.start().headers["location"])
-        answer = guest.http.get(back)
-        told = [guest.get("").text, str(answer.headers), shared.gatepost.log()]
+    with shared.user_browser() as user_browser:
+        back = BrowserUser("alice").visit(user_browser.start().headers["location"])
+        answer = user_browser.http.get(back)
+        told = [user_browser.get("").text, str(answer.headers), shared.gatepost.log()]
 
     assert not any(re.search(r"eyJ[\w-]{20,}\.eyJ|dev-rt-", one) for one in told)
     assert parameters(back)["code"] not in "".join(told)
 
 
-def finish(guest: HttpBrowser, back: str) -> httpx2.Response:
-    return guest.http.get(back)
+def finish(user_browser: HttpBrowser, back: str) -> httpx2.Response:
+    return user_browser.http.get(back)
 
 
 def altered(back: str, **changes: str | None) -> str:
@@ -117,30 +122,30 @@ def test_an_answer_that_is_not_the_issuers_opens_nothing(
     shared: DashboardServer, changes: dict[str, str | None], status: int
 ) -> None:
     """Login CSRF, mixed-up issuers, made-up codes: a page, no session, nothing echoed."""
-    with shared.guest() as guest:
-        back = BrowserUser("alice").visit(guest.start().headers["location"])
-        answer = finish(guest, altered(back, **changes))
+    with shared.user_browser() as user_browser:
+        back = BrowserUser("alice").visit(user_browser.start().headers["location"])
+        answer = finish(user_browser, altered(back, **changes))
 
         assert answer.status_code == status
-        assert guest.cookie() == ""
+        assert user_browser.cookie() == ""
         assert "<script>" not in answer.text
-        assert guest.get("/test/echo").status_code == 303
+        assert user_browser.get("/test/echo").status_code == 303
 
 
 def test_an_answer_works_once_and_in_the_browser_that_asked(shared: DashboardServer) -> None:
     """A replayed way back, and one taken to another browser, are over."""
-    with shared.guest() as guest, shared.guest() as thief:
-        back = BrowserUser("alice").visit(guest.start().headers["location"])
+    with shared.user_browser() as user_browser, shared.user_browser() as thief:
+        back = BrowserUser("alice").visit(user_browser.start().headers["location"])
         taken = finish(thief, back)
-        first, again = finish(guest, back), finish(guest, back)
+        first, again = finish(user_browser, back), finish(user_browser, back)
 
         assert (taken.status_code, first.status_code, again.status_code) == (400, 303, 400)
         assert thief.cookie() == ""
 
 
-def test_a_code_of_somebody_elses_sign_in_is_refused(shared: DashboardServer) -> None:
+def test_a_code_of_another_persons_sign_in_is_refused(shared: DashboardServer) -> None:
     """Injected into one's own sign-in, a stolen code fails by its PKCE challenge and its nonce."""
-    with shared.guest() as victim, shared.guest() as attacker:
+    with shared.user_browser() as victim, shared.user_browser() as attacker:
         stolen = parameters(BrowserUser("alice").visit(victim.start().headers["location"]))["code"]
         own = BrowserUser("eve").visit(attacker.start().headers["location"])
         answer = finish(attacker, altered(own, code=stolen))
@@ -154,7 +159,11 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
 ) -> None:
     """With its reason and the issuer, and nothing of the code."""
     monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
-    with shared.guest() as victim, shared.guest() as attacker, overheard("json") as log:
+    with (
+        shared.user_browser() as victim,
+        shared.user_browser() as attacker,
+        overheard("json") as log,
+    ):
         stolen = parameters(BrowserUser("alice").visit(victim.start().headers["location"]))["code"]
         own = BrowserUser("eve").visit(attacker.start().headers["location"])
         finish(attacker, altered(own, code=stolen))
@@ -168,7 +177,7 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
 
 def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardServer) -> None:
     """Login CSRF: the victim's browser has no sign-in under way, or another one."""
-    with shared.guest() as victim, shared.guest() as attacker:
+    with shared.user_browser() as victim, shared.user_browser() as attacker:
         back = BrowserUser("eve").visit(attacker.start().headers["location"])
         without = finish(victim, back)
         victim.start()
@@ -180,14 +189,14 @@ def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardSe
 
 def test_a_new_sign_in_ends_the_session_before(shared: DashboardServer) -> None:
     """Session fixation: whatever cookie a browser brought along is worth nothing afterwards."""
-    with shared.guest("eve", fresh=True) as guest, shared.guest() as other:
-        before = guest.cookie()
-        guest.sign_in("alice")
-        assert guest.cookie() not in {"", before}
+    with shared.user_browser("eve", fresh=True) as user_browser, shared.user_browser() as other:
+        before = user_browser.cookie()
+        user_browser.sign_in("alice")
+        assert user_browser.cookie() not in {"", before}
 
         other.http.cookies.set(session_name(shared), before)
         assert other.get("/test/open").status_code == 303
-        assert '"alice"' in guest.get("/test/open").text
+        assert '"alice"' in user_browser.get("/test/open").text
 
 
 HOSTILE = [
@@ -223,7 +232,7 @@ HOSTILE = [
 
 
 @each("wanted", HOSTILE, ids=ascii)
-def test_nobody_is_sent_away_by_a_link(wanted: str) -> None:
+def test_a_link_does_not_lead_to_another_site(wanted: str) -> None:
     """Open redirects: whatever is not plainly a path of ours leads to the first page."""
     assert below(wanted) == ""
 
@@ -237,31 +246,31 @@ def test_links_to_our_own_pages_lead_there(wanted: str) -> None:
 @pytest.mark.parametrize("wanted", HOSTILE[:8], ids=ascii)
 def test_the_whole_way_ends_at_home(shared: DashboardServer, wanted: str) -> None:
     """The same through a sign-in: the last redirect is to the dashboard itself."""
-    with shared.guest() as guest:
-        page = guest.http.get("/dashboard/sign-in", params={"next": wanted})
+    with shared.user_browser() as user_browser:
+        page = user_browser.http.get("/dashboard/sign-in", params={"next": wanted})
         assert "evil" not in page.text
-        assert guest.sign_in("alice", wanted).headers["location"] == "/dashboard"
+        assert user_browser.sign_in("alice", wanted).headers["location"] == "/dashboard"
 
 
 def test_a_page_that_answers_with_another_place_stays_at_home(shared: DashboardServer) -> None:
     """A redirect of a page goes through the same rule."""
-    with shared.guest("alice") as guest:
-        assert guest.post("/test/onward", {"to": "/history"}).headers["location"] == (
+    with shared.user_browser("alice") as user_browser:
+        assert user_browser.post("/test/onward", {"to": "/history"}).headers["location"] == (
             "/dashboard/history"
         )
         for wanted in HOSTILE[:8]:
-            answer = guest.post("/test/onward", {"to": wanted})
+            answer = user_browser.post("/test/onward", {"to": wanted})
             assert answer.headers["location"] == "/dashboard"
 
 
 def test_made_up_codes_are_not_asked_about_without_end(tmp_path: Path) -> None:
-    """Each is a question to the issuer: after so many a second the peer has to wait."""
+    """Each causes a request to the issuer: after so many a second the peer has to wait."""
     few = LimitsSettings(failures_per_second=3)
     changed = open_dashboard_server(tmp_path, change=lambda one: replace(one, limits=few))
-    with changed as opened, opened.guest() as guest:
-        state = parameters(guest.start().headers["location"])["state"]
+    with changed as opened, opened.user_browser() as user_browser:
+        state = parameters(user_browser.start().headers["location"])["state"]
         way = {"code": "made-up", "state": state, "iss": opened.gatepost.config.issuers[0].issuer}
-        answers = [guest.http.get("/dashboard/callback", params=way) for _ in range(5)]
+        answers = [user_browser.http.get("/dashboard/callback", params=way) for _ in range(5)]
 
     assert [one.status_code for one in answers] == [403, 403, 403, 429, 429]
     assert int(answers[-1].headers["retry-after"]) >= 1
@@ -277,8 +286,8 @@ def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
         dashboard=client,
     )
     changed = open_dashboard_server(tmp_path, change=lambda one: replace(one, issuers=(away,)))
-    with changed as opened, opened.guest() as guest:
-        answers = [guest.start() for _ in range(2)]
+    with changed as opened, opened.user_browser() as user_browser:
+        answers = [user_browser.start() for _ in range(2)]
 
     assert [one.status_code for one in answers] == [503, 503]
     assert "could not be reached" in answers[0].text
@@ -286,7 +295,7 @@ def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
 
 def test_only_issuers_that_are_offered_can_be_asked(shared: DashboardServer) -> None:
     """A made-up name leads nowhere, and no parameter names an address."""
-    with shared.guest() as guest:
+    with shared.user_browser() as user_browser:
         for name in ("", "0" * 12, "https://evil.example"):
-            answer = guest.http.get("/dashboard/sign-in/start", params={"issuer": name})
+            answer = user_browser.http.get("/dashboard/sign-in/start", params={"issuer": name})
             assert answer.status_code == 404

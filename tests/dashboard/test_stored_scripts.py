@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 from gatepost import CallContext, Pack
 from gatepost.config.settings import Config, ToolsSettings
 from gatepost_keys.mint import TokenSubject as User
-from tests.dashboard.billing_server import CLI_SECRET, BillingServer, Visitor
+from tests.dashboard.billing_server import CLI_SECRET, BillingServer, WebUser
 from tests.dashboard.conftest import open_dashboard_server
 from tests.support.browser import chromium, in_a_browser
 from tests.support.issuers import AsgiServer
@@ -86,7 +86,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def dave(billing: BillingServer, browser: Browser) -> Iterator[Visitor]:
+def dave(billing: BillingServer, browser: Browser) -> Iterator[WebUser]:
     context = browser.new_context()
     # Before any script of a page: whatever the policy stops, and whatever asks a person, is kept.
     context.add_init_script(
@@ -95,7 +95,7 @@ def dave(billing: BillingServer, browser: Browser) -> Iterator[Visitor]:
         " window.stopped.push(event.violatedDirective + ' ' + event.blockedURI));"
         "window.alert = window.confirm = window.prompt = () => window.stopped.push('asked');"
     )
-    yield Visitor(billing, context, "dave")
+    yield WebUser(billing, context, "dave")
     context.close()
 
 
@@ -118,7 +118,7 @@ def harmless(page: Page) -> None:
     assert page.locator("[hx-get*='sign-out']").count() == 0
 
 
-def look(dave: Visitor, below: str) -> Page:
+def look(dave: WebUser, below: str) -> Page:
     page = dave.open(below)
     page.wait_for_load_state("load")
     harmless(page)
@@ -127,7 +127,7 @@ def look(dave: Visitor, below: str) -> Page:
 
 @pytest.mark.requirement("A7")
 def test_every_page_shows_it_as_text_and_runs_nothing(
-    billing: BillingServer, dave: Visitor
+    billing: BillingServer, dave: WebUser
 ) -> None:
     """Tool titles, argument names and values, ids and names: in each page of the navigation."""
     identity = ask(billing)
@@ -147,7 +147,7 @@ def test_every_page_shows_it_as_text_and_runs_nothing(
     assert NAME in dave.page.locator(".who").inner_text()
 
 
-def test_what_a_live_page_is_told_is_text_as_well(billing: BillingServer, dave: Visitor) -> None:
+def test_what_a_live_page_is_told_is_text_as_well(billing: BillingServer, dave: WebUser) -> None:
     """The same where htmx swaps it into a page that is open already."""
     page = look(dave, "")
     before = page.locator(".request").count()
@@ -158,7 +158,7 @@ def test_what_a_live_page_is_told_is_text_as_well(billing: BillingServer, dave: 
     harmless(page)
 
 
-def test_decisions_and_their_reasons_are_text(billing: BillingServer, dave: Visitor) -> None:
+def test_decisions_and_their_reasons_are_text(billing: BillingServer, dave: WebUser) -> None:
     """What an approver writes is shown to other approvers; what was edited comes back."""
     identity = ask(billing, text=MARKUP + " to be refused")
     page = look(dave, f"/approvals/{identity}")
@@ -176,7 +176,7 @@ QUERIES = ["q", "page", "before", "tool", "kind", "subject", "next", "from", "un
 
 
 @pytest.mark.parametrize("path", ["/history", "/audit", "/tools", "/usage", "/sign-in", "/nowhere"])
-def test_nothing_of_an_address_becomes_part_of_a_page(dave: Visitor, path: str) -> None:
+def test_nothing_of_an_address_becomes_part_of_a_page(dave: WebUser, path: str) -> None:
     """Reflected scripts: each parameter that a page might repeat."""
     payload = "%3Cimg%20src%3Dx%20onerror%3Ddocument.title%3D1%3E%22%27"
     page = dave.open(f"{path}?" + "&".join(f"{name}={payload}" for name in QUERIES))
@@ -206,7 +206,7 @@ def test_no_page_can_be_put_into_another_ones_frame(
         foreign.stop()
 
 
-def test_the_policy_stops_what_would_get_through_anyway(dave: Visitor) -> None:
+def test_the_policy_stops_what_would_get_through_anyway(dave: WebUser) -> None:
     """The second lock: markup that is put into a page by hand runs nothing and loads nothing."""
     page = look(dave, "")
     page.evaluate(

@@ -1,4 +1,4 @@
-"""What the page of tools says of a caller is what a call of theirs would meet."""
+"""The page of tools shows what a call of the caller would meet."""
 
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ STANDINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("name", STANDINGS)
 def test_a_caller_is_judged_as_a_call_would_be(name: str) -> None:
-    """By the runner itself: whoever may call is not told otherwise, nor the other way round."""
+    """By the runner itself: the page and a call of the same caller never disagree."""
     tool, known, level, sentence = STANDINGS[name]
     registry = Registry(pack.offers, obtainable=frozenset({"vault:open"}))
     runner = Runner(registry, context_for=never, clock=lambda: NOW)
@@ -109,7 +109,7 @@ MACHINES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "known", "level"), MACHINES)
-def test_a_machine_whose_calls_nobody_approves_is_told_so(
+def test_a_machine_whose_calls_have_no_approver_is_told_so(
     settings: dict[str, Any], known: dict[str, Any], level: str
 ) -> None:
     """As the call would be: refused at once, or waiting for a person."""
@@ -137,14 +137,14 @@ async def test_an_agent_without_the_capability_is_told_so() -> None:
     assert found.sentence == f"The agent of this client lacks the capability {crm.capability}."
 
 
-def test_the_page_shows_the_tools_of_the_visitors_tenant(tmp_path: Path) -> None:
+def test_the_page_shows_the_tools_of_the_users_tenant(tmp_path: Path) -> None:
     """Beside those of the configuration, with their rules."""
     source = MemorySource()
     source.put("acme", ToolUpstream().tool("find", "Find a person."))
     source.put("globex", ToolUpstream("wiki").tool("read"))
     with (
         open_dashboard_server(tmp_path, source_of=lambda services, config: source) as server,
-        server.guest("dave") as dave,
+        server.user_browser("dave") as dave,
     ):
         page = dave.get("/tools").text
 

@@ -71,7 +71,7 @@ def test_an_administrator_sees_what_fails_what_is_left_out_and_what_waits(
 ) -> None:
     """Each with its reason, and the upstream's own text can do nothing."""
     added(dashboard, "crm")
-    with dashboard.guest("alice") as alice:
+    with dashboard.user_browser("alice") as alice:
         page = alice.get("/upstreams")
 
     assert page.status_code == 200
@@ -85,7 +85,7 @@ def test_an_administrator_sees_what_fails_what_is_left_out_and_what_waits(
 def test_an_approver_who_is_no_administrator_sees_nothing(dashboard: DashboardServer) -> None:
     """Neither the page, nor the link to it, nor the forms."""
     server = added(dashboard, "closed")
-    with dashboard.guest("dave") as dave:
+    with dashboard.user_browser("dave") as dave:
         answers = [
             dave.get("/upstreams"),
             dave.post(f"/upstreams/{server.id}/accept", {"digest": "d" * 64}),
@@ -98,10 +98,10 @@ def test_an_approver_who_is_no_administrator_sees_nothing(dashboard: DashboardSe
     assert "/upstreams" not in home.text
 
 
-def test_only_the_changes_that_the_visitor_saw_are_accepted(dashboard: DashboardServer) -> None:
+def test_only_the_changes_that_the_user_saw_are_accepted(dashboard: DashboardServer) -> None:
     """If others wait by now, nothing is accepted and the page says so."""
     server = added(dashboard, "moving")
-    with dashboard.guest("alice") as alice:
+    with dashboard.user_browser("alice") as alice:
         stale = alice.post(f"/upstreams/{server.id}/accept", {"seen": "0" * 64})
         unknown = alice.post(f"/upstreams/{server.id}/accept", {"digest": "e" * 64})
         page = alice.get("/upstreams").text
@@ -128,7 +128,7 @@ def test_what_a_refresh_brings_meanwhile_is_not_accepted(
         return await accept(server, digests)
 
     monkeypatch.setattr(catalogues, "accept", meanwhile)
-    with dashboard.guest("alice") as alice:
+    with dashboard.user_browser("alice") as alice:
         page = alice.get("/upstreams").text
         place = page.index(f"/upstreams/{server.id}/accept")
         seen = re.search(r'name="seen" value="([0-9a-f]{64})"', page[place:])
@@ -146,7 +146,7 @@ def test_what_a_refresh_brings_meanwhile_is_not_accepted(
 def test_accepting_a_change_is_put_on_record(dashboard: DashboardServer) -> None:
     """With the server, the definition and its digest."""
     server = added(dashboard, "accepting")
-    with dashboard.guest("alice") as alice:
+    with dashboard.user_browser("alice") as alice:
         answer = alice.post(f"/upstreams/{server.id}/accept", {"digest": "d" * 64})
         trail = alice.get("/audit").text
 
@@ -157,7 +157,7 @@ def test_accepting_a_change_is_put_on_record(dashboard: DashboardServer) -> None
 def test_a_server_of_another_tenant_is_not_found(dashboard: DashboardServer) -> None:
     """Its id changes nothing about that."""
     server = added(dashboard, "theirs", "globex")
-    with dashboard.guest("alice") as alice:
+    with dashboard.user_browser("alice") as alice:
         page = alice.get("/upstreams")
         answer = alice.post(f"/upstreams/{server.id}/accept", {"digest": "d" * 64})
 
@@ -166,9 +166,9 @@ def test_a_server_of_another_tenant_is_not_found(dashboard: DashboardServer) -> 
 
 
 def test_an_administrator_disables_and_enables_a_server(dashboard: DashboardServer) -> None:
-    """By a button each, and the change is in the audit trail; a server of nobody is not found."""
+    """By a button each, and the change is in the audit trail; an unknown server is not found."""
     server = added(dashboard, "switched")
-    with dashboard.guest("alice") as alice:
+    with dashboard.user_browser("alice") as alice:
         before = alice.get("/upstreams").text
         enabled = alice.post(f"/upstreams/{server.id}/status", {"status": "active"})
         page = alice.get("/upstreams").text
@@ -199,7 +199,7 @@ def test_the_page_shows_failing_calls_and_agents(dashboard: DashboardServer) -> 
     )
     actor = ManagementActor(operator="test")
     dashboard.run(upstreams.agents.add("acme", changes, actor))
-    with dashboard.guest("alice") as alice:
+    with dashboard.user_browser("alice") as alice:
         page = alice.get("/upstreams").text
 
     assert "5 calls of this process, 5 failed" in page
@@ -215,7 +215,7 @@ def test_without_upstreams_there_is_no_page_and_no_link(
     """Neither for administrators."""
     with (
         open_dashboard_server(tmp_path_factory.mktemp("none")) as running,
-        running.guest("alice") as alice,
+        running.user_browser("alice") as alice,
     ):
         page, home = alice.get("/upstreams"), alice.get("")
 
@@ -225,10 +225,10 @@ def test_without_upstreams_there_is_no_page_and_no_link(
 
 def test_a_tool_of_an_upstream_stands_on_the_pages_of_tools_and_requests(tmp_path: Path) -> None:
     """With its server, its own name, and nothing that its description could do."""
-    town = ScriptedServer()
+    scripted = ScriptedServer()
     definition = {"name": "pay", "description": HOSTILE, "inputSchema": {"type": "object"}}
-    town.answers["tools/list"] = result({"tools": [definition]})
-    upstream = AsgiServer(town, timeout_graceful_shutdown=1).start()
+    scripted.answers["tools/list"] = result({"tools": [definition]})
+    upstream = AsgiServer(scripted, timeout_graceful_shutdown=1).start()
     table = UpstreamSettings(name="crm", tenants=("acme",), url=f"{upstream.url}/mcp")
 
     def change(config: Config) -> Config:
@@ -239,7 +239,7 @@ def test_a_tool_of_an_upstream_stands_on_the_pages_of_tools_and_requests(tmp_pat
         tmp_path, change=change, cli_secret=CLI_SECRET, scopes=("mcp:crm",)
     )
     try:
-        with opened as running, running.guest("dave") as dave:
+        with opened as running, running.user_browser("dave") as dave:
             eventually(lambda: "mcp_crm__pay" in dave.get("/tools").text, within=20)
             tools = dave.get("/tools").text
             billing = BillingServer(running)
@@ -257,4 +257,4 @@ def test_a_tool_of_an_upstream_stands_on_the_pages_of_tools_and_requests(tmp_pat
     for page in (tools, request.text):
         assert "<script>alert(1)" not in page
         assert "\u202e" not in page
-    assert town.of("tools/call") == []
+    assert scripted.of("tools/call") == []

@@ -28,7 +28,7 @@ from tests.support.tokens import CertificateAuthority, TokenFactory, rsa_key
 
 FILES = ROOT / "deploy/proxies"
 PROGRAMS = f"{ROOT / '.venv/deploy/bin'}{os.pathsep}/usr/sbin"
-"""Where programs are that are on nobody's path."""
+"""Where programs are that are not on the path."""
 HOST, ISSUER = "mcp.example.com", "id.example.com"
 SWITCHED_OFF = re.compile(r"^(\s*)#(?=\S)", re.MULTILINE)
 WITHIN_S = 30

@@ -119,7 +119,7 @@ def test_the_readme_has_the_examples() -> None:
 def test_an_example_lets_in_a_good_call_and_no_bad_one(
     name: str, frameworks: Path, issuer: str, tmp_path: Path
 ) -> None:
-    """A token of the tenant answers; no token, another audience and a stranger are refused."""
+    """A token of the tenant answers; no token, another audience or issuer is refused."""
     with served(frameworks, EXAMPLES[name], issuer, tmp_path) as resource:
         factory = TokenFactory(issuer, resource)
         claims = {"scope": "invoices:read", "org_id": "org_8Xa2"}

@@ -111,7 +111,7 @@ def until(connection: ssl.SSLSocket, text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["X-Forwarded-For", "x-forwarded-for", "X_Forwarded_For"])
-def test_a_forged_address_does_not_reach_the_audit_record(proxied: Proxied, name: str) -> None:
+def test_a_forged_address_does_not_get_into_the_audit_record(proxied: Proxied, name: str) -> None:
     """The record names the address that the proxy saw, whatever the client says of itself."""
     text = "x" * (10 + len(proxied.name))
     params = {"name": "wrote", "arguments": {"text": text}}
@@ -169,7 +169,7 @@ def test_a_body_within_the_limit_passes_and_a_larger_one_is_refused(proxied: Pro
         assert failure(larger)["data"]["error"] == "body_too_large"
 
 
-def test_without_a_client_certificate_nobody_gets_in_where_one_is_required(
+def test_a_client_without_a_certificate_is_refused_where_one_is_required(
     deployment: Deployment, tmp_path: Path, proxied: Proxied
 ) -> None:
     """The lines that each file has switched off."""

@@ -22,7 +22,7 @@ LASTING_S = 900
 """How long a client's token is good: as long as a test may take."""
 
 
-class Traffic(threading.Thread):
+class RestartTraffic(threading.Thread):
     """A client that calls a tool again and again, and writes down what went wrong."""
 
     def __init__(self, deployment: Deployment, port: int, stop: threading.Event) -> None:
@@ -58,7 +58,7 @@ def test_rolling_restarts_lose_no_request(
 
     with ExitStack() as stack:
         pairs = [stack.enter_context(two_replicas()) for _ in RESTARTS[name]]
-        # Most of a restart is the time in which the proxy hears of it: the pairs take it at once.
+        # Most of a restart is the time in which the proxy notices it: the pairs take it at once.
         with ThreadPoolExecutor(len(pairs)) as pool:
             found = [*pool.map(lost_of, pairs, RESTARTS[name])]
 
@@ -68,7 +68,7 @@ def test_rolling_restarts_lose_no_request(
 def lost(deployment: Deployment, port: int, restarts: int) -> list[str]:
     """What clients lose while the replicas restart so often, each of which serves them."""
     stop = threading.Event()
-    clients = [Traffic(deployment, port, stop) for _ in range(CLIENTS)]
+    clients = [RestartTraffic(deployment, port, stop) for _ in range(CLIENTS)]
     for client in clients:
         client.start()
     try:
@@ -82,7 +82,7 @@ def lost(deployment: Deployment, port: int, restarts: int) -> list[str]:
     return [lost for client in clients for lost in client.lost]
 
 
-def restart(deployment: Deployment, number: int, clients: list[Traffic]) -> None:
+def restart(deployment: Deployment, number: int, clients: list[RestartTraffic]) -> None:
     """Stop a replica as an orchestrator does, start it again, and wait until it is ready."""
     server = deployment.servers[number]
     assert server.stop() == 0, server.output

@@ -174,7 +174,7 @@ def test_it_runs_by_pipx(wheel: Path, tmp_path: Path) -> None:
     if pipx is None:
         pytest.skip("make .venv/deploy/.installed installs pipx")
     settings = [f"PIPX_HOME={tmp_path / 'pipx'}", f"PIP_CONSTRAINT={pinned(tmp_path)}"]
-    # Most of the run would be to compile files that nobody imports. pip reads it as `compile = no`.
+    # Most of the run would be to compile files that are not used. pip reads it as `compile = no`.
     settings += ["PIP_NO_COMPILE=no"]
     # The pip that pipx would install for itself first.
     printed(UV, "venv", "--quiet", "--seed", tmp_path / "pipx/shared", cwd=tmp_path)

@@ -26,7 +26,7 @@ from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, Verifiers
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.imitation.facts import api_of
-from tests.keys.conftest import RESOURCE, Walk
+from tests.keys.conftest import RESOURCE, CodeFlow
 
 TOOL_SCOPES = frozenset({"files:read", "files:write"})
 CALLBACK = "http://localhost:8123/callback"
@@ -37,7 +37,7 @@ class PublishedSet:
 
     version = 1
 
-    def __init__(self, walk: Walk) -> None:
+    def __init__(self, walk: CodeFlow) -> None:
         self.walk = walk
         self.known: tuple[VerificationKey, ...] = ()
 
@@ -66,7 +66,7 @@ class Imitated:
         config = dev_config(8000, tools=(), state=state, habits=made)
         secrets = {client: f"secret-of-{client}" for client in SECRET_FILES}
         plan = dev_issuer(config, TOOL_SCOPES, made, client_secrets=secrets)
-        self.walk = Walk(plan)
+        self.walk = CodeFlow(plan)
         self.walk.client_id = client_id(self.shape, APP_CLIENT)
         self.secrets = secrets
         self.config: Config = msgspec.structs.replace(config, scopes=scopes_of(plan))

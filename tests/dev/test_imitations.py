@@ -45,7 +45,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Imitate
 
 @pytest.fixture
 def imitated(started: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
-    """The issuer that imitates a provider, with a browser in which nobody is signed in."""
+    """The issuer that imitates a provider, with a signed-out browser."""
 
     def fresh(name: str) -> Imitated:
         one = started(name)
@@ -102,7 +102,7 @@ async def test_a_person_of_another_tenant_has_that_tenant(
 async def test_a_provider_without_tenants_knows_one(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
-    """Nobody of another tenant can sign in, because the token could not say so."""
+    """A person of another tenant cannot sign in, because the token could not say so."""
     one = imitated(name)
     page = await one.walk.authorize(scope=one.scope, redirect_uri=CALLBACK)
 
@@ -262,7 +262,7 @@ async def test_a_refresh_gives_what_the_provider_gives(
 
 
 @each("name", [name for name in NAMES if IMITATIONS[name].refresh == "offline_access"])
-async def test_nobody_gets_a_refresh_token_unasked(
+async def test_a_client_gets_no_unrequested_refresh_token(
     imitated: Callable[[str], Imitated], name: str
 ) -> None:
     """Without `offline_access` there is none."""

@@ -111,7 +111,7 @@ def test_a_configuration_is_joined_with_issuer_tenants_and_users(tmp_path: Path)
 
 
 def test_each_variable_is_honoured_or_refused_by_name(tmp_path: Path) -> None:
-    """A variable that does nothing would make its owner look for the mistake elsewhere."""
+    """A variable that does nothing would make its owner look for the error elsewhere."""
     refused = {
         "GATEPOST_RESOURCE": "https://mcp.example.com/mcp",
         "GATEPOST_MODE": "production",

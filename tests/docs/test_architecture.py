@@ -67,7 +67,7 @@ async def test_every_path_of_the_dashboard_is_behind_its_own_chain() -> None:
 
 
 def test_every_module_the_page_names_exists() -> None:
-    """A drawing that names a file which is gone misleads whoever trusts it."""
+    """A drawing that names a file which is gone misleads its readers."""
     named = re.findall(r"\bgatepost(?:_authz|_keys|_packs)?/[\w/]+\.py", PAGE)
     missing = [n for n in named if not (SOURCE_ROOTS[n.split("/")[0]] / n).is_file()]
 

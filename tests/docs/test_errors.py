@@ -29,7 +29,7 @@ def refusal_codes(files: Iterable[Path] = ()) -> set[str]:
 
 
 def test_every_id_and_code_has_a_heading_and_every_heading_exists() -> None:
-    """Whoever searches for what a server said finds it here."""
+    """A reader who searches for an error message finds it here."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in source_files())
     gate = {one.code for one in vars(errors).values() if getattr(one, "code", None)}
     tools = {word for _, word in TABLE.values()}

@@ -50,11 +50,13 @@ def test_the_first_screen_ends_in_a_tool_call_and_a_refusal(
 
 
 def test_a_person_decides_about_the_sample_call(running: tuple[Gatepost, Path]) -> None:
-    """It waits, somebody approves what they saw, and the same lines delete the file."""
+    """It waits, an approver approves what they saw, and the same lines delete the file."""
     lines = block("sh", "delete_csv")
     saved, pending = map(json.loads, paste(lines, *running).strip().splitlines())
-    desk = "gatepost approvals %s --tenant acme --config state/dev.toml"
-    shown = paste(f"{desk % 'show'} {re.search('[0-9a-f]{24}', pending['message'])[0]}", *running)
+    command = "gatepost approvals %s --tenant acme --config state/dev.toml"
+    shown = paste(
+        f"{command % 'show'} {re.search('[0-9a-f]{24}', pending['message'])[0]}", *running
+    )
     approve = re.search(r"^gatepost approvals approve .*$", shown, re.MULTILINE)
     assert approve is not None, shown
     paste(f"{approve[0]} --config state/dev.toml", *running)

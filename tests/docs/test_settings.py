@@ -141,7 +141,7 @@ def headings() -> list[str]:
 
 
 def test_every_setting_has_a_heading_and_every_heading_a_setting() -> None:
-    """Nobody sets what is not described, or looks for what is gone."""
+    """The page describes every setting, and none that is gone."""
     assert sorted(headings()) == sorted(names())
 
 

@@ -55,7 +55,7 @@ def test_the_table_is_what_is_told() -> None:
 
 
 def test_the_registry_tells_these_families_and_no_others() -> None:
-    """Whoever reads the page knows what a scrape brings."""
+    """The page lists every metric of a scrape."""
     told = {
         metric.name + {"counter": "_total", "info": "_info"}.get(metric.type, "")
         for metric in registry_of(SharedMetrics(), version="1").collect()

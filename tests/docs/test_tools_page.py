@@ -33,7 +33,7 @@ def shipped() -> dict[str, Tool]:
 
 
 def test_every_tool_has_a_heading_and_every_heading_a_tool() -> None:
-    """A tool that is not described is one that nobody may rely on."""
+    """The page describes every tool."""
     assert sorted(HEADINGS) == sorted(shipped())
 
 
@@ -76,7 +76,7 @@ def table(heading: str) -> set[str]:
     ],
 )
 def test_every_option_of_the_decorators_is_in_a_table(heading: str, options: set[str]) -> None:
-    """An option nobody can read about does not exist."""
+    """The page describes every option."""
     assert table(heading) == {*options, "name"}
 
 
@@ -184,12 +184,12 @@ async def test_the_example_of_a_prompt_works() -> None:
 
 
 async def test_the_example_that_asks_works() -> None:
-    """A question first; what was agreed to is done once the answer comes."""
+    """An elicitation first; what was agreed to is done once the answer comes."""
     client = EndpointClient(example(6).offers)
     first = await ask_again(client, "delete_drafts")
     declined = await go_on(client, "delete_drafts", first, {"question-1": {"action": "decline"}})
     done = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
-    # The question has changed by then: there is nothing left that was agreed to.
+    # The elicitation has changed by then: there is nothing left that was agreed to.
     again = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
 
     assert said(declined) == "Nothing was deleted."
@@ -215,7 +215,7 @@ async def test_the_examples_that_take_long_work() -> None:
 
 
 async def test_the_example_that_tells_of_changes_works() -> None:
-    """Whoever watches the note hears of it, and of the list when there is a new one."""
+    """A subscriber of the note is notified, and of the list when there is a new one."""
     client = EndpointClient(example(8).offers)
     wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
     async with listening(client, wanted) as stream:
@@ -227,7 +227,7 @@ async def test_the_example_that_tells_of_changes_works() -> None:
 
 
 async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside a folder of that name; listed for whoever may step up."""
+    """Beside a folder of that name; listed for a caller who may step up."""
     monkeypatch.chdir(ROOT / "tests/mcp")
     client = EndpointClient(example(9).offers)
 

@@ -88,8 +88,8 @@ def approval(pending: str, gate: Gatepost) -> str:
     """What the approval of the call that waits prints."""
     found = re.search("[0-9a-f]{24}", pending)
     assert found is not None, pending
-    desk = f"gatepost approvals show {found[0]} --tenant acme --config state/dev.toml"
-    approve = re.search(r"^gatepost approvals approve .*$", paste(desk, gate), re.MULTILINE)
+    command = f"gatepost approvals show {found[0]} --tenant acme --config state/dev.toml"
+    approve = re.search(r"^gatepost approvals approve .*$", paste(command, gate), re.MULTILINE)
     assert approve is not None
     return paste(f"{approve[0]} --config state/dev.toml", gate)
 

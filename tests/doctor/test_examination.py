@@ -275,7 +275,7 @@ WORRYING: dict[str, tuple[Change, str, str]] = {
         "pre-registered client id",
         "the client",
     ),
-    "a token for somebody else that is accepted": (
+    "a token for another audience that is accepted": (
         lambda servers: servers.claims.update(aud="client-7"),
         "audience is 'client-7'",
         "authorization server",

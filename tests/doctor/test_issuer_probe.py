@@ -316,7 +316,7 @@ def test_an_opaque_token_needs_a_client(idp: Idp) -> None:
 
 
 def test_a_forged_token_changes_nothing(idp: Idp) -> None:
-    """Its claims are proposals of a stranger."""
+    """Its claims are proposals from an untrusted server."""
     factory = TokenFactory(idp.issuer("main"), RESOURCE)
     token = factory.token(sign=signer(rsa_key("stranger"), "RS256"))
     asked = ProbeRequest(url=idp.issuer("main"), resource=RESOURCE, token=token)

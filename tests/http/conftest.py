@@ -17,7 +17,7 @@ from gatepost.http.deadlines import Deadlines
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.server import GatepostServer, bind, listen_config, tls_context
-from tests.http.wire import Front, Wire, connected, serving
+from tests.http.wire import Front, WireConnection, connected, serving
 from tests.support.client import RawAnswer, modern, request, result
 from tests.support.commands import ServerProcess, ended, server_process
 from tests.support.issuers import Idp
@@ -34,7 +34,7 @@ NEVER_S = 600
 
 
 class Encrypted(threading.Thread):
-    """The server; whoever stops it may wait until it has ended."""
+    """The server; `stop` may wait until it has ended."""
 
     def __init__(
         self, app: ASGIApp, authority: CertificateAuthority | None, deadlines: Deadlines
@@ -85,7 +85,7 @@ class Encrypted(threading.Thread):
         """Have it stop, and return once it has."""
         self.server.should_exit = True
         self.join(STOPS_WITHIN_S)
-        assert not self.is_alive(), "the server waits for somebody"
+        assert not self.is_alive(), "the server did not end"
 
 
 @contextmanager
@@ -138,7 +138,7 @@ PAGE = "https://app.example.com"
 """Where the page comes from that sends these requests."""
 
 
-class KeptConnection:
+class PersistentConnection:
     """One connection over TLS; what comes behind an answer is kept for the next one."""
 
     def __init__(
@@ -216,9 +216,9 @@ class Secure:
         self.tls = ssl.create_default_context(cafile=str(authority.bundle))
 
     @contextmanager
-    def kept(self, token: str = "", **fields: str) -> Iterator[KeptConnection]:
+    def kept(self, token: str = "", **fields: str) -> Iterator[PersistentConnection]:
         """A connection on which every head is the same; *fields* join it, `_` written for `-`."""
-        one = KeptConnection(self.process, self.tls, token or self.process.token(), **fields)
+        one = PersistentConnection(self.process, self.tls, token or self.process.token(), **fields)
         try:
             yield one
         finally:
@@ -292,7 +292,7 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-async def wire(port: int) -> AsyncIterator[Wire]:
+async def wire(port: int) -> AsyncIterator[WireConnection]:
     """A connection to it."""
     async with connected(port) as wire:
         yield wire

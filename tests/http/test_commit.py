@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.storage.commit import CommitFailed, CommitFuture
-from tests.http.wire import SOON, Wire, connected, serving
+from tests.http.wire import SOON, WireConnection, connected, serving
 
 GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
 LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
@@ -47,12 +47,12 @@ def waiting_app() -> WaitingApp:
 
 
 @pytest.fixture
-async def wire(waiting_app: WaitingApp) -> AsyncIterator[Wire]:
+async def wire(waiting_app: WaitingApp) -> AsyncIterator[WireConnection]:
     async with serving(waiting_app.app, HttptoolsProtocol) as port, connected(port) as wire:
         yield wire
 
 
-async def silent(wire: Wire) -> bool:
+async def silent(wire: WireConnection) -> bool:
     """Whether nothing has come so far."""
     try:
         await asyncio.wait_for(wire.reader.read(1), 0.05)
@@ -67,7 +67,7 @@ KINDS = [b"/held", b"/held/large", b"/held/chunked"]
 @pytest.mark.parametrize("path", KINDS)
 @pytest.mark.parametrize("request_", [GET, LAST], ids=["stays", "closes"])
 async def test_an_answer_leaves_once_the_promise_is_kept(
-    waiting_app: WaitingApp, wire: Wire, path: bytes, request_: bytes
+    waiting_app: WaitingApp, wire: WireConnection, path: bytes, request_: bytes
 ) -> None:
     """Not a byte of it before; and the connection serves the next request."""
     await wire.send(request_ % path)
@@ -84,9 +84,9 @@ async def test_an_answer_leaves_once_the_promise_is_kept(
 
 @pytest.mark.parametrize("path", KINDS)
 async def test_a_broken_promise_is_told_instead_of_the_answer(
-    waiting_app: WaitingApp, wire: Wire, path: bytes
+    waiting_app: WaitingApp, wire: WireConnection, path: bytes
 ) -> None:
-    """Nothing of the answer is seen: nobody may act on what is not on record."""
+    """The client sees no byte of the answer: it must not act on what is not on record."""
     await wire.send(GET % path)
     await waiting_app.until_asked()
     waiting_app.commit.settle("no disk")
@@ -97,7 +97,7 @@ async def test_a_broken_promise_is_told_instead_of_the_answer(
 
 
 async def test_answers_stay_in_the_order_of_their_requests(
-    waiting_app: WaitingApp, wire: Wire
+    waiting_app: WaitingApp, wire: WireConnection
 ) -> None:
     """A request behind a held answer waits, though its own answer waits for nothing."""
     await wire.send(GET % b"/held" + GET % b"/next" + LAST % b"/last")
@@ -111,7 +111,9 @@ async def test_answers_stay_in_the_order_of_their_requests(
     assert places == sorted(places)
 
 
-async def test_a_kept_promise_holds_nobody(waiting_app: WaitingApp, wire: Wire) -> None:
+async def test_a_settled_commit_delays_no_later_call(
+    waiting_app: WaitingApp, wire: WireConnection
+) -> None:
     """The next call of the same batch, a little late, is answered at once."""
     waiting_app.commit.settle()
     await wire.send(LAST % b"/held")
@@ -120,7 +122,7 @@ async def test_a_kept_promise_holds_nobody(waiting_app: WaitingApp, wire: Wire) 
 
 
 async def test_a_client_that_left_is_not_written_to(waiting_app: WaitingApp) -> None:
-    """And whoever settles the promise does not stumble over it."""
+    """And settling the commit afterwards raises nothing."""
     async with serving(waiting_app.app, HttptoolsProtocol) as port:
         async with connected(port) as gone:
             await gone.send(GET % b"/held")
@@ -131,7 +133,7 @@ async def test_a_client_that_left_is_not_written_to(waiting_app: WaitingApp) -> 
             waiting_app.commit.settle()
 
 
-async def test_a_stop_lets_a_held_answer_out(waiting_app: WaitingApp) -> None:
+async def test_a_stop_lets_a_waiting_answer_out(waiting_app: WaitingApp) -> None:
     """A server that ends waits for what it promised, as for any request under way."""
     server = serving(waiting_app.app, HttptoolsProtocol)
     async with connected(await server.__aenter__()) as wire:
@@ -145,7 +147,7 @@ async def test_a_stop_lets_a_held_answer_out(waiting_app: WaitingApp) -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("late", [True, False])
-async def test_whoever_waits_hears_how_it_ended(kept: bool, late: bool) -> None:
+async def test_a_waiting_caller_learns_the_outcome(kept: bool, late: bool) -> None:
     """Before it is settled or after it."""
     commit = CommitFuture()
     settle = partial(commit.settle, None if kept else "no disk")

@@ -35,7 +35,7 @@ async def test_a_preflight_is_answered_without_a_token(front: Front) -> None:
 
 
 async def test_a_preflight_of_a_foreign_page_is_refused(front: Front) -> None:
-    """No CORS header answers an origin that nobody allowed."""
+    """No CORS header answers an origin that is not allowed."""
     headers = ((b"origin", b"https://evil.example"), *PREFLIGHT[2:], HOST)
     answer = await ask(front.edge, method="OPTIONS", headers=headers)
 

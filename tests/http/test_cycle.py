@@ -7,7 +7,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.http.wire import SOON, Wire, connected, serving
+from tests.http.wire import SOON, WireConnection, connected, serving
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -78,7 +78,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.parametrize("path", [b"/whole", b"/parts", b"/stream", b"/undeclared"])
-async def test_an_answer_arrives_whole_however_it_is_sent(wire: Wire, path: bytes) -> None:
+async def test_an_answer_arrives_whole_however_it_is_sent(
+    wire: WireConnection, path: bytes
+) -> None:
     """One body or several, declared or not; and the connection serves the next request."""
     await wire.send(GET % path)
     await wire.until(b"k" if path in {b"/whole", b"/parts"} else b"0\r\n\r\n")
@@ -89,7 +91,7 @@ async def test_an_answer_arrives_whole_however_it_is_sent(wire: Wire, path: byte
     assert answer.endswith(b"\r\n\r\nok")
 
 
-async def test_each_part_of_a_stream_is_a_chunk_of_its_own(wire: Wire) -> None:
+async def test_each_part_of_a_stream_is_a_chunk_of_its_own(wire: WireConnection) -> None:
     """RFC 9112 section 7.1: an empty one would end the stream, so an empty part sends nothing."""
     await wire.send(GET % b"/events" + LAST % b"/whole")
     head, _, answer = (await wire.rest()).partition(b"\r\n\r\n")
@@ -101,7 +103,7 @@ async def test_each_part_of_a_stream_is_a_chunk_of_its_own(wire: Wire) -> None:
     assert answer.startswith(parts + b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_an_application_may_name_the_framing_of_its_stream(wire: Wire) -> None:
+async def test_an_application_may_name_the_framing_of_its_stream(wire: WireConnection) -> None:
     """It stands in the answer once."""
     await wire.send(LAST % b"/framed")
     answer = (await wire.rest()).lower()
@@ -110,7 +112,7 @@ async def test_an_application_may_name_the_framing_of_its_stream(wire: Wire) -> 
     assert answer.endswith(b"1\r\no\r\n1\r\nk\r\n0\r\n\r\n")
 
 
-async def test_a_large_answer_reaches_a_client_that_reads_late(wire: Wire) -> None:
+async def test_a_large_answer_reaches_a_client_that_reads_late(wire: WireConnection) -> None:
     """More than the socket takes at once is kept and sent as it is read."""
     await wire.send(GET % b"/large" * 3 + LAST % b"/whole")
     answer = await wire.rest()
@@ -120,8 +122,8 @@ async def test_a_large_answer_reaches_a_client_that_reads_late(wire: Wire) -> No
 
 
 @pytest.mark.parametrize("path", [b"/whole", b"/large", b"/stream", b"/events", b"/framed"])
-async def test_an_answer_to_head_has_no_body(wire: Wire, path: bytes) -> None:
-    """RFC 9110 section 9.3.2: whoever sent one would have it read as the next answer."""
+async def test_an_answer_to_head_has_no_body(wire: WireConnection, path: bytes) -> None:
+    """RFC 9110 section 9.3.2: a client would read one as the next answer."""
     await wire.send(b"HEAD %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n" % path)
     answer = await wire.rest()
 
@@ -129,7 +131,7 @@ async def test_an_answer_to_head_has_no_body(wire: Wire, path: bytes) -> None:
     assert answer.endswith(b"\r\n\r\n")
 
 
-async def test_an_answer_without_content_declares_no_length(wire: Wire) -> None:
+async def test_an_answer_without_content_declares_no_length(wire: WireConnection) -> None:
     """204 has neither length nor chunks (RFC 9110 section 8.6)."""
     await wire.send(LAST % b"/empty")
     answer = (await wire.rest()).lower()
@@ -141,7 +143,9 @@ async def test_an_answer_without_content_declares_no_length(wire: Wire) -> None:
 @pytest.mark.parametrize(
     "request_", [LAST % b"/whole", b"GET /whole HTTP/1.0\r\n\r\n", GET % b"/last"]
 )
-async def test_a_connection_ends_when_either_side_says_so(wire: Wire, request_: bytes) -> None:
+async def test_a_connection_ends_when_either_side_says_so(
+    wire: WireConnection, request_: bytes
+) -> None:
     """The request's `Connection: close`, its old version, or the answer's own field."""
     await wire.send(request_)
     answer = await wire.rest()
@@ -150,7 +154,9 @@ async def test_a_connection_ends_when_either_side_says_so(wire: Wire, request_: 
     assert answer.lower().count(b"connection: close\r\n") == 1
 
 
-async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(wire: Wire) -> None:
+async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(
+    wire: WireConnection,
+) -> None:
     """The idle time ends it, and counts from the last answer."""
     await wire.send(GET % b"/whole")
     await wire.until(b"ok")
@@ -174,7 +180,9 @@ async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(wire:
         "/unfinished",
     ],
 )
-async def test_a_broken_answer_is_never_taken_for_a_whole_one(wire: Wire, path: str) -> None:
+async def test_a_broken_answer_is_never_taken_for_a_whole_one(
+    wire: WireConnection, path: str
+) -> None:
     """The client sees 500, or less than was announced; and never a field that a value made."""
     await wire.send(GET % path.encode())
     answer = await wire.rest()
@@ -184,7 +192,7 @@ async def test_a_broken_answer_is_never_taken_for_a_whole_one(wire: Wire, path: 
     assert head.startswith(b"HTTP/1.1 500 ") or len(content) < 2
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire) -> None:
+async def test_a_client_that_asks_first_is_told_to_go_on(wire: WireConnection) -> None:
     """Expect: 100-continue is answered when the application wants the body, then the body comes."""
     await wire.send(
         b"POST /body HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
@@ -195,7 +203,7 @@ async def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire) -> None:
     assert (await wire.until(b"hi")).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_nobody_is_told_to_go_on_after_an_answer(wire: Wire) -> None:
+async def test_a_client_is_not_told_to_continue_after_an_answer(wire: WireConnection) -> None:
     """It would be read as the answer to the next request."""
     await wire.send(
         b"POST /refused HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
@@ -207,7 +215,7 @@ async def test_nobody_is_told_to_go_on_after_an_answer(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-async def test_a_body_is_handed_over_as_it_comes(wire: Wire, large: bool) -> None:
+async def test_a_body_is_handed_over_as_it_comes(wire: WireConnection, large: bool) -> None:
     """Whole when it is there, else its beginning."""
     head = b"POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\n"
     await wire.send(head + (b"h" if large else b"helo"))
@@ -227,7 +235,7 @@ async def test_a_whole_body_stands_in_the_scope_too() -> None:
     assert in_parts.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_each_request_of_a_connection_has_its_own_target(wire: Wire) -> None:
+async def test_each_request_of_a_connection_has_its_own_target(wire: WireConnection) -> None:
     """What a client asked before is not what it asks now; paths are decoded once."""
     answers = []
     for target in (b"/told", b"/told?a=%2f", b"/told/%41%2541", b"/told/%41%2541", b"/told"):

@@ -17,7 +17,7 @@ from tests.support.measuring import capture_logs, eventually
 from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P15")
-PRIVATE = "glpat-nobody-may-read-this"
+PRIVATE = "glpat-this-must-be-hidden"
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_an_access_line_names_the_method_and_the_tool(server: Server) -> None:
     assert PRIVATE not in server.log()
 
 
-def test_nobody_else_pays_for_it() -> None:
+def test_nothing_is_logged_without_the_debug_level() -> None:
     """Without that level nothing of it happens, not even unheard."""
     with (
         Idp() as idp,

@@ -24,7 +24,7 @@ WITHIN_S = 30
 LIMIT = 100
 """Descriptors that the server may have; it needs some twenty for itself."""
 RAISED = 256
-CROWD = LIMIT + 40
+CONNECTIONS = LIMIT + 40
 ENDED, WAITS = '"event":"idle_connection_ended"', '"event":"connections_wait"'
 
 
@@ -98,23 +98,23 @@ def test_the_soft_limit_is_raised_to_the_hard_one(raised: LimitedServer) -> None
 def test_idle_connections_make_room_for_new_clients(server: LimitedServer, asked: bool) -> None:
     """They reset every new client, and nothing was logged; the oldest of them end now."""
     with ExitStack() as open_:
-        crowd = []
-        for _ in range(CROWD):
-            crowd.append(open_.enter_context(server.connected()))
+        connections = []
+        for _ in range(CONNECTIONS):
+            connections.append(open_.enter_context(server.connected()))
             if asked:
-                assert server.ask(crowd[-1]).status == 200
+                assert server.ask(connections[-1]).status == 200
         for _ in range(5):
             with server.connected() as client:
                 assert result(server.ask(client))["isError"] is False
         assert fetch(server.metrics)[0] == 200
 
-        assert is_over(crowd[0])
-        assert server.ask(crowd[-1]).status == 200, "the newest of them is served"
+        assert is_over(connections[0])
+        assert server.ask(connections[-1]).status == 200, "the newest of them is served"
     assert any(ENDED in line for line in server.complaints())
     assert len(server.complaints()) < 20, "a stranger must not fill the log"
 
 
-def test_a_crowd_that_comes_at_once_does_not_hold_up_others(raised: LimitedServer) -> None:
+def test_many_connections_at_once_do_not_delay_other_clients(raised: LimitedServer) -> None:
     """Idle ones end a turn later than new ones come: these took the rest, and then one a tick."""
     with ExitStack() as open_:
         for _ in range(RAISED + 400):
@@ -126,15 +126,15 @@ def test_a_crowd_that_comes_at_once_does_not_hold_up_others(raised: LimitedServe
 def test_a_request_that_is_under_way_is_never_ended_for_another(server: LimitedServer) -> None:
     """Where no connection is idle new clients wait, instead of being reset, until there is room."""
     with ExitStack() as open_:
-        crowd = []
-        for _ in range(CROWD):
-            crowd.append(open_.enter_context(server.connected()))
-            crowd[-1].sendall(server.message(whole=False))
+        connections = []
+        for _ in range(CONNECTIONS):
+            connections.append(open_.enter_context(server.connected()))
+            connections[-1].sendall(server.message(whole=False))
         eventually(lambda: any(WAITS in line for line in server.complaints()), within=WITHIN_S)
         assert fetch(server.metrics)[0] == 200, "numbers matter most now"
 
         last = server.message()[-1:]
-        for connection in crowd:
+        for connection in connections:
             connection.sendall(last)
             assert read_answer(connection).status == 200
 
@@ -163,7 +163,7 @@ def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
 
 
 async def test_a_request_without_a_descriptor_may_be_sent_again(front: Front) -> None:
-    """It is nobody's mistake and passes: 503 with a time, not 500 with a traceback."""
+    """The shortage passes: 503 with a time, not 500 with a traceback."""
     front.inner.raises = OSError(errno.EMFILE, "Too many open files")
     refused = await ask(front.edge)
 

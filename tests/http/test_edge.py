@@ -250,7 +250,7 @@ FORWARDED: list[tuple[str, str, Pairs, int, str]] = [
 async def test_only_a_proxys_word_about_the_connection_counts(
     front: Front, peer: str, headers: Pairs, status: int, seen: str
 ) -> None:
-    """A stranger can neither claim TLS nor lend an address to its failures."""
+    """A caller can neither claim TLS nor lend an address to its failures."""
     scheme = "https" if peer == "198.51.100.7" and not headers else "http"
     answer = await ask(front.edge, headers=(HOST, *headers), scheme=scheme, peer=peer)
 
@@ -267,7 +267,7 @@ async def test_probes_are_answered_over_plain_http_to_any_host(front: Front) -> 
     assert (answer.status, answer.json) == (200, {"status": "ok"})
 
 
-async def test_what_nobody_foresaw_is_a_500_without_detail(
+async def test_an_unexpected_error_is_a_500_without_detail(
     front: Front, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The caller gets an id to report; the log gets the traceback."""

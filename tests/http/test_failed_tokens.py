@@ -94,7 +94,7 @@ PEERS = [
 def test_a_network_of_addresses_is_one_peer(
     flood: Clocked, one: str, other: str, same: bool
 ) -> None:
-    """Whoever owns an IPv6 /64 has more addresses than we have memory."""
+    """The owner of an IPv6 /64 has more addresses than we have memory."""
     for _ in range(2):
         flood.failed(peer_scope(one), InvalidToken("bad_signature"))
 

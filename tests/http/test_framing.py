@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.http.wire import SOON, Wire, connected, serving
+from tests.http.wire import SOON, WireConnection, connected, serving
 from tests.support.cases import each
 
 END = b'"end":1}'
@@ -47,14 +47,14 @@ async def port() -> AsyncIterator[int]:
         yield port
 
 
-async def told(wire: Wire) -> dict[str, Any]:
+async def told(wire: WireConnection) -> dict[str, Any]:
     """What the application says of the next request."""
     answer = await wire.until(END)
     said: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
     return said
 
 
-async def warmed(wire: Wire) -> None:
+async def warmed(wire: WireConnection) -> None:
     """The usual request has come before."""
     for _ in range(3):
         await wire.send(post(b"first"))
@@ -86,7 +86,7 @@ PACKETS: dict[str, list[bytes]] = {
 }
 
 
-async def means_the_same(packets: list[bytes], fresh: Wire, wire: Wire) -> None:
+async def means_the_same(packets: list[bytes], fresh: WireConnection, wire: WireConnection) -> None:
     """On *wire*, which served others before, as on *fresh*; the usual one is still served there."""
     for packet in packets:
         await fresh.send(packet)
@@ -144,7 +144,7 @@ FRAMINGS: dict[str, tuple[list[bytes], list[str]]] = {
 async def test_a_request_ends_where_its_length_says(
     port: int, packets: list[bytes], bodies: list[str]
 ) -> None:
-    """Whatever packets bring: nobody's bytes become part of another request (RFC 9112, 11.2)."""
+    """However packets split, no bytes become part of another request (RFC 9112, 11.2)."""
     async with connected(port) as wire:
         await warmed(wire)
         for packet in packets:

@@ -19,7 +19,7 @@ from tests.http.test_framing import (
     told,
     warmed,
 )
-from tests.http.wire import Wire, connected, serving
+from tests.http.wire import WireConnection, connected, serving
 from tests.support.tokens import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("P3")
@@ -48,7 +48,7 @@ async def port(authority: CertificateAuthority) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-async def wire(port: int, trusting: ssl.SSLContext) -> AsyncIterator[Wire]:
+async def wire(port: int, trusting: ssl.SSLContext) -> AsyncIterator[WireConnection]:
     """A connection that has served the usual request."""
     async with connected(port, tls=trusting) as wire:
         await warmed(wire)
@@ -57,7 +57,7 @@ async def wire(port: int, trusting: ssl.SSLContext) -> AsyncIterator[Wire]:
 
 @pytest.mark.parametrize("packets", PACKETS.values(), ids=PACKETS.keys())
 async def test_a_request_means_the_same_in_any_records(
-    port: int, trusting: ssl.SSLContext, wire: Wire, packets: list[bytes]
+    port: int, trusting: ssl.SSLContext, wire: WireConnection, packets: list[bytes]
 ) -> None:
     """As on a fresh connection, twice, and the usual one is still served."""
     async with connected(port, tls=trusting) as fresh:
@@ -66,7 +66,7 @@ async def test_a_request_means_the_same_in_any_records(
 
 @pytest.mark.parametrize(("packets", "bodies"), FRAMINGS.values(), ids=FRAMINGS.keys())
 async def test_a_request_ends_where_its_length_says(
-    wire: Wire, packets: list[bytes], bodies: list[str]
+    wire: WireConnection, packets: list[bytes], bodies: list[str]
 ) -> None:
     """Pipelined, or in records that end elsewhere than requests do."""
     for packet in packets:
@@ -75,13 +75,15 @@ async def test_a_request_ends_where_its_length_says(
 
 
 @pytest.mark.parametrize("packet", REFUSED.values(), ids=REFUSED.keys())
-async def test_what_the_parser_refuses_is_refused_behind_others(wire: Wire, packet: bytes) -> None:
+async def test_what_the_parser_refuses_is_refused_behind_others(
+    wire: WireConnection, packet: bytes
+) -> None:
     """It is no request, and the connection ends."""
     await wire.send(packet)
     assert b'"end"' not in await wire.rest()
 
 
-async def test_a_body_of_many_records_belongs_to_its_head(wire: Wire) -> None:
+async def test_a_body_of_many_records_belongs_to_its_head(wire: WireConnection) -> None:
     """No record holds it: it comes in as many pieces as the system makes of them."""
     for size in (MOST_IN_A_RECORD - 1, MOST_IN_A_RECORD, 3 * MOST_IN_A_RECORD):
         await wire.send(post(b"x" * size))
@@ -108,7 +110,7 @@ async def test_requests_are_read_in_either_version(port: int, version: ssl.SSLCo
 
 
 @asynccontextmanager
-async def warm(port: int, tls: ssl.SSLContext, token: bytes) -> AsyncIterator[Wire]:
+async def warm(port: int, tls: ssl.SSLContext, token: bytes) -> AsyncIterator[WireConnection]:
     """A connection whose usual head has that token."""
     async with connected(port, tls=tls) as wire:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Clients that connect at the moment in which the server stops: a proxy asks nobody else again."""
+"""Clients that connect while the server stops: a proxy does not ask another replica."""
 
 import asyncio
 import socket
@@ -59,7 +59,7 @@ async def test_a_stop_answers_what_was_sent_before_it(asked_before: int) -> None
 
 
 async def test_a_stop_lets_a_handshake_end(tmp_path: Path) -> None:
-    """In TLS 1.3 a client sends its request right behind its last word of the handshake."""
+    """In TLS 1.3 a client sends its request right behind its last message of the handshake."""
     authority = CertificateAuthority(tmp_path)
     trusting = ssl.create_default_context(cafile=str(authority.bundle))
     sock = bind("127.0.0.1", 0)
@@ -71,7 +71,7 @@ async def test_a_stop_lets_a_handshake_end(tmp_path: Path) -> None:
             return rest_of(encrypted)
 
     with closing(socket.create_connection(sock.getsockname(), WITHIN_S)) as client:
-        asking = asyncio.create_task(asyncio.to_thread(asked, client))
+        waiting = asyncio.create_task(asyncio.to_thread(asked, client))
         await server.shutdown([sock])
 
-        assert (await asking).startswith(b"HTTP/1.1 200")
+        assert (await waiting).startswith(b"HTTP/1.1 200")

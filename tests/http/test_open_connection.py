@@ -74,7 +74,7 @@ CHANGED: dict[str, tuple[Changes, tuple[int, str | int]]] = {
         lambda server: {"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}},
         (200, -31001),
     ),
-    "a scope is asked of everybody": (
+    "a scope is asked of all callers": (
         lambda server: {"scopes": {"baseline": ["mcp:use"]}},
         (403, "insufficient_scope"),
     ),
@@ -178,14 +178,14 @@ def test_a_token_that_expires_is_refused(server: Secure) -> None:
 
 
 def test_a_revoked_token_is_refused(server: Secure) -> None:
-    """From another process, by `gatepost revoke`; a neighbour goes on, and it can be undone."""
-    with server.kept(server.process.token(sub="mallory")) as kept, server.kept() as neighbour:
+    """From another process, by `gatepost revoke`; another caller goes on, and it can be undone."""
+    with server.kept(server.process.token(sub="mallory")) as kept, server.kept() as other:
         kept.warm()
-        neighbour.warm()
+        other.warm()
         number = server.order("revoke", "--subject", "mallory").split()[-1]
         kept.until(401, b"")
         assert said(kept.ask()) == (401, "invalid_token")
-        assert neighbour.ask().status == 200
+        assert other.ask().status == 200
         server.order("revoke", "--undo", number)
         kept.until(200, b'"result"')
 

@@ -1,4 +1,4 @@
-"""What callers hear while a store is out: 503 and when to come back, on every route and era."""
+"""What callers get while a store is out: 503 and when to come back, on every route and era."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +22,7 @@ pack = Pack("told")
 
 @pack.tool()
 async def announce(ctx: CallContext) -> str:
-    """Report progress, then tell everybody that something is different."""
+    """Report progress, then notify all subscribers of a change."""
     await ctx.progress(1)
     await ctx.changes.updated("note:1")
     return "done"
@@ -49,7 +49,7 @@ async def records(migrated_postgres: str, postgres_server: Postgres) -> AsyncIte
 
 @pytest.fixture
 async def shared_store(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SharedStore]:
-    """A shared store that nobody answers at, which is not waited for as long as in production."""
+    """A shared store that never answers, with a shorter timeout than in production."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
     opened = await open_shared_store(f"redis://:{POSTGRES_PASSWORD}@127.0.0.1:1/0")
     yield opened
@@ -107,7 +107,7 @@ async def test_a_session_is_not_lost_by_an_outage(
     exchange: Callable[[EndpointClient, str], Awaitable[Response]],
     identity: dict[str, int],
 ) -> None:
-    """404 would have the client begin anew: whether it has ended, nobody knows at the moment."""
+    """404 would have the client begin anew, but the session may still exist."""
     client = EndpointClient(TOOLS, records=records)
     response = await exchange(client, await client.open())
 
@@ -141,7 +141,7 @@ async def test_a_started_stream_ends_with_the_error(
 async def test_the_edge_answers_for_every_route(
     front: Front, path: str, shape: dict[str, Any] | None
 ) -> None:
-    """Whoever raises it: 503 with the body of the route's protocol, and no traceback in the log."""
+    """From every store: 503 with the body of the route's protocol, and no traceback in the log."""
     front.inner.raises = StoreUnavailable(f"the database at {POSTGRES_PASSWORD} does not answer")
     answer = await ask(front.edge, path)
     document = json.loads(answer.body)

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.deadlines import HEAD_ALLOWANCE
 from gatepost.http.edge import respond
-from tests.http.wire import SOON, Wire
+from tests.http.wire import SOON, WireConnection
 from tests.support.measuring import capture_logs
 
 HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
@@ -26,19 +26,19 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.mark.requirement("W22")
-async def test_a_head_that_trickles_is_cut_off(wire: Wire) -> None:
+async def test_a_head_that_trickles_is_cut_off(wire: WireConnection) -> None:
     """A client that sends a header byte now and then cannot hold a connection."""
     await wire.send(HEAD)
 
     assert (await wire.drip(b"a", 100)).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_a_silent_connection_is_closed(wire: Wire) -> None:
-    """Nobody asked anything, so nothing is answered."""
+async def test_a_silent_connection_is_closed(wire: WireConnection) -> None:
+    """Without a request there is no answer."""
     assert await wire.rest() == b""
 
 
-async def test_empty_lines_after_an_answer_keep_nothing_open(wire: Wire) -> None:
+async def test_empty_lines_after_an_answer_keep_nothing_open(wire: WireConnection) -> None:
     """They begin no request, but end the timer of an idle connection."""
     await wire.send(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
     await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), SOON)
@@ -47,7 +47,7 @@ async def test_empty_lines_after_an_answer_keep_nothing_open(wire: Wire) -> None
 
 
 @pytest.mark.requirement("W22")
-async def test_a_body_that_nobody_reads_ends_the_connection(wire: Wire) -> None:
+async def test_an_unread_body_ends_the_connection(wire: WireConnection) -> None:
     """After the refusal its sender cannot go on for ever."""
     await wire.send(b"POST /refused HTTP/1.1\r\nhost: h\r\ncontent-length: 100000\r\n\r\n")
     await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n0"), SOON)
@@ -55,8 +55,8 @@ async def test_a_body_that_nobody_reads_ends_the_connection(wire: Wire) -> None:
     assert await wire.drip(b"x", 100) == b""
 
 
-async def test_a_slow_body_that_is_read_is_not_the_sockets_business(wire: Wire) -> None:
-    """Whoever reads a body has a deadline for it; the head's deadline is over."""
+async def test_a_slow_body_that_is_read_is_not_the_sockets_business(wire: WireConnection) -> None:
+    """The body has a deadline of its own; the head's deadline is over."""
     await wire.send(HEAD + b"content-length: 10\r\n\r\n")
     for _ in range(10):
         with pytest.raises(TimeoutError):
@@ -67,7 +67,7 @@ async def test_a_slow_body_that_is_read_is_not_the_sockets_business(wire: Wire) 
 
 
 async def test_a_head_without_end_is_cut_off_before_it_fills_the_memory(
-    wire: Wire, request: pytest.FixtureRequest
+    wire: WireConnection, request: pytest.FixtureRequest
 ) -> None:
     """The server says 431, or 400 where its parser notices first, logs it, and reads no more."""
     await wire.send(HEAD)
@@ -85,7 +85,7 @@ async def test_a_head_without_end_is_cut_off_before_it_fills_the_memory(
         assert [line["event"] for line in lines] == ["request_head_too_large"]
 
 
-async def test_requests_in_one_packet_are_answered_in_order(wire: Wire) -> None:
+async def test_requests_in_one_packet_are_answered_in_order(wire: WireConnection) -> None:
     """Pipelining (RFC 9112 section 9.3.2) passes the deadline's bookkeeping unharmed."""
     one = HEAD + b"content-length: 1\r\n\r\nx"
     last = HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\nxyz"
@@ -97,7 +97,7 @@ async def test_requests_in_one_packet_are_answered_in_order(wire: Wire) -> None:
 
 
 @pytest.mark.requirement("W20")
-async def test_nobody_gets_a_tunnel(wire: Wire) -> None:
+async def test_a_connect_request_gets_no_tunnel(wire: WireConnection) -> None:
     """CONNECT to an authority never reaches a route that would answer it."""
     await wire.send(b"CONNECT example.com:443 HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
     answer = await wire.rest()
@@ -106,7 +106,7 @@ async def test_nobody_gets_a_tunnel(wire: Wire) -> None:
     assert b" 200 " not in answer
 
 
-async def test_nothing_names_the_software(wire: Wire) -> None:
+async def test_nothing_names_the_software(wire: WireConnection) -> None:
     """No server header: scanners look for versions."""
     await wire.send(b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n")
     answer = (await wire.rest()).lower()

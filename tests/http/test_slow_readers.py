@@ -27,7 +27,7 @@ SMALL = {"SO_RCVBUF": 8_192}
 """As little as a client may take at once."""
 
 
-class App:
+class LargeAnswerApp:
     """Answers a large body in one step, in two, or as a stream without end."""
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class App:
 
 
 @pytest.fixture
-def app() -> App:
-    return App()
+def app() -> LargeAnswerApp:
+    return LargeAnswerApp()
 
 
 @pytest.fixture(scope="module", params=["plain", "TLS"])
@@ -77,7 +77,7 @@ def authority(
 
 @contextlib.contextmanager
 def limited(
-    app: App, authority: CertificateAuthority | None, **limits: float
+    app: LargeAnswerApp, authority: CertificateAuthority | None, **limits: float
 ) -> Iterator[Encrypted]:
     """A server with these limits and no others."""
     none = {"process_bytes": 0, "caller_bytes": 0, "bytes_per_s": 0, "window_s": 600.0}
@@ -123,9 +123,12 @@ PATHS = [b"/whole", b"/parts", b"/stream"]
 
 @pytest.mark.parametrize("path", PATHS)
 def test_what_one_caller_leaves_unread_is_bounded(
-    app: App, authority: CertificateAuthority | None, path: bytes, caplog: pytest.LogCaptureFixture
+    app: LargeAnswerApp,
+    authority: CertificateAuthority | None,
+    path: bytes,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Hundreds of answers that nobody read filled the memory; the newest of them are kept."""
+    """Hundreds of unread answers filled the memory; the newest of them are kept."""
     with limited(app, authority, caller_bytes=5 * MEGABYTE * 2) as server, ExitStack() as open_:
         unread = server.server.config.unread
         connections = []
@@ -144,7 +147,9 @@ def test_what_one_caller_leaves_unread_is_bounded(
     assert len(told) < 6, "a stranger must not fill the log"
 
 
-def test_another_caller_keeps_its_answers(app: App, authority: CertificateAuthority | None) -> None:
+def test_another_caller_keeps_its_answers(
+    app: LargeAnswerApp, authority: CertificateAuthority | None
+) -> None:
     """Where a process keeps too much, it gives up answers of the caller that keeps the most."""
     with limited(app, authority, process_bytes=20 * MEGABYTE) as server, ExitStack() as open_:
         modest = [open_.enter_context(asked(server, b"/whole", "127.0.0.2")) for _ in range(2)]
@@ -159,7 +164,7 @@ def test_another_caller_keeps_its_answers(app: App, authority: CertificateAuthor
 
 
 def test_a_client_that_hardly_reads_is_cut_off(
-    app: App, authority: CertificateAuthority | None
+    app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """It held its answer for as long as it took a byte now and then, or none at all."""
     with (
@@ -181,7 +186,7 @@ def test_a_client_that_hardly_reads_is_cut_off(
 
 
 def test_a_client_that_reads_slowly_and_steadily_gets_all(
-    app: App, authority: CertificateAuthority | None
+    app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """It may take many windows, as long as it reads faster than the least."""
     waiting = threading.Event()
@@ -197,7 +202,7 @@ def test_a_client_that_reads_slowly_and_steadily_gets_all(
 
 
 def test_nothing_is_carried_out_for_a_client_that_does_not_read(
-    app: App, authority: CertificateAuthority | None
+    app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """Each further request had its answer made and kept; they wait until the first one is read."""
     with limited(app, authority) as server, asked(server, b"/whole") as connection:
@@ -216,7 +221,7 @@ def test_nothing_is_carried_out_for_a_client_that_does_not_read(
 
 
 def test_a_refusal_waits_for_the_answer_before_it(
-    app: App, authority: CertificateAuthority | None
+    app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
     """What is no request, or begins one and does not end it, is refused behind the answer."""
     with limited(app, authority) as server:
@@ -230,7 +235,7 @@ def test_a_refusal_waits_for_the_answer_before_it(
 
 @pytest.mark.parametrize("path", [b"/whole", b"/parts"])
 def test_the_last_answer_of_a_connection_is_read_to_its_end(
-    app: App, authority: CertificateAuthority | None, path: bytes
+    app: LargeAnswerApp, authority: CertificateAuthority | None, path: bytes
 ) -> None:
     """The connection closes behind what is kept, and not before."""
     with limited(app, authority) as server, server.opened(**SMALL) as connection:
@@ -241,9 +246,9 @@ def test_the_last_answer_of_a_connection_is_read_to_its_end(
 
 
 def test_a_stop_waits_for_what_is_being_read(
-    app: App, authority: CertificateAuthority | None
+    app: LargeAnswerApp, authority: CertificateAuthority | None
 ) -> None:
-    """Whoever reads its answer while the server stops gets all of it."""
+    """A client that reads its answer while the server stops gets all of it."""
     with limited(app, authority) as server, asked(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         server.server.should_exit = True

@@ -23,7 +23,7 @@ LARGE = b"x" * 8_000_000
 GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-class App:
+class DelayedAnswerApp:
     """Answers at once; at /held and /broken when it may; at /large more than any buffer holds."""
 
     def __init__(self) -> None:
@@ -47,12 +47,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 
 
 @pytest.fixture
-def app() -> App:
-    return App()
+def app() -> DelayedAnswerApp:
+    return DelayedAnswerApp()
 
 
 @pytest.fixture
-def server(app: App, authority: CertificateAuthority) -> Iterator[Encrypted]:
+def server(app: DelayedAnswerApp, authority: CertificateAuthority) -> Iterator[Encrypted]:
     with encrypted(app, authority) as server:
         yield server
 
@@ -69,9 +69,9 @@ def hello(server: Encrypted) -> bytes:
 @pytest.mark.requirement("W22")
 @pytest.mark.parametrize("part", [0, 1, 60])
 def test_a_handshake_has_the_deadline_of_a_head(
-    authority: CertificateAuthority, app: App, part: int
+    authority: CertificateAuthority, app: DelayedAnswerApp, part: int
 ) -> None:
-    """Whoever connects and says nothing, or half a greeting, holds no connection for a minute."""
+    """A client that sends nothing, or half a handshake, holds no connection for a minute."""
     with encrypted(app, authority, head_s=0.5) as server, server.plain() as silent:
         silent.sendall(hello(server)[:part])
         with contextlib.suppress(ConnectionResetError):
@@ -96,9 +96,9 @@ def test_an_older_client_gets_a_modern_suite_or_none(server: Encrypted, suite: s
 
 
 def test_handshakes_that_do_not_end_make_room(
-    authority: CertificateAuthority, app: App, monkeypatch: pytest.MonkeyPatch
+    authority: CertificateAuthority, app: DelayedAnswerApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever only connects held the descriptors that clients need."""
+    """Clients that only connect held the descriptors that others need."""
     clients = 60
     # Both ends of a connection are this process's: all the clients' ends fit, and half of ours.
     near = len(os.listdir("/proc/self/fd")) + clients + clients // 2
@@ -112,7 +112,7 @@ def test_handshakes_that_do_not_end_make_room(
             assert until(client, b"{}").startswith(b"HTTP/1.1 200")
 
 
-# uvloop says so of whatever is open when it ends, in a process of its own to nobody.
+# uvloop warns about everything open when it ends; in its own process it warns no test.
 @pytest.mark.filterwarnings("ignore:unclosed resource:ResourceWarning")
 def test_a_stop_does_not_wait_for_handshakes(server: Encrypted) -> None:
     """They are no connections yet."""
@@ -135,7 +135,7 @@ STATES = {
 def test_a_stop_does_not_wait_for_a_client_that_says_nothing(server: Encrypted, state: str) -> None:
     """
     A transport over TLS says that it closes, and waited until the client said so too: every idle
-    connection of a pool, which nobody looks at, held a stop up until the end of the drain.
+    connection of a pool, which is not read, delayed a stop until the end of the drain.
     """
     sent = STATES[state]
     with server.connected() as client, server.connected() as other:
@@ -152,7 +152,7 @@ def test_a_stop_does_not_wait_for_a_client_that_says_nothing(server: Encrypted, 
 
 @pytest.mark.parametrize("pipelined", [0, 3])
 def test_an_answer_that_a_stop_waits_for_is_the_last(
-    app: App, server: Encrypted, pipelined: int
+    app: DelayedAnswerApp, server: Encrypted, pipelined: int
 ) -> None:
     """It is finished and sent; its connection ends with it, whatever else was asked there."""
     with server.connected() as client:
@@ -167,8 +167,10 @@ def test_an_answer_that_a_stop_waits_for_is_the_last(
     assert b"\r\n\r\n{}" in answer
 
 
-def test_a_stop_does_not_wait_behind_an_answer_that_never_came(app: App, server: Encrypted) -> None:
-    """The application failed meanwhile: its client is told, and need not say that it has heard."""
+def test_a_stop_does_not_wait_behind_an_answer_that_never_came(
+    app: DelayedAnswerApp, server: Encrypted
+) -> None:
+    """The application failed meanwhile: its client is told, and need not acknowledge it."""
     with server.connected() as client:
         client.sendall(GET % b"/broken")
         assert app.begun.wait(WITHIN_S)
@@ -188,7 +190,7 @@ def accepts(server: Encrypted) -> bool:
     return True
 
 
-def test_a_stop_waits_for_whoever_reads_slowly(app: App, server: Encrypted) -> None:
+def test_a_stop_waits_for_a_slow_reader(app: DelayedAnswerApp, server: Encrypted) -> None:
     """All of a large answer arrives, although it is still on its way when the stop begins."""
     with server.connected(SO_RCVBUF=4096) as client:
         client.sendall(GET % b"/large")
@@ -200,7 +202,9 @@ def test_a_stop_waits_for_whoever_reads_slowly(app: App, server: Encrypted) -> N
 
 
 @pytest.mark.slow
-def test_a_client_that_reads_nothing_is_given_up(app: App, authority: CertificateAuthority) -> None:
+def test_a_client_that_reads_nothing_is_given_up(
+    app: DelayedAnswerApp, authority: CertificateAuthority
+) -> None:
     """The idle time of a connection is over also where its answer lies unread."""
     with (
         encrypted(app, authority, keep_alive_s=1) as server,

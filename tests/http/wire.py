@@ -22,7 +22,7 @@ NOTHING: Mapping[str, Any] = {}
 Pairs = tuple[tuple[bytes, bytes], ...]
 
 
-class Answer(NamedTuple):
+class WireAnswer(NamedTuple):
     """What came back."""
 
     status: int
@@ -46,7 +46,7 @@ async def ask(
     scheme: str = "https",
     peer: str = "198.51.100.7",
     more: Mapping[str, Any] = NOTHING,
-) -> Answer:
+) -> WireAnswer:
     """Send one request without a body; *more* of its scope."""
     sent: list[Message] = []
     scope: dict[str, Any] = {
@@ -71,7 +71,7 @@ async def ask(
 
     await app(scope, receive, send)
     body = b"".join(message.get("body", b"") for message in sent[1:])
-    return Answer(sent[0]["status"], sent[0]["headers"], body)
+    return WireAnswer(sent[0]["status"], sent[0]["headers"], body)
 
 
 SOON = 20.0
@@ -105,7 +105,7 @@ async def serving(
     await asyncio.wait_for(running, SOON)
 
 
-class Wire:
+class WireConnection:
     """A connection on which a test writes bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -141,11 +141,13 @@ class Wire:
 
 
 @asynccontextmanager
-async def connected(port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Wire]:
+async def connected(
+    port: int, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[WireConnection]:
     """A connection to the server; with *tls* an encrypted one."""
     name = None if tls is None else "localhost"
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
-    yield Wire(reader, writer)
+    yield WireConnection(reader, writer)
     writer.close()
     if tls is not None:
         with suppress(OSError, ssl.SSLError):

@@ -19,7 +19,7 @@ PATHS = tuple(metadata.paths(IssuerSettings()))
 CLI = ("gatepost-cli", "cli-secret")
 
 
-class Clock:
+class IssuerClock:
     """Seconds since the epoch, as the test says."""
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ def challenge_of(verifier: str) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-class Walk:
+class CodeFlow:
     """One issuer, one browser and one client that walk the code flow together."""
 
     def __init__(self, made: IssuerSettings | None = None, **settings: object) -> None:
-        self.clock = Clock()
+        self.clock = IssuerClock()
         defaults = {"cli_secret": CLI[1], "algorithm": "ES256"}
         made = made or IssuerSettings(**(defaults | settings))
         self.issuer = DevelopmentIssuer(msgspec.structs.replace(made, clock=self.clock))
@@ -96,7 +96,7 @@ class Walk:
         return await self.http.post(action[1], data=fields | pressed)
 
     async def sign_in(self, user: str = "alice", **changes: str | None) -> httpx2.Response:
-        """The consent page, through the sign-in page where nobody is signed in."""
+        """The consent page, through the sign-in page in a signed-out browser."""
         page = await self.authorize(**changes)
         if "/consent" in page.text:
             return page
@@ -151,6 +151,6 @@ def query_of(response: httpx2.Response) -> dict[str, str]:
 
 
 @pytest.fixture
-def walk() -> Walk:
-    """An issuer with nobody signed in and no client registered."""
-    return Walk()
+def walk() -> CodeFlow:
+    """An issuer with no user signed in and no client registered."""
+    return CodeFlow()

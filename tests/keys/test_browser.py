@@ -87,7 +87,7 @@ def page(browser: Browser) -> Iterator[Page]:
     assert [text for text in complaints if "favicon" not in text and "404" not in text] == []
 
 
-def request(issuer: str, callback: str, name: str = "Ledger Agent", **more: str) -> str:
+def request(issuer: str, callback: str, name: str = "Billing Agent", **more: str) -> str:
     """The address that a freshly registered client sends the browser to."""
     body = {
         "redirect_uris": [callback],
@@ -113,7 +113,7 @@ def test_a_person_signs_in_and_allows_with_the_mouse(
     """Sign-in, consent, client; the browser blocks nothing and complains of nothing."""
     page.goto(request(issuer, callback))
     page.get_by_role("button", name="Bob Bright").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Allow Ledger Agent to act for you?")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Allow Billing Agent to act for you?")
     page.get_by_role("button", name="Allow").click()
     page.wait_for_url(f"{callback}?**")
 
@@ -139,7 +139,7 @@ def test_a_person_signs_in_and_denies_with_the_keyboard(
     assert "error=access_denied" in page.url
 
 
-def test_somebody_else_can_sign_in_from_the_consent_page(
+def test_another_person_can_sign_in_from_the_consent_page(
     page: Page, issuer: str, callback: str
 ) -> None:
     """The link leads to the sign-in page and back to the same request."""
@@ -175,7 +175,7 @@ def test_the_pages_fit_and_can_be_read(browser: Browser, issuer: str, callback: 
     page.get_by_role("button", name="Alice Archer").click()
     expect(page.get_by_role("button", name="Allow")).to_be_visible()
     found |= looks(page, "consent")
-    page.goto(f"{issuer}/authorize?client_id=nobody")
+    page.goto(f"{issuer}/authorize?client_id=unknown")
     found |= looks(page, "refusal")
     page.goto(issuer)
     found |= looks(page, "front")

@@ -4,10 +4,10 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, Walk, challenge_of, query_of, table
+from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, CodeFlow, challenge_of, query_of, table
 
 
-def claims_of(walk: Walk, token: str) -> dict[str, object]:
+def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:
     keys = KeySet.import_key_set(walk.issuer.keys.document())
     return jwt.decode(token, keys, algorithms=[walk.issuer.keys.algorithm]).claims
 
@@ -21,7 +21,7 @@ def claims_of(walk: Walk, token: str) -> dict[str, object]:
     ],
 )
 async def test_a_token_says_who_signed_in_and_for_what(
-    walk: Walk, user: str, tenant: str, roles: list[str] | None
+    walk: CodeFlow, user: str, tenant: str, roles: list[str] | None
 ) -> None:
     """The whole way: register, sign in, consent, exchange; the claims are RFC 9068's and ours."""
     answer = await walk.tokens(user, scope="files:read")
@@ -47,7 +47,7 @@ async def test_a_token_says_who_signed_in_and_for_what(
     assert claims["email"] == f"{user}@{tenant}.example"
 
 
-async def test_the_answer_carries_state_and_issuer(walk: Walk) -> None:
+async def test_the_answer_carries_state_and_issuer(walk: CodeFlow) -> None:
     """RFC 9207: a client of several issuers must be able to tell whose answer it got."""
     await walk.register()
     back = await walk.submit(await walk.sign_in(), decision="allow")
@@ -57,7 +57,7 @@ async def test_the_answer_carries_state_and_issuer(walk: Walk) -> None:
     assert (answer["state"], answer["iss"]) == ("state-1", f"{ORIGIN}/dev-as")
 
 
-async def test_denial_goes_back_as_an_error_with_state_and_issuer(walk: Walk) -> None:
+async def test_denial_goes_back_as_an_error_with_state_and_issuer(walk: CodeFlow) -> None:
     """The client learns that the person said no, and nothing else."""
     await walk.register()
     answer = query_of(await walk.submit(await walk.sign_in(), decision="deny"))
@@ -66,7 +66,7 @@ async def test_denial_goes_back_as_an_error_with_state_and_issuer(walk: Walk) ->
     assert answer == {"error": "access_denied", "state": "state-1", "iss": f"{ORIGIN}/dev-as"}
 
 
-async def test_scopes_that_do_not_exist_are_left_out_and_the_answer_says_so(walk: Walk) -> None:
+async def test_scopes_that_do_not_exist_are_left_out_and_the_answer_says_so(walk: CodeFlow) -> None:
     """RFC 6749 section 3.3; scopes of OpenID Connect are the client's and not the token's."""
     answer = await walk.tokens(scope="openid files:write offline_access files:write made:up")
 
@@ -74,7 +74,7 @@ async def test_scopes_that_do_not_exist_are_left_out_and_the_answer_says_so(walk
     assert claims_of(walk, answer["access_token"])["scope"] == "files:write"
 
 
-async def test_a_client_that_asks_for_no_scope_gets_what_it_registered(walk: Walk) -> None:
+async def test_a_client_that_asks_for_no_scope_gets_what_it_registered(walk: CodeFlow) -> None:
     """The registered scope is the default, and never a limit for stepping up."""
     await walk.register(scope="files:read nonsense")
     first = (await walk.exchange(await walk.code(scope=None))).json()
@@ -83,10 +83,10 @@ async def test_a_client_that_asks_for_no_scope_gets_what_it_registered(walk: Wal
     assert (first["scope"], more["scope"]) == ("files:read", "files:write")
 
 
-async def test_a_client_from_before_rfc_8707_gets_the_only_resource(walk: Walk) -> None:
+async def test_a_client_from_before_rfc_8707_gets_the_only_resource(walk: CodeFlow) -> None:
     """With one resource there is no doubt which is meant; with two there is."""
     answer = await walk.tokens(resource=None)
-    two = Walk(resources=(RESOURCE, f"{ORIGIN}/other"))
+    two = CodeFlow(resources=(RESOURCE, f"{ORIGIN}/other"))
     await two.register()
 
     assert claims_of(walk, answer["access_token"])["aud"] == RESOURCE
@@ -95,7 +95,7 @@ async def test_a_client_from_before_rfc_8707_gets_the_only_resource(walk: Walk) 
 
 async def test_each_tenant_may_have_a_resource_of_its_own() -> None:
     """A templated resource accepts exactly one path segment of the tenant grammar."""
-    walk = Walk(resources=(f"{ORIGIN}/t/{{tenant}}/mcp",))
+    walk = CodeFlow(resources=(f"{ORIGIN}/t/{{tenant}}/mcp",))
     answer = await walk.tokens(resource=f"{ORIGIN}/t/acme/mcp")
 
     refused = [
@@ -109,7 +109,7 @@ async def test_each_tenant_may_have_a_resource_of_its_own() -> None:
 
 async def test_a_resource_that_is_an_origin_may_end_in_a_slash() -> None:
     """The TypeScript SDK cannot send it without; the audience is the configured spelling."""
-    walk = Walk(resources=(ORIGIN,))
+    walk = CodeFlow(resources=(ORIGIN,))
     answer = await walk.tokens(resource=f"{ORIGIN}/")
 
     assert claims_of(walk, answer["access_token"])["aud"] == ORIGIN
@@ -143,7 +143,7 @@ SENT_BACK = [
 
 @pytest.mark.parametrize(("changes", "error"), table(SENT_BACK))
 async def test_a_faulty_request_of_a_known_client_is_sent_back(
-    walk: Walk, changes: dict[str, str | None], error: str
+    walk: CodeFlow, changes: dict[str, str | None], error: str
 ) -> None:
     """With `state` and `iss`, and without a code or a page."""
     await walk.register()
@@ -154,7 +154,7 @@ async def test_a_faulty_request_of_a_known_client_is_sent_back(
     assert "code" not in answer
 
 
-async def test_two_resources_at_once_are_refused(walk: Walk) -> None:
+async def test_two_resources_at_once_are_refused(walk: CodeFlow) -> None:
     """A token for two resources lets one of them use it at the other."""
     await walk.register()
     query = [*walk.request().items(), ("resource", RESOURCE)]
@@ -181,8 +181,8 @@ SHOWN_ON_A_PAGE = [
 
 
 @pytest.mark.parametrize("changes", table(SHOWN_ON_A_PAGE))
-async def test_nobody_is_redirected_to_an_unchecked_address(
-    walk: Walk, changes: dict[str, str | None]
+async def test_a_browser_is_not_redirected_to_an_unchecked_address(
+    walk: CodeFlow, changes: dict[str, str | None]
 ) -> None:
     """The person gets a page, which repeats nothing of the request (open redirect, XSS)."""
     await walk.register()
@@ -206,7 +206,7 @@ async def test_nobody_is_redirected_to_an_unchecked_address(
         ("state=" + "a" * 9000, 414),
     ],
 )
-async def test_a_doubtful_query_is_not_guessed_at(walk: Walk, query: str, status: int) -> None:
+async def test_a_doubtful_query_is_not_guessed_at(walk: CodeFlow, query: str, status: int) -> None:
     """Repeated, undecodable, endless: no reading of it is safe."""
     answer = await walk.http.get(f"/dev-as/authorize?{query}")
 
@@ -232,7 +232,7 @@ EXCHANGES = [
 
 @pytest.mark.parametrize(("changes", "error"), table(EXCHANGES))
 async def test_a_faulty_exchange_yields_nothing(
-    walk: Walk, changes: dict[str, object], error: str
+    walk: CodeFlow, changes: dict[str, object], error: str
 ) -> None:
     """400 with the code of RFC 6749 section 5.2, never cached; the right one still works after."""
     await walk.register()
@@ -245,7 +245,7 @@ async def test_a_faulty_exchange_yields_nothing(
     assert right.status_code == 200
 
 
-async def test_a_code_belongs_to_its_client(walk: Walk) -> None:
+async def test_a_code_belongs_to_its_client(walk: CodeFlow) -> None:
     """Another registered client cannot redeem it, even with the verifier (code injection)."""
     await walk.register()
     code, owner = await walk.code(), walk.client_id
@@ -256,7 +256,7 @@ async def test_a_code_belongs_to_its_client(walk: Walk) -> None:
     assert (await walk.exchange(code, client_id=owner)).status_code == 200
 
 
-async def test_a_code_lives_a_minute(walk: Walk) -> None:
+async def test_a_code_lives_a_minute(walk: CodeFlow) -> None:
     """Long enough for a client, too short to find it in a log."""
     await walk.register()
     code = await walk.code()
@@ -265,7 +265,7 @@ async def test_a_code_lives_a_minute(walk: Walk) -> None:
     assert (await walk.exchange(code)).json()["error"] == "invalid_grant"
 
 
-async def test_a_replayed_code_takes_back_what_it_gave(walk: Walk) -> None:
+async def test_a_replayed_code_takes_back_what_it_gave(walk: CodeFlow) -> None:
     """Who came first cannot be told, so both lose it (RFC 6749 section 4.1.2)."""
     await walk.register()
     code = await walk.code()
@@ -278,7 +278,7 @@ async def test_a_replayed_code_takes_back_what_it_gave(walk: Walk) -> None:
     assert (await walk.refresh(first["refresh_token"])).json()["error"] == "invalid_grant"
 
 
-async def test_confidential_clients_need_pkce_too(walk: Walk) -> None:
+async def test_confidential_clients_need_pkce_too(walk: CodeFlow) -> None:
     """OAuth 2.1: a secret does not protect against an injected code."""
     await walk.register(token_endpoint_auth_method="client_secret_basic")
 
@@ -287,7 +287,7 @@ async def test_confidential_clients_need_pkce_too(walk: Walk) -> None:
     assert answer["error"] == "invalid_request"
 
 
-async def test_the_only_registered_address_may_be_left_out(walk: Walk) -> None:
+async def test_the_only_registered_address_may_be_left_out(walk: CodeFlow) -> None:
     """With one address it is known where to go; with two the request must say."""
     await walk.register()
     code = await walk.code(redirect_uri=None)
@@ -298,7 +298,7 @@ async def test_the_only_registered_address_may_be_left_out(walk: Walk) -> None:
     assert (await walk.authorize(redirect_uri=None)).status_code == 400
 
 
-async def test_a_native_client_may_listen_on_any_port(walk: Walk) -> None:
+async def test_a_native_client_may_listen_on_any_port(walk: CodeFlow) -> None:
     """RFC 8252 section 7.3: the free port is found after the registration."""
     await walk.register(redirect_uris=["http://127.0.0.1/callback"])
     there = "http://127.0.0.1:50505/callback"
@@ -309,7 +309,7 @@ async def test_a_native_client_may_listen_on_any_port(walk: Walk) -> None:
     assert exchanged.status_code == 200
 
 
-async def test_cursor_comes_back_by_its_own_scheme(walk: Walk) -> None:
+async def test_cursor_comes_back_by_its_own_scheme(walk: CodeFlow) -> None:
     """A registrar that rejects it breaks that client entirely."""
     scheme = "cursor://anysphere.cursor-mcp/oauth/callback"
     await walk.register(

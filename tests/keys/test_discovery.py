@@ -9,13 +9,13 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import metadata
-from tests.keys.conftest import CLI, ORIGIN, PATHS, RESOURCE, Walk
+from tests.keys.conftest import CLI, ORIGIN, PATHS, RESOURCE, CodeFlow
 
 INSPECTOR = "http://localhost:6274"
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_metadata_is_the_same_at_every_address(walk: Walk, path: str) -> None:
+async def test_the_metadata_is_the_same_at_every_address(walk: CodeFlow, path: str) -> None:
     """RFC 8414 inserts the well-known part, OpenID Connect appends it; clients try both."""
     answer = await walk.http.get(path)
     document = answer.json()
@@ -26,7 +26,7 @@ async def test_the_metadata_is_the_same_at_every_address(walk: Walk, path: str) 
     assert document["issuer"] == f"{ORIGIN}/dev-as"
 
 
-async def test_the_metadata_says_what_clients_insist_on(walk: Walk) -> None:
+async def test_the_metadata_says_what_clients_insist_on(walk: CodeFlow) -> None:
     """Without S256, `none`, registration or the `iss` flag one client or another gives up."""
     document = (await walk.http.get(PATHS[0])).json()
 
@@ -37,7 +37,7 @@ async def test_the_metadata_says_what_clients_insist_on(walk: Walk) -> None:
     assert document["scopes_supported"] == ["files:read", "files:write", "openid"]
 
 
-async def test_every_endpoint_in_the_metadata_exists(walk: Walk) -> None:
+async def test_every_endpoint_in_the_metadata_exists(walk: CodeFlow) -> None:
     """A client that follows the document never meets 404."""
     document = (await walk.http.get(PATHS[0])).json()
     addresses = [v for k, v in document.items() if k.endswith(("_endpoint", "jwks_uri"))]
@@ -53,7 +53,7 @@ async def test_every_endpoint_in_the_metadata_exists(walk: Walk) -> None:
 )
 async def test_tokens_verify_with_the_published_keys(algorithm: str) -> None:
     """The key set holds the public half only, under ids that no production verifier takes."""
-    walk = Walk(algorithm=algorithm)
+    walk = CodeFlow(algorithm=algorithm)
     token = (await walk.tokens())["access_token"]
     document = (await walk.http.get("/dev-as/jwks")).json()
 
@@ -68,7 +68,7 @@ async def test_tokens_verify_with_the_published_keys(algorithm: str) -> None:
     assert all("d" not in key for key in document["keys"])
 
 
-async def test_a_rotation_shows_at_once_and_old_keys_can_be_withdrawn(walk: Walk) -> None:
+async def test_a_rotation_shows_at_once_and_old_keys_can_be_withdrawn(walk: CodeFlow) -> None:
     """Tests of key rotation need both: new key beside the old, and the old one gone."""
     first = walk.issuer.keys.ids
     unauthenticated = await walk.http.post("/dev-as/rotate")
@@ -83,7 +83,7 @@ async def test_a_rotation_shows_at_once_and_old_keys_can_be_withdrawn(walk: Walk
     assert alone[0] not in beside
 
 
-async def test_a_single_old_key_can_be_withdrawn(walk: Walk) -> None:
+async def test_a_single_old_key_can_be_withdrawn(walk: CodeFlow) -> None:
     """The issuer object offers it to tests in the same process."""
     (first,) = walk.issuer.keys.ids
     second = walk.issuer.rotate()
@@ -94,7 +94,7 @@ async def test_a_single_old_key_can_be_withdrawn(walk: Walk) -> None:
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/dev-as/jwks"])
-async def test_any_page_may_read_what_is_public(walk: Walk, path: str) -> None:
+async def test_any_page_may_read_what_is_public(walk: CodeFlow, path: str) -> None:
     """Clients in a browser discover the issuer from their own origin."""
     answer = await walk.http.get(path, headers={"Origin": "https://anywhere.example"})
 
@@ -103,7 +103,7 @@ async def test_any_page_may_read_what_is_public(walk: Walk, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/dev-as/register", "/dev-as/token"])
 async def test_the_inspector_registers_and_gets_tokens_from_its_own_origin(
-    walk: Walk, path: str
+    walk: CodeFlow, path: str
 ) -> None:
     """Its pages live on another port of this machine, which is another origin."""
     preflight = await walk.http.options(
@@ -130,7 +130,7 @@ FOREIGN = ["https://evil.example", "null", "http://127.0.0.1.evil.example", "htt
 @pytest.mark.parametrize("origin", FOREIGN)
 @pytest.mark.parametrize("method", ["POST", "OPTIONS"])
 async def test_a_foreign_page_cannot_register_a_client(
-    walk: Walk, origin: str, method: str
+    walk: CodeFlow, origin: str, method: str
 ) -> None:
     """A page in the same browser must not become a client of the issuer on this machine."""
     answer = await walk.http.request(
@@ -145,7 +145,7 @@ async def test_a_foreign_page_cannot_register_a_client(
     assert len(walk.issuer.clients) == 0
 
 
-async def test_options_without_preflight_is_an_ordinary_request(walk: Walk) -> None:
+async def test_options_without_preflight_is_an_ordinary_request(walk: CodeFlow) -> None:
     """405 names the verbs there are."""
     answer = await walk.http.options("/dev-as/token")
 

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.issuer import IssuerSettings, StaticClient
-from tests.keys.conftest import CALLBACK, CLI, ORIGIN, RESOURCE, Walk, query_of
+from tests.keys.conftest import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, query_of
 from tests.support.cases import each
 from tests.support.tokens import unb64
 
@@ -17,7 +17,7 @@ APP, MACHINE, API = "the-app", "the-machine", "the-api"
 SECRET = "a-secret"
 
 
-def imitating(name: str, **settings: object) -> Walk:
+def imitating(name: str, **settings: object) -> CodeFlow:
     """An issuer that imitates *name*, with a public client, a program and a resource server."""
     clients = (
         StaticClient(client_id=APP, secret="", public=True, redirect_uris=(CALLBACK,)),
@@ -32,16 +32,16 @@ def imitating(name: str, **settings: object) -> Walk:
         cli_secret=CLI[1],
         **settings,
     )
-    walk = Walk(made)
+    walk = CodeFlow(made)
     walk.client_id = APP
     return walk
 
 
-async def bad_code(walk: Walk) -> httpx2.Response:
+async def bad_code(walk: CodeFlow) -> httpx2.Response:
     return await walk.exchange("no-such-code")
 
 
-async def machine(walk: Walk, **changes: str) -> httpx2.Response:
+async def machine(walk: CodeFlow, **changes: str) -> httpx2.Response:
     form = {"grant_type": "client_credentials", "client_id": MACHINE, "client_secret": SECRET}
     return await walk.token(**(form | changes))
 
@@ -65,7 +65,7 @@ async def test_the_metadata_names_endpoints_that_exist(name: str) -> None:
 
 
 @each("name", [name for name in NAMES if "registration" not in IMITATIONS[name].endpoints])
-async def test_nobody_registers_where_the_provider_registers_nobody(name: str) -> None:
+async def test_a_client_cannot_register_where_the_provider_has_no_registration(name: str) -> None:
     """The path where the development issuer registers clients is none then."""
     answer = await imitating(name).http.post("/dev-as/register", json={})
 
@@ -101,7 +101,7 @@ async def test_entra_errors_have_numbers_and_traces() -> None:
     cases = [
         (await bad_code(walk), 400, "invalid_grant", 70008),
         (await machine(walk, client_secret="wrong"), 401, "invalid_client", 7000215),
-        (await machine(walk, client_id="nobody"), 400, "unauthorized_client", 700016),
+        (await machine(walk, client_id="unknown"), 400, "unauthorized_client", 700016),
         (await machine(walk, scope=f"{RESOURCE}/access"), 400, "invalid_scope", 1002012),
         (await walk.token(grant_type="password"), 400, "unsupported_grant_type", 70003),
     ]
@@ -117,7 +117,7 @@ async def test_entra_errors_have_numbers_and_traces() -> None:
 async def test_okta_answers_an_unknown_client_in_its_own_shape() -> None:
     """Other errors have OAuth's members."""
     walk = imitating("okta")
-    unknown = await machine(walk, client_id="nobody")
+    unknown = await machine(walk, client_id="unknown")
     wrong = await machine(walk, client_secret="wrong")
     scope = await machine(walk, scope="made:up")
 
@@ -154,7 +154,7 @@ async def test_cognito_names_the_error_and_nothing_else() -> None:
     ]
 
 
-async def test_google_tells_everybody_what_a_token_means() -> None:
+async def test_google_describes_a_token_without_client_authentication() -> None:
     """Tokeninfo: numbers as texts, no client, and 400 for a token that is not active."""
     walk = imitating("google", access_token_format="opaque")
     answer = (await walk.exchange(await walk.code(scope="openid email"))).json()

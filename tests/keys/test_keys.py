@@ -52,7 +52,7 @@ def test_a_key_signs_what_its_public_half_verifies(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS256", "RS1", "ES256K", ""])
-def test_a_key_that_everybody_could_sign_with_is_not_made(algorithm: str) -> None:
+def test_a_key_that_is_not_asymmetric_is_not_made(algorithm: str) -> None:
     """Symmetric, unknown or none: Refused, with the list of what there is."""
     with pytest.raises(GenerationRefused, match="ES256"):
         new_key(algorithm)
@@ -120,7 +120,7 @@ def test_old_keys_are_deleted_and_the_newest_never(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("lifetime_s", [0, -1, 601])
-def test_a_minted_token_lives_ten_minutes_at_most(lifetime_s: int) -> None:
+def test_a_minted_token_lives_600_seconds_at_most(lifetime_s: int) -> None:
     """Lock 5 holds for `mint` as for the issuer."""
     with pytest.raises(GenerationRefused, match="600"):
         GRANT.claims(now=0, lifetime_s=lifetime_s)

@@ -10,7 +10,7 @@ from joserfc.jwk import KeySet
 
 from gatepost_keys.generate import GenerationRefused
 from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, locks, routes
-from tests.keys.conftest import ORIGIN, PATHS, RESOURCE, Walk
+from tests.keys.conftest import ORIGIN, PATHS, RESOURCE, CodeFlow
 from tests.support.cases import each
 
 LAPTOP = {
@@ -82,7 +82,7 @@ def test_locks_2_and_3_each_hold_alone(name: str, value: object) -> None:
 
 
 def test_locks_2_and_3_name_everything_at_once() -> None:
-    """Nobody should find the second reason after removing the first."""
+    """The refusal lists all reasons at once."""
     wrong = {name: value for name, value in OBJECTIONS if name != "environ"}
 
     assert len(locks.problems(**{**LAPTOP, **wrong, "environ": {"ENV": "live"}})) == 8
@@ -101,14 +101,14 @@ def test_locks_2_and_3_name_everything_at_once() -> None:
     ],
 )
 def test_lock_2_the_issuer_itself_works_on_loopback_only(settings: dict[str, object]) -> None:
-    """Whoever starts it: its settings cannot even be made for another host or path."""
+    """Its settings cannot even be made for another host or path."""
     with pytest.raises(GenerationRefused):
         IssuerSettings(**settings)
 
 
 async def test_lock_4_every_token_says_that_it_is_a_development_token() -> None:
     """Key id, claim, issuer path: three things that a production verifier refuses."""
-    walk = Walk()
+    walk = CodeFlow()
     token = jwt.decode(
         (await walk.tokens())["access_token"],
         KeySet.import_key_set(walk.issuer.keys.document()),
@@ -147,7 +147,7 @@ async def test_lock_5_nothing_is_written_down(
 ) -> None:
     """Keys, clients and tokens live in memory only."""
     monkeypatch.chdir(tmp_path)
-    walk = Walk()
+    walk = CodeFlow()
     await walk.refresh((await walk.tokens())["refresh_token"])
     walk.issuer.rotate()
 
@@ -160,7 +160,7 @@ def every_path() -> list[str]:
 
 @each("path", every_path())
 @each("method", ["GET", "POST", "OPTIONS", "DELETE"])
-async def test_lock_6_every_answer_is_marked(walk: Walk, path: str, method: str) -> None:
+async def test_lock_6_every_answer_is_marked(walk: CodeFlow, path: str, method: str) -> None:
     """`X-Dev-Auth: 1`, errors included: a scanner finds the issuer wherever it runs."""
     answer = await walk.http.request(method, path)
 
@@ -189,7 +189,9 @@ HOSTS = [
 
 @each("host", HOSTS)
 @each("path", every_path())
-async def test_lock_7_a_foreign_host_name_gets_nothing(walk: Walk, host: str, path: str) -> None:
+async def test_lock_7_a_foreign_host_name_gets_nothing(
+    walk: CodeFlow, host: str, path: str
+) -> None:
     """A page whose name resolves to 127.0.0.1 must not drive the issuer (DNS rebinding)."""
     answer = await walk.http.get(path, headers={"Host": host})
 
@@ -199,7 +201,7 @@ async def test_lock_7_a_foreign_host_name_gets_nothing(walk: Walk, host: str, pa
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST:8000", "[::1]:8000"]
 )
-async def test_lock_7_this_machine_has_three_names(walk: Walk, host: str) -> None:
+async def test_lock_7_this_machine_has_three_names(walk: CodeFlow, host: str) -> None:
     """Whichever of them a person types, at the issuer's own port."""
     answer = await walk.http.get(PATHS[0], headers={"Host": host})
 
@@ -208,7 +210,9 @@ async def test_lock_7_this_machine_has_three_names(walk: Walk, host: str) -> Non
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:6274"])
 @pytest.mark.parametrize("path", ["authorize", "sign-in", "consent", ""])
-async def test_lock_7_pages_are_driven_by_nobody_else(walk: Walk, path: str, origin: str) -> None:
+async def test_lock_7_pages_accept_no_requests_of_other_origins(
+    walk: CodeFlow, path: str, origin: str
+) -> None:
     """Not even by another page of this machine."""
     method = "POST" if path in {"sign-in", "consent"} else "GET"
     address = f"/dev-as/{path}".rstrip("/")
@@ -218,7 +222,9 @@ async def test_lock_7_pages_are_driven_by_nobody_else(walk: Walk, path: str, ori
 
 
 @pytest.mark.parametrize("destination", ["iframe", "empty", "image", "script", "object"])
-async def test_lock_7_pages_are_not_loaded_into_foreign_ones(walk: Walk, destination: str) -> None:
+async def test_lock_7_pages_are_not_loaded_into_foreign_ones(
+    walk: CodeFlow, destination: str
+) -> None:
     """In tests' mode a hidden frame would otherwise sign in without a click."""
     headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": destination}
     answer = await walk.http.get("/dev-as/authorize", headers=headers)

@@ -8,7 +8,7 @@ from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import StaticClient
 from gatepost_keys.issuer.state import MINT_GRANT
-from tests.keys.conftest import CLI, ORIGIN, RESOURCE, Walk, table
+from tests.keys.conftest import CLI, ORIGIN, RESOURCE, CodeFlow, table
 from tests.support.cases import each
 
 ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
@@ -16,16 +16,16 @@ PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)
 
 
 @pytest.fixture
-def machines() -> Walk:
-    return Walk(clients=(ROBOT, PROBE))
+def machines() -> CodeFlow:
+    return CodeFlow(clients=(ROBOT, PROBE))
 
 
-def claims_of(walk: Walk, token: str) -> dict[str, object]:
+def claims_of(walk: CodeFlow, token: str) -> dict[str, object]:
     keys = KeySet.import_key_set(walk.issuer.keys.document())
     return jwt.decode(token, keys, algorithms=["ES256"]).claims
 
 
-async def test_a_machine_is_its_own_subject_and_nobody_signed_in(machines: Walk) -> None:
+async def test_a_machine_is_its_own_subject_and_has_no_sign_in(machines: CodeFlow) -> None:
     """client_credentials: `sub` is the client id, without sign-in claims or refresh token."""
     answer = await machines.http.post(
         "/dev-as/token",
@@ -44,7 +44,7 @@ async def test_a_machine_is_its_own_subject_and_nobody_signed_in(machines: Walk)
     table([
         ("wrong secret", {}, ("robot", "wrong"), 401, "invalid_client"),
         ("no secret", {"client_id": "robot"}, None, 401, "invalid_client"),
-        ("unknown", {}, ("nobody", "x"), 401, "invalid_client"),
+        ("unknown", {}, ("unknown", "x"), 401, "invalid_client"),
         ("no tenant", {}, ("probe", "probe-secret"), 400, "unauthorized_client"),
         ("two ways", {"client_secret": "robot-secret"}, ("robot", "robot-secret"), 400,
          "invalid_request"),
@@ -55,7 +55,11 @@ async def test_a_machine_is_its_own_subject_and_nobody_signed_in(machines: Walk)
     ]),
 )  # fmt: skip
 async def test_a_machine_proves_who_it_is(
-    machines: Walk, fields: dict[str, str], auth: tuple[str, str] | None, status: int, error: str
+    machines: CodeFlow,
+    fields: dict[str, str],
+    auth: tuple[str, str] | None,
+    status: int,
+    error: str,
 ) -> None:
     """And gets what exists, for the tenant it was set up for."""
     data = {"grant_type": "client_credentials"} | fields
@@ -80,7 +84,7 @@ HEADERS = [
 @each("header", HEADERS)
 @each("path", ["token", "revoke", "introspect", "rotate"])
 async def test_an_unreadable_authorization_header_is_a_failed_authentication(
-    machines: Walk, path: str, header: str
+    machines: CodeFlow, path: str, header: str
 ) -> None:
     """401 whatever is in it, never a 500."""
     answer = await machines.http.post(
@@ -92,7 +96,7 @@ async def test_an_unreadable_authorization_header_is_a_failed_authentication(
     assert (answer.status_code, answer.json()["error"]) == (401, "invalid_client")
 
 
-async def test_two_authorization_headers_are_refused(machines: Walk) -> None:
+async def test_two_authorization_headers_are_refused(machines: CodeFlow) -> None:
     """Which of them counts would differ between us and whatever stands in front."""
     pair = [("Authorization", "Basic cm9ib3Q6cm9ib3Qtc2VjcmV0")] * 2
     answer = await machines.http.post(
@@ -102,13 +106,13 @@ async def test_two_authorization_headers_are_refused(machines: Walk) -> None:
     assert answer.status_code == 400
 
 
-async def mint(walk: Walk, auth: object = CLI, **fields: str) -> tuple[int, dict[str, object]]:
+async def mint(walk: CodeFlow, auth: object = CLI, **fields: str) -> tuple[int, dict[str, object]]:
     data = {"grant_type": MINT_GRANT} | fields
     answer = await walk.http.post("/dev-as/token", data=data, auth=auth)
     return answer.status_code, answer.json()
 
 
-async def test_the_command_line_gets_a_token_for_anybody(walk: Walk) -> None:
+async def test_the_command_line_gets_a_token_for_any_person(walk: CodeFlow) -> None:
     """A known subject brings roles and name; an unknown one is just a subject."""
     _, alice = await mint(walk, tenant="acme", subject="alice", scope="files:write")
     _, eve = await mint(walk, tenant="umbrella", subject="eve")
@@ -122,14 +126,14 @@ async def test_the_command_line_gets_a_token_for_anybody(walk: Walk) -> None:
     assert claims_of(walk, str(first["access_token"]))["sub"] == "bob"
 
 
-async def test_a_subject_of_another_tenant_is_somebody_else(walk: Walk) -> None:
+async def test_a_subject_of_another_tenant_is_another_person(walk: CodeFlow) -> None:
     """Alice's roles are hers at acme: a token for `alice` at globex has none."""
     _, answer = await mint(walk, tenant="globex", subject="alice")
 
     assert "roles" not in claims_of(walk, str(answer["access_token"]))
 
 
-async def test_the_command_line_may_ask_for_an_opaque_token(walk: Walk) -> None:
+async def test_the_command_line_may_ask_for_an_opaque_token(walk: CodeFlow) -> None:
     """One request at a time, beside JWTs from the same issuer."""
     _, answer = await mint(walk, tenant="acme", access_token_format="opaque")
 
@@ -152,18 +156,18 @@ async def test_the_command_line_may_ask_for_an_opaque_token(walk: Walk) -> None:
     ]),
 )  # fmt: skip
 async def test_the_command_line_is_told_what_is_wrong(
-    walk: Walk, fields: dict[str, str], error: str
+    walk: CodeFlow, fields: dict[str, str], error: str
 ) -> None:
-    """With a sentence: nobody at a prompt reads RFCs."""
+    """With a sentence that needs no RFC."""
     status, answer = await mint(walk, **fields)
 
     assert (status, answer["error"]) == (400, error)
     assert answer["error_description"]
 
 
-async def test_only_the_command_line_mints(machines: Walk) -> None:
-    """Neither another client, nor a wrong secret, nor anybody where no secret is set."""
-    closed = Walk(cli_secret="")
+async def test_only_the_command_line_mints(machines: CodeFlow) -> None:
+    """Neither another client, nor a wrong secret, nor any client where no secret is set."""
+    closed = CodeFlow(cli_secret="")
 
     assert (await mint(machines, ("robot", "robot-secret"), tenant="acme"))[0] == 400
     assert (await mint(machines, (CLI[0], "wrong"), tenant="acme"))[0] == 401
@@ -171,8 +175,8 @@ async def test_only_the_command_line_mints(machines: Walk) -> None:
     assert (await mint(closed, (CLI[0], ""), tenant="acme"))[0] == 401
 
 
-async def test_only_the_command_line_rotates_keys(machines: Walk) -> None:
-    """Otherwise any client on the machine could sign everybody out."""
+async def test_only_the_command_line_rotates_keys(machines: CodeFlow) -> None:
+    """Otherwise any client on the machine could sign all users out."""
     answer = await machines.http.post("/dev-as/rotate", auth=("robot", "robot-secret"))
 
     assert answer.status_code == 403

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, Walk, query_of, table
+from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, CodeFlow, query_of, table
 
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -13,7 +13,7 @@ POLICY = (
 SCRIPT = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7*7 }}'
 
 
-async def test_the_sign_in_page_offers_the_three_users(walk: Walk) -> None:
+async def test_the_sign_in_page_offers_the_three_users(walk: CodeFlow) -> None:
     """Two at acme, one of them with both roles, one at globex."""
     await walk.register()
     page = await walk.authorize()
@@ -26,7 +26,7 @@ async def test_the_sign_in_page_offers_the_three_users(walk: Walk) -> None:
     assert page.text.count(">approver<") == 2
 
 
-async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: Walk) -> None:
+async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: CodeFlow) -> None:
     """Who asks, where the answer goes, what for, where, and who is signed in."""
     await walk.register()
     page = await walk.sign_in("bob", scope="files:write made:up")
@@ -38,8 +38,8 @@ async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: Walk) 
     assert "files:read" not in re.sub(r'value="[^"]*"|href="[^"]*"', "", page.text)
 
 
-async def test_a_clients_name_is_text_and_never_markup(walk: Walk) -> None:
-    """Anybody may register any name (stored XSS, template injection)."""
+async def test_a_clients_name_is_text_and_never_markup(walk: CodeFlow) -> None:
+    """Any client may register any name (stored XSS, template injection)."""
     await walk.register(client_name=SCRIPT)
     pages = [await walk.authorize(), await walk.sign_in()]
 
@@ -50,7 +50,7 @@ async def test_a_clients_name_is_text_and_never_markup(walk: Walk) -> None:
         assert "{{ 7*7 }}" in page.text
 
 
-async def test_what_a_request_carries_is_text_and_never_markup(walk: Walk) -> None:
+async def test_what_a_request_carries_is_text_and_never_markup(walk: CodeFlow) -> None:
     """State, scopes and hints travel through the page (reflected XSS)."""
     await walk.register()
     page = await walk.sign_in(scope=f"files:read {SCRIPT}", state=SCRIPT, login_hint=SCRIPT)
@@ -60,13 +60,13 @@ async def test_what_a_request_carries_is_text_and_never_markup(walk: Walk) -> No
 
 
 @pytest.mark.parametrize("step", ["front", "sign-in", "refusal", "consent"])
-async def test_every_page_forbids_scripts_frames_and_caches(walk: Walk, step: str) -> None:
+async def test_every_page_forbids_scripts_frames_and_caches(walk: CodeFlow, step: str) -> None:
     """The consent page's form may lead to the client's address too, or Chromium blocks it."""
     await walk.register()
     page = {
         "front": lambda: walk.http.get("/dev-as"),
         "sign-in": walk.authorize,
-        "refusal": lambda: walk.authorize(client_id="nobody"),
+        "refusal": lambda: walk.authorize(client_id="unknown"),
         "consent": walk.sign_in,
     }[step]
     answer = await page()
@@ -81,7 +81,7 @@ async def test_every_page_forbids_scripts_frames_and_caches(walk: Walk, step: st
     assert not re.search(r"<script|<style|\sstyle=|\son\w+=", answer.text)
 
 
-async def test_the_style_sheet_is_there(walk: Walk) -> None:
+async def test_the_stylesheet_is_served(walk: CodeFlow) -> None:
     """It is all that the pages load."""
     page = await walk.http.get("/dev-as")
     address = re.findall(r'<link rel="stylesheet" href="([^"]+)"', page.text)
@@ -91,7 +91,7 @@ async def test_the_style_sheet_is_there(walk: Walk) -> None:
     assert "prefers-color-scheme: dark" in style.text
 
 
-async def test_the_cookie_is_out_of_reach_for_scripts_and_foreign_forms(walk: Walk) -> None:
+async def test_scripts_and_foreign_forms_cannot_use_the_cookie(walk: CodeFlow) -> None:
     """HttpOnly, SameSite, limited to the issuer, and named by port: cookies know none."""
     await walk.register()
     cookie = (await walk.authorize()).headers["set-cookie"]
@@ -100,7 +100,7 @@ async def test_the_cookie_is_out_of_reach_for_scripts_and_foreign_forms(walk: Wa
     assert {"HttpOnly", "Path=/dev-as", "SameSite=lax"} <= set(cookie.split("; "))
 
 
-async def test_signing_in_changes_the_session_id(walk: Walk) -> None:
+async def test_signing_in_changes_the_session_id(walk: CodeFlow) -> None:
     """An id planted before must not become signed in (session fixation)."""
     await walk.register()
     before = (await walk.authorize()).cookies["gatepost-dev-8000"]
@@ -124,7 +124,7 @@ FORGED = [
 @pytest.mark.parametrize("changes", table(FORGED))
 @pytest.mark.parametrize("page", ["sign-in", "consent"])
 async def test_a_form_works_only_as_it_was_shown(
-    walk: Walk, page: str, changes: dict[str, str]
+    walk: CodeFlow, page: str, changes: dict[str, str]
 ) -> None:
     """A foreign page cannot press the button, nor swap what it was pressed for (CSRF)."""
     await walk.register()
@@ -138,7 +138,7 @@ async def test_a_form_works_only_as_it_was_shown(
 
 
 @pytest.mark.parametrize("page", ["sign-in", "consent"])
-async def test_a_form_works_only_in_the_browser_it_was_shown_in(walk: Walk, page: str) -> None:
+async def test_a_form_works_only_in_the_browser_it_was_shown_in(walk: CodeFlow, page: str) -> None:
     """A seal that an attacker got for their own session is of no use elsewhere (login CSRF)."""
     await walk.register()
     shown = await (walk.authorize() if page == "sign-in" else walk.sign_in())
@@ -150,8 +150,8 @@ async def test_a_form_works_only_in_the_browser_it_was_shown_in(walk: Walk, page
     assert len(walk.issuer.codes) == 0
 
 
-async def test_consent_is_the_persons_who_saw_the_page(walk: Walk) -> None:
-    """After somebody else signed in, the page of the one before is no longer good."""
+async def test_consent_is_the_persons_who_saw_the_page(walk: CodeFlow) -> None:
+    """After another user signed in, the previous user's page is no longer valid."""
     await walk.register()
     alices = await walk.sign_in("alice")
     other = await walk.authorize(prompt="select_account")
@@ -160,7 +160,7 @@ async def test_consent_is_the_persons_who_saw_the_page(walk: Walk) -> None:
     assert (await walk.submit(alices, decision="allow")).status_code == 403
 
 
-async def test_a_sign_in_cannot_be_turned_into_consent(walk: Walk) -> None:
+async def test_a_sign_in_cannot_be_turned_into_consent(walk: CodeFlow) -> None:
     """The seal says which form it belongs to."""
     await walk.register()
     shown = await walk.authorize()
@@ -171,7 +171,7 @@ async def test_a_sign_in_cannot_be_turned_into_consent(walk: Walk) -> None:
     assert (await walk.submit(shown, decision="allow")).status_code == 403
 
 
-async def test_anything_but_allow_is_denial(walk: Walk) -> None:
+async def test_anything_but_allow_is_denial(walk: CodeFlow) -> None:
     """A form without the button's value must not grant."""
     await walk.register()
     page = await walk.sign_in()
@@ -180,7 +180,7 @@ async def test_anything_but_allow_is_denial(walk: Walk) -> None:
     assert query_of(await walk.submit(page, decision="Allow"))["error"] == "access_denied"
 
 
-async def test_a_signed_in_person_is_asked_for_consent_every_time(walk: Walk) -> None:
+async def test_a_signed_in_person_is_asked_for_consent_every_time(walk: CodeFlow) -> None:
     """Any client may pretend to be one that was allowed before."""
     await walk.register()
     await walk.code()
@@ -190,7 +190,7 @@ async def test_a_signed_in_person_is_asked_for_consent_every_time(walk: Walk) ->
 
 
 @pytest.mark.parametrize("prompt", ["login", "select_account"])
-async def test_a_client_may_ask_for_a_new_sign_in(walk: Walk, prompt: str) -> None:
+async def test_a_client_may_ask_for_a_new_sign_in(walk: CodeFlow, prompt: str) -> None:
     """And it is asked for once, not for ever."""
     await walk.register()
     await walk.sign_in("alice")
@@ -201,7 +201,7 @@ async def test_a_client_may_ask_for_a_new_sign_in(walk: Walk, prompt: str) -> No
     assert "Bob Bright" in (await walk.http.get(onward.headers["location"])).text
 
 
-async def test_an_old_sign_in_is_renewed_when_the_client_says_how_old(walk: Walk) -> None:
+async def test_an_old_sign_in_is_renewed_when_the_client_says_how_old(walk: CodeFlow) -> None:
     """RFC 9470 step-up by `max_age`; the new token carries the new `auth_time`."""
     await walk.register()
     await walk.sign_in()
@@ -218,7 +218,7 @@ async def test_an_old_sign_in_is_renewed_when_the_client_says_how_old(walk: Walk
     assert told["auth_time"] == 1_800_000_100
 
 
-async def test_a_stronger_sign_in_is_asked_for_and_told(walk: Walk) -> None:
+async def test_a_stronger_sign_in_is_asked_for_and_told(walk: CodeFlow) -> None:
     """RFC 9470 step-up by `acr_values`; unknown values change nothing."""
     strong = "urn:gatepost:dev:strong"
     await walk.register()
@@ -235,7 +235,7 @@ async def test_a_stronger_sign_in_is_asked_for_and_told(walk: Walk) -> None:
     assert told["acr"] == strong
 
 
-async def test_a_session_ends_after_eight_hours(walk: Walk) -> None:
+async def test_a_session_ends_after_eight_hours(walk: CodeFlow) -> None:
     """As its refresh tokens do."""
     await walk.register()
     await walk.sign_in()
@@ -250,7 +250,7 @@ async def test_a_session_ends_after_eight_hours(walk: Walk) -> None:
 )
 async def test_tests_may_do_without_pages(auto_user: str, hint: str | None, subject: str) -> None:
     """`auto_approve` answers at once, for the user of `login_hint` or of the settings."""
-    walk = Walk(auto_approve=True, auto_user=auto_user)
+    walk = CodeFlow(auto_approve=True, auto_user=auto_user)
     await walk.register()
     code = query_of(await walk.authorize(login_hint=hint))["code"]
     told = await walk.introspect((await walk.exchange(code)).json()["access_token"])
@@ -260,13 +260,13 @@ async def test_tests_may_do_without_pages(auto_user: str, hint: str | None, subj
 
 async def test_without_pages_an_unknown_user_is_denied() -> None:
     """A misspelt name must not become the first user."""
-    walk = Walk(auto_approve=True)
+    walk = CodeFlow(auto_approve=True)
     await walk.register()
 
     assert query_of(await walk.authorize(login_hint="eve"))["error"] == "access_denied"
 
 
-async def test_a_client_forgotten_between_page_and_button_gets_nothing(walk: Walk) -> None:
+async def test_a_client_forgotten_between_page_and_button_gets_nothing(walk: CodeFlow) -> None:
     """The request is checked anew when the button is pressed."""
     await walk.register()
     page = await walk.sign_in()
@@ -276,8 +276,8 @@ async def test_a_client_forgotten_between_page_and_button_gets_nothing(walk: Wal
     assert (answer.status_code, "location" in answer.headers) == (400, False)
 
 
-async def test_the_front_page_says_what_this_is(walk: Walk) -> None:
-    """Whoever opens the issuer's URL learns who can sign in and where the documents are."""
+async def test_the_front_page_says_what_this_is(walk: CodeFlow) -> None:
+    """The issuer's URL shows who can sign in and where the documents are."""
     page = await walk.http.get("/dev-as")
 
     assert f"{ORIGIN}/dev-as" in page.text

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.keys.conftest import CLI, ORIGIN, Walk
+from tests.keys.conftest import CLI, ORIGIN, CodeFlow
 
 
-async def test_every_refresh_gives_a_new_refresh_token(walk: Walk) -> None:
+async def test_every_refresh_gives_a_new_refresh_token(walk: CodeFlow) -> None:
     """The access token is new too, with the same person, scope and resource."""
     first = await walk.tokens()
     second = (await walk.refresh(first["refresh_token"], resource=f"{ORIGIN}/mcp")).json()
@@ -17,7 +17,7 @@ async def test_every_refresh_gives_a_new_refresh_token(walk: Walk) -> None:
     assert told["aud"] == f"{ORIGIN}/mcp"
 
 
-async def test_a_reused_refresh_token_ends_the_family(walk: Walk) -> None:
+async def test_a_reused_refresh_token_ends_the_family(walk: CodeFlow) -> None:
     """Thief or client: one of them used it before, so both stop (RFC 9700 section 4.14.2)."""
     first = await walk.tokens()
     second = (await walk.refresh(first["refresh_token"])).json()
@@ -29,7 +29,7 @@ async def test_a_reused_refresh_token_ends_the_family(walk: Walk) -> None:
     assert await walk.introspect(second["access_token"]) == {"active": False}
 
 
-async def test_another_sign_in_is_not_touched_by_a_reuse(walk: Walk) -> None:
+async def test_another_sign_in_is_not_touched_by_a_reuse(walk: CodeFlow) -> None:
     """Families are separate: one stolen token does not sign a person out everywhere."""
     first = await walk.tokens()
     other = (await walk.exchange(await walk_again(walk))).json()
@@ -39,13 +39,13 @@ async def test_another_sign_in_is_not_touched_by_a_reuse(walk: Walk) -> None:
     assert (await walk.refresh(other["refresh_token"])).status_code == 200
 
 
-async def walk_again(walk: Walk) -> str:
+async def walk_again(walk: CodeFlow) -> str:
     consent = await walk.authorize()
     back = await walk.submit(consent, decision="allow")
     return back.headers["location"].split("code=")[1].split("&")[0]
 
 
-async def test_a_refresh_may_narrow_the_scope_and_the_next_one_widens_again(walk: Walk) -> None:
+async def test_a_refresh_may_narrow_the_scope_and_the_next_one_widens_again(walk: CodeFlow) -> None:
     """RFC 6749 section 6: never beyond what the person granted."""
     first = await walk.tokens()
     narrow = (await walk.refresh(first["refresh_token"], scope="files:read")).json()
@@ -66,7 +66,7 @@ async def test_a_refresh_may_narrow_the_scope_and_the_next_one_widens_again(walk
     ],
 )
 async def test_a_faulty_refresh_costs_nothing(
-    walk: Walk, changes: dict[str, str], error: str
+    walk: CodeFlow, changes: dict[str, str], error: str
 ) -> None:
     """What is refused does not use the token up."""
     first = await walk.tokens()
@@ -76,7 +76,7 @@ async def test_a_faulty_refresh_costs_nothing(
     assert (await walk.refresh(first["refresh_token"])).status_code == 200
 
 
-async def test_a_refresh_token_belongs_to_its_client(walk: Walk) -> None:
+async def test_a_refresh_token_belongs_to_its_client(walk: CodeFlow) -> None:
     """Another client gets nothing, and the owner's token stays good."""
     first, owner = await walk.tokens(), walk.client_id
     await walk.register()
@@ -86,7 +86,7 @@ async def test_a_refresh_token_belongs_to_its_client(walk: Walk) -> None:
     assert (await walk.refresh(first["refresh_token"], client_id=owner)).status_code == 200
 
 
-async def test_eight_hours_after_the_sign_in_it_is_over(walk: Walk) -> None:
+async def test_eight_hours_after_the_sign_in_it_is_over(walk: CodeFlow) -> None:
     """However often it was refreshed: the lifetime is the sign-in's."""
     token = (await walk.tokens())["refresh_token"]
     for _ in range(3):
@@ -97,7 +97,7 @@ async def test_eight_hours_after_the_sign_in_it_is_over(walk: Walk) -> None:
     assert (await walk.refresh(token)).json()["error"] == "invalid_grant"
 
 
-async def test_a_client_may_give_a_token_back(walk: Walk) -> None:
+async def test_a_client_may_give_a_token_back(walk: CodeFlow) -> None:
     """RFC 7009: an access token alone, a refresh token with all that came from its sign-in."""
     first = await walk.tokens()
     await revoke(walk, token=first["access_token"])
@@ -110,14 +110,14 @@ async def test_a_client_may_give_a_token_back(walk: Walk) -> None:
     assert (await walk.refresh(second["refresh_token"])).json()["error"] == "invalid_grant"
 
 
-async def revoke(walk: Walk, **fields: str) -> None:
+async def revoke(walk: CodeFlow, **fields: str) -> None:
     fields = {"client_id": walk.client_id} | fields
     answer = await walk.http.post("/dev-as/revoke", data=fields)
     assert answer.status_code == 200, answer.text
 
 
-async def test_revoking_what_is_unknown_succeeds_and_what_is_foreign_fails(walk: Walk) -> None:
-    """An unknown token opens nothing already; somebody else's is not ours to take."""
+async def test_revoking_what_is_unknown_succeeds_and_what_is_foreign_fails(walk: CodeFlow) -> None:
+    """An unknown token has no access already; another client's token must not be revoked."""
     first = await walk.tokens()
     await revoke(walk, token="nonsense")
     await walk.register()
@@ -128,7 +128,7 @@ async def test_revoking_what_is_unknown_succeeds_and_what_is_foreign_fails(walk:
     assert (await walk.introspect(first["access_token"]))["active"] is True
 
 
-async def test_introspection_tells_resources_about_access_tokens_only(walk: Walk) -> None:
+async def test_introspection_tells_resources_about_access_tokens_only(walk: CodeFlow) -> None:
     """A refresh token is never active: a resource would let it through as an access token."""
     tokens = await walk.tokens()
     told = await walk.introspect(tokens["access_token"])
@@ -141,7 +141,7 @@ async def test_introspection_tells_resources_about_access_tokens_only(walk: Walk
     assert await walk.introspect("nonsense") == {"active": False}
 
 
-async def test_strangers_learn_nothing_from_introspection(walk: Walk) -> None:
+async def test_unauthenticated_clients_learn_nothing_from_introspection(walk: CodeFlow) -> None:
     """It needs a secret; a registered client is told about its own tokens only."""
     tokens = await walk.tokens()
     data = {"token": tokens["access_token"]}
@@ -157,7 +157,7 @@ async def test_strangers_learn_nothing_from_introspection(walk: Walk) -> None:
 
 async def test_opaque_tokens_can_be_had_for_tests() -> None:
     """By a setting, for verifiers that introspect."""
-    walk = Walk(access_token_format="opaque")
+    walk = CodeFlow(access_token_format="opaque")
     token = (await walk.tokens("bob"))["access_token"]
 
     assert "." not in token

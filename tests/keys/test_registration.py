@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.keys.conftest import CALLBACK, Walk, query_of, table
+from tests.keys.conftest import CALLBACK, CodeFlow, query_of, table
 
 VS_CODE = {
     "client_name": "Visual Studio Code",
@@ -24,7 +24,7 @@ VS_CODE = {
 }
 
 
-async def test_a_public_client_gets_an_id_and_no_secret(walk: Walk) -> None:
+async def test_a_public_client_gets_an_id_and_no_secret(walk: CodeFlow) -> None:
     """Everything registered comes back as it was registered, the rest is left out."""
     answer = await walk.register(**VS_CODE, software_id="ignored", logo_uri=None)
 
@@ -34,7 +34,7 @@ async def test_a_public_client_gets_an_id_and_no_secret(walk: Walk) -> None:
 
 
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-async def test_a_client_with_a_secret_has_to_use_it(walk: Walk, method: str) -> None:
+async def test_a_client_with_a_secret_has_to_use_it(walk: CodeFlow, method: str) -> None:
     """In the way it registered, or the exchange fails with 401 `invalid_client`."""
     answer = await walk.register(token_endpoint_auth_method=method)
     client = (answer["client_id"], answer["client_secret"])
@@ -53,7 +53,7 @@ async def test_a_client_with_a_secret_has_to_use_it(walk: Walk, method: str) -> 
     assert properly.status_code == 200
 
 
-async def exchange(walk: Walk, code: str, fields: dict[str, object], auth: object) -> object:
+async def exchange(walk: CodeFlow, code: str, fields: dict[str, object], auth: object) -> object:
     if auth is None:
         return await walk.exchange(code, **fields)
     data = {
@@ -65,7 +65,7 @@ async def exchange(walk: Walk, code: str, fields: dict[str, object], auth: objec
     return await walk.http.post("/dev-as/token", data=data, auth=auth)
 
 
-async def test_the_method_that_rfc_7591_names_is_the_default(walk: Walk) -> None:
+async def test_the_method_that_rfc_7591_names_is_the_default(walk: CodeFlow) -> None:
     """A client that says nothing expects a secret."""
     body = {"redirect_uris": [CALLBACK]}
     answer = (await walk.http.post("/dev-as/register", json=body)).json()
@@ -100,7 +100,7 @@ REGISTRATIONS = [
 
 @pytest.mark.parametrize(("changes", "error"), table(REGISTRATIONS))
 async def test_a_registration_that_could_not_work_or_would_be_unsafe_is_refused(
-    walk: Walk, changes: dict[str, object], error: str
+    walk: CodeFlow, changes: dict[str, object], error: str
 ) -> None:
     """With an error code of RFC 7591 section 3.2.2, and nothing is kept."""
     body = {"redirect_uris": [CALLBACK], "token_endpoint_auth_method": "none"} | changes
@@ -125,7 +125,7 @@ async def test_a_registration_that_could_not_work_or_would_be_unsafe_is_refused(
     ],
 )
 async def test_a_body_that_is_no_registration_is_refused(
-    walk: Walk, content: bytes, kind: str, status: int
+    walk: CodeFlow, content: bytes, kind: str, status: int
 ) -> None:
     """Too large, too deep, not JSON, or of a type that any page may send without asking."""
     answer = await walk.http.post(
@@ -136,7 +136,7 @@ async def test_a_body_that_is_no_registration_is_refused(
     assert len(walk.issuer.clients) == 0
 
 
-async def test_thousands_of_registrations_push_out_each_other_only(walk: Walk) -> None:
+async def test_thousands_of_registrations_push_out_each_other_only(walk: CodeFlow) -> None:
     """Memory is bounded; the built-in client stays."""
     for _ in range(1_010):
         await walk.register()
@@ -145,7 +145,7 @@ async def test_thousands_of_registrations_push_out_each_other_only(walk: Walk) -
     assert walk.issuer.client("gatepost-cli") is not None
 
 
-async def test_a_client_that_was_forgotten_is_told_to_register_again(walk: Walk) -> None:
+async def test_a_client_that_was_forgotten_is_told_to_register_again(walk: CodeFlow) -> None:
     """401 `invalid_client` at the token endpoint is what makes clients start over."""
     walk.client_id = "dev-client-of-yesterday"
     answer = await walk.exchange("code")
@@ -153,7 +153,7 @@ async def test_a_client_that_was_forgotten_is_told_to_register_again(walk: Walk)
     assert (answer.status_code, answer.json()["error"]) == (401, "invalid_client")
 
 
-async def test_a_clients_name_cannot_lie_about_its_shape(walk: Walk) -> None:
+async def test_a_clients_name_cannot_lie_about_its_shape(walk: CodeFlow) -> None:
     """Marks that reorder text and endless names would let a client pose as the page itself."""
     await walk.register(client_name="\u202eedoC \u2066SV\n" + "x" * 500)
     page = await walk.sign_in()
@@ -163,7 +163,7 @@ async def test_a_clients_name_cannot_lie_about_its_shape(walk: Walk) -> None:
     assert "x" * 81 not in page.text
 
 
-async def test_a_client_that_wants_no_refresh_token_gets_none(walk: Walk) -> None:
+async def test_a_client_that_wants_no_refresh_token_gets_none(walk: CodeFlow) -> None:
     """It said so when it registered its grants."""
     await walk.register(grant_types=["authorization_code"])
     answer = await walk.exchange(await walk.code())

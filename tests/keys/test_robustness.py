@@ -1,4 +1,4 @@
-"""Whatever strangers send, the issuer gives a documented answer and keeps its memory bounded."""
+"""Whatever callers send, the issuer gives a documented answer and keeps its memory bounded."""
 
 import anyio
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gatepost_keys.issuer.bounded import Bounded
 from gatepost_keys.issuer.wire import MalformedRequest, parameters
-from tests.keys.conftest import CALLBACK, RESOURCE, Walk
+from tests.keys.conftest import CALLBACK, RESOURCE, CodeFlow
 
 NAMES = [
     "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge",
@@ -27,8 +27,8 @@ DOCUMENTED = {200, 201, 302, 303, 400, 401, 403, 413, 414, 415}
 
 
 @pytest.fixture(scope="module")
-def one_walk() -> Walk:
-    walk = Walk()
+def one_walk() -> CodeFlow:
+    walk = CodeFlow()
     anyio.run(walk.register)
     return walk
 
@@ -39,7 +39,7 @@ def one_walk() -> Walk:
     header=st.one_of(st.none(), st.binary(max_size=30), st.just(b"Basic cm9ib3Q6eA==")),
 )
 def test_any_form_gets_a_documented_answer(
-    one_walk: Walk, path: str, fields: dict[str, str], header: bytes | None
+    one_walk: CodeFlow, path: str, fields: dict[str, str], header: bytes | None
 ) -> None:
     """Never a 500, and never a token for nothing."""
     data = {k: v.replace("CLIENT", one_walk.client_id) for k, v in fields.items()}
@@ -60,9 +60,9 @@ def test_any_form_gets_a_documented_answer(
 
 @given(fields=FIELDS)
 def test_any_authorization_request_gets_a_page_or_goes_to_the_client(
-    one_walk: Walk, fields: dict[str, str]
+    one_walk: CodeFlow, fields: dict[str, str]
 ) -> None:
-    """Nobody is ever sent anywhere but to the registered address."""
+    """A browser is only ever redirected to the registered address."""
     query = {k: v.replace("CLIENT", one_walk.client_id) for k, v in fields.items()}
     query = {k: v.encode("utf-8", "replace").decode() for k, v in query.items()}
 
@@ -78,7 +78,7 @@ def test_any_authorization_request_gets_a_page_or_goes_to_the_client(
 
 
 @given(body=st.binary(max_size=200))
-def test_any_registration_body_gets_a_documented_answer(one_walk: Walk, body: bytes) -> None:
+def test_any_registration_body_gets_a_documented_answer(one_walk: CodeFlow, body: bytes) -> None:
     """400 with a code of RFC 7591, whatever the bytes."""
 
     async def send() -> int:
@@ -112,8 +112,8 @@ def test_the_memory_forgets_what_was_unused_for_longest() -> None:
 
 
 async def test_codes_and_tokens_are_bounded_too() -> None:
-    """Nothing that strangers can make piles up."""
-    walk = Walk()
+    """Nothing that unknown callers can make piles up."""
+    walk = CodeFlow()
     issuer = walk.issuer
 
     limits = [

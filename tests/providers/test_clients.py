@@ -12,7 +12,7 @@ from mcp.shared.auth import OAuthClientInformationFull
 from playwright.sync_api import expect
 from pydantic import AnyUrl
 
-from tests.clients.sdk_clients import Wallet, Wire, connected, provider_for
+from tests.clients.sdk_clients import RecordedExchanges, Wallet, connected, provider_for
 from tests.providers.conftest import Pairing
 from tests.providers.provider import AGENT, READ, REDIRECT
 from tests.providers.visitor import PASSWORD, ProviderBrowser
@@ -117,7 +117,7 @@ def known_client(*redirects: str) -> OAuthClientInformationFull:
 async def test_the_python_sdk_finds_its_way(pair: Pairing, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first challenge by discovery to the sign-in, the token and the call."""
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.provider.site.company.bundle))
-    wallet, wire = Wallet(), Wire()
+    wallet, wire = Wallet(), RecordedExchanges()
     wallet.client = known_client(REDIRECT)
     with ProviderBrowser(pair.provider, "alice") as person, anyio.fail_after(WITHIN_S):
         auth = provider_for(pair.client.resource, wallet, person)

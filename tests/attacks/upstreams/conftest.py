@@ -37,33 +37,33 @@ def said(text: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}]}
 
 
-class Town:
+class UpstreamApp:
     """An ASGI app with a scripted server at `/{name}/mcp`."""
 
     def __init__(self) -> None:
-        self.houses: dict[str, ScriptedServer] = {}
-        self.strays: list[str] = []
-        """The paths that were asked for although nobody lives there."""
+        self.upstreams: dict[str, ScriptedServer] = {}
+        self.unknown_paths: list[str] = []
+        """The requested paths that have no server."""
 
-    def house(self, name: str) -> ScriptedServer:
+    def upstream(self, name: str) -> ScriptedServer:
         """A new well-behaved server with the tool `act`."""
-        made = self.houses[name] = ScriptedServer()
+        made = self.upstreams[name] = ScriptedServer()
         made.answers["tools/list"] = result({"tools": [tool()]})
         made.answers["tools/call"] = result(said(f"done by {name}"))
         return made
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        house = self.houses.get(scope["path"].split("/")[1])
-        if house is None:
-            self.strays.append(scope["path"])
+        upstream = self.upstreams.get(scope["path"].split("/")[1])
+        if upstream is None:
+            self.unknown_paths.append(scope["path"])
             await send({"type": "http.response.start", "status": 404, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
-        await house(scope, receive, send)
+        await upstream(scope, receive, send)
 
 
-class Person(Octopus):
-    """Somebody of one tenant who uses REST and MCP."""
+class UpstreamUser(Octopus):
+    """A user of one tenant, over REST and MCP."""
 
     def ask(self, method: str, path: str, body: Any = None) -> RestAnswer:
         """A request of an administrator."""
@@ -112,21 +112,23 @@ def answer_in(raw: RawAnswer) -> Any:
     return json.loads([line[6:] for line in text.splitlines() if line.startswith("data: {")][-1])
 
 
-class Scene:
+class UpstreamScene:
     """The gate, the upstreams, and the people of `acme` and `globex`."""
 
-    def __init__(self, gate: Server, town: Town, origin: str) -> None:
-        self.gate, self.town, self.origin = gate, town, origin
+    def __init__(self, gate: Server, upstream_app: UpstreamApp, origin: str) -> None:
+        self.gate, self.upstream_app, self.origin = gate, upstream_app, origin
 
     def url(self, name: str) -> str:
         return f"{self.origin}/{name}/mcp"
 
-    def of(self, tenant: str, *names: str, **claims: Any) -> Person:
+    def of(self, tenant: str, *names: str, **claims: Any) -> UpstreamUser:
         """An administrator of a tenant who may use these upstreams."""
         scopes = " ".join([ADMIN, *(f"mcp:{name}" for name in ("good", *names))])
-        return Person(self.gate, self.gate.token(**{"org_id": tenant, "scope": scopes} | claims))
+        return UpstreamUser(
+            self.gate, self.gate.token(**{"org_id": tenant, "scope": scopes} | claims)
+        )
 
-    def moved_in(
+    def registered(
         self,
         name: str,
         tenant: str = "acme",
@@ -134,19 +136,19 @@ class Scene:
         answers: Answers = NOTHING_MORE,
         sessions: Iterable[str] | None = None,
         **fields: Any,
-    ) -> tuple[ScriptedServer, Person, str]:
+    ) -> tuple[ScriptedServer, UpstreamUser, str]:
         """
         A new upstream of a tenant, its user, and its id.
 
         The gate may ask it at once: *answers* by method, and *sessions* as `has_sessions` takes
         them, are there before.
         """
-        house = self.town.house(name)
+        upstream = self.upstream_app.upstream(name)
         if sessions is not None:
-            house.has_sessions(*sessions)
-        house.answers |= answers
+            upstream.has_sessions(*sessions)
+        upstream.answers |= answers
         person = self.of(tenant, name)
-        return house, person, person.register(name, self.url(name), **fields)
+        return upstream, person, person.register(name, self.url(name), **fields)
 
     def others_go_on(self) -> None:
         """Another upstream's and another tenant's calls are answered at once."""
@@ -169,7 +171,7 @@ class Scene:
         assert loop is not None
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0.02), loop).result(WITHIN_S)
 
-    def offered(self, person: Person, name: str) -> None:
+    def offered(self, person: UpstreamUser, name: str) -> None:
         """Wait until a tool is listed."""
         self.until(lambda: name in person.names())
 
@@ -193,8 +195,8 @@ class Scene:
         assert max(lags) < LAG_S, f"the loop stood still for {max(lags):.1f} s"
 
 
-def begun(user: Person, name: str, arguments: bytes = b"{}") -> socket.socket:
-    """A connection on which a call was sent; nobody reads its answer."""
+def begun(user: UpstreamUser, name: str, arguments: bytes = b"{}") -> socket.socket:
+    """Send a call and return its connection, from which no answer is read."""
     client = user.server.client
     head = [("Host", client.authority), ("Authorization", f"Bearer {user.token}")]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(arguments)))]
@@ -204,7 +206,7 @@ def begun(user: Person, name: str, arguments: bytes = b"{}") -> socket.socket:
 
 
 def outcome_of(answer: RestAnswer) -> tuple[int, str]:
-    """Status and stable word of a REST answer; the word of a good one is `ok`."""
+    """Return the status and the error code of a REST answer, `ok` without an error."""
     return answer.status, answer.json.get("error", "ok") if isinstance(answer.json, dict) else "ok"
 
 
@@ -215,16 +217,16 @@ def scene_of(
     hosts: Sequence[str] = (),
     more: Sequence[Mapping[str, Any]] = (),
     **settings: Any,
-) -> Iterator[Scene]:
+) -> Iterator[UpstreamScene]:
     """
     A scene with one good upstream that the configuration gives both tenants.
 
     *good* are further settings of it, *hosts* are others that the gate may reach, and *more* are
     further upstreams.
     """
-    town = Town()
-    town.house("good")
-    server = AsgiServer(town, timeout_graceful_shutdown=1).start()
+    upstream_app = UpstreamApp()
+    upstream_app.upstream("good")
+    server = AsgiServer(upstream_app, timeout_graceful_shutdown=1).start()
     host = server.url.split("/")[2]
     tables = [{"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp", **good}, *more]
     try:
@@ -236,7 +238,7 @@ def scene_of(
             scopes={"admin": ADMIN},
             **{"upstreams": tables} | settings,
         ) as gate:
-            scene = Scene(gate, town, server.url)
+            scene = UpstreamScene(gate, upstream_app, server.url)
             for tenant in ("acme", "globex"):
                 scene.offered(scene.of(tenant), "mcp_good__act")
             yield scene
@@ -245,6 +247,6 @@ def scene_of(
 
 
 @pytest.fixture(scope="module")
-def scene(idp: Idp) -> Iterator[Scene]:
+def scene(idp: Idp) -> Iterator[UpstreamScene]:
     with scene_of(idp) as made:
         yield made

@@ -10,14 +10,13 @@ import pytest
 from gatepost.policy.approvals.request import Operator, Undecidable
 from tests.attacks.upstreams.conftest import (
     WITHIN_S,
-    Person,
-    Scene,
+    UpstreamScene,
+    UpstreamUser,
     outcome_of,
     said,
     scene_of,
     tool,
 )
-from tests.rest.conftest import RestAnswer
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import Posted, ScriptedServer, result
 
@@ -27,7 +26,7 @@ FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
 
 
 @pytest.fixture
-def guarded(idp: Idp) -> Iterator[Scene]:
+def guarded(idp: Idp) -> Iterator[UpstreamScene]:
     """A gate that serves changed definitions at once, and asks before each call."""
     approvals = {"destructive": "ask", "timeout_s": 300}
     with scene_of(idp, good={"pin": "off"}, approvals=approvals) as made:
@@ -35,29 +34,29 @@ def guarded(idp: Idp) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def unpinned(idp: Idp) -> Iterator[Scene]:
+def unpinned(idp: Idp) -> Iterator[UpstreamScene]:
     """The same, without approvals."""
     with scene_of(idp, good={"pin": "off"}) as made:
         yield made
 
 
-def changes(scene: Scene, *tools: Any) -> ScriptedServer:
+def changes(scene: UpstreamScene, *tools: Any) -> ScriptedServer:
     """The good server offers these tools from now on, and the gate has noticed."""
-    house, admin = scene.town.houses["good"], scene.of("acme")
-    house.answers["tools/list"] = result({"tools": list(tools)})
+    upstream, admin = scene.upstream_app.upstreams["good"], scene.of("acme")
+    upstream.answers["tools/list"] = result({"tools": list(tools)})
     (good,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
     assert admin.refresh(good["id"]).status == 200
     told = [one["description"] for one in tools]
     scene.until(lambda: [one["description"] for one in offered(admin)] == told)
-    return house
+    return upstream
 
 
-def offered(person: Person) -> list[Any]:
+def offered(person: UpstreamUser) -> list[Any]:
     listed = person.rpc("tools/list", {})["result"]["tools"]
     return [one for one in listed if one["name"].startswith("mcp_good__")]
 
 
-def decided(scene: Scene) -> None:
+def decided(scene: UpstreamScene) -> None:
     """An operator approves the one request that waits."""
     approvals, loop = scene.gate.services.approvals, scene.gate.loop
     assert loop is not None
@@ -69,11 +68,11 @@ def decided(scene: Scene) -> None:
     asyncio.run_coroutine_threadsafe(approve(), loop).result(WITHIN_S)
 
 
-def runs(scene: Scene) -> int:
-    return len(scene.town.houses["good"].of("tools/call"))
+def runs(scene: UpstreamScene) -> int:
+    return len(scene.upstream_app.upstreams["good"].of("tools/call"))
 
 
-def test_an_approved_call_runs_once(guarded: Scene) -> None:
+def test_an_approved_call_runs_once(guarded: UpstreamScene) -> None:
     """So that what the tests below see is due to the change alone."""
     user = guarded.of("acme")
     assert user.call(NAME, {"a": 1}).error == PENDING
@@ -83,7 +82,7 @@ def test_an_approved_call_runs_once(guarded: Scene) -> None:
     assert runs(guarded) == 1
 
 
-def test_an_approval_is_not_for_a_definition_that_came_later(guarded: Scene) -> None:
+def test_an_approval_is_not_for_a_definition_that_came_later(guarded: UpstreamScene) -> None:
     """Approved, then changed: the call waits for another decision."""
     user = guarded.of("acme")
     assert user.call(NAME, {"a": 1}).error == PENDING
@@ -93,7 +92,7 @@ def test_an_approval_is_not_for_a_definition_that_came_later(guarded: Scene) -> 
     assert runs(guarded) == 0
 
 
-def test_a_request_for_an_old_definition_cannot_be_approved(guarded: Scene) -> None:
+def test_a_request_for_an_old_definition_cannot_be_approved(guarded: UpstreamScene) -> None:
     """Changed, then approved: the approver is told, and nothing runs."""
     user = guarded.of("acme")
     assert user.call(NAME, {"a": 1}).error == PENDING
@@ -103,10 +102,10 @@ def test_a_request_for_an_old_definition_cannot_be_approved(guarded: Scene) -> N
     assert runs(guarded) == 0
 
 
-def test_a_running_call_ends_with_the_definition_it_began_with(unpinned: Scene) -> None:
+def test_a_running_call_ends_with_the_definition_it_began_with(unpinned: UpstreamScene) -> None:
     """Its answer is checked against the schema that its caller saw."""
     old = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    house = changes(unpinned, tool(description="Old.", outputSchema=old))
+    upstream = changes(unpinned, tool(description="Old.", outputSchema=old))
     arrived, released = threading.Event(), threading.Event()
 
     async def wait(posted: Posted, send: Send) -> None:
@@ -114,7 +113,7 @@ def test_a_running_call_ends_with_the_definition_it_began_with(unpinned: Scene) 
         await asyncio.to_thread(released.wait, WITHIN_S)
         await result(said("x") | {"structuredContent": {"n": 7}})(posted, send)
 
-    house.answers["tools/call"] = wait
+    upstream.answers["tools/call"] = wait
     heard: list[RestAnswer] = []
     user = unpinned.of("acme")
     caller = threading.Thread(target=lambda: heard.append(user.call(NAME)))
@@ -130,14 +129,14 @@ def test_a_running_call_ends_with_the_definition_it_began_with(unpinned: Scene) 
     assert "does not match the output schema" in refused.json["message"]
 
 
-def test_an_answer_is_not_for_another_definition(unpinned: Scene) -> None:
+def test_an_answer_is_not_for_another_definition(unpinned: UpstreamScene) -> None:
     """The caller answered what the old tool asked; the new one does not get it."""
-    house, user = unpinned.town.houses["good"], unpinned.of("acme")
+    upstream, user = unpinned.upstream_app.upstreams["good"], unpinned.of("acme")
     request = {
         "method": "elicitation/create",
         "params": {"message": "Go on?", "requestedSchema": FORM},
     }
-    house.answers["tools/call"] = result(
+    upstream.answers["tools/call"] = result(
         {"resultType": "input_required", "inputRequests": {"q": request}, "requestState": "s"}
     )
     first = user.run(NAME)["result"]
@@ -154,10 +153,12 @@ def test_an_answer_is_not_for_another_definition(unpinned: Scene) -> None:
 
 
 @pytest.mark.parametrize("how", ["moved", "registered anew"])
-def test_an_approval_is_for_the_server_that_it_was_given_for(guarded: Scene, how: str) -> None:
+def test_an_approval_is_for_the_server_that_it_was_given_for(
+    guarded: UpstreamScene, how: str
+) -> None:
     """Another server with the same name and definition would get the approved arguments."""
-    _, user, identity = guarded.moved_in("crm")
-    other = guarded.town.house("other")
+    _, user, identity = guarded.registered("crm")
+    other = guarded.upstream_app.upstream("other")
     guarded.offered(user, "mcp_crm__act")
     assert user.call("mcp_crm__act", {"a": 1}).error == PENDING
     decided(guarded)

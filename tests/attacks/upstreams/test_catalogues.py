@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from gatepost.upstreams.fetch import MOST_ITEMS
-from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, answer_in, said, tool
+from tests.attacks.upstreams.conftest import (
+    SERVERS,
+    UpstreamScene,
+    UpstreamUser,
+    answer_in,
+    said,
+    tool,
+)
 from tests.attacks.upstreams.test_upstreams import BOMB, endless, endless_line, typed
 from tests.support.issuers import Send
 from tests.upstreams.transport.conftest import Answer, Posted, begin, finish, more, raw, result
@@ -29,14 +36,14 @@ def forks(levels: int) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": schema}, "$defs": {"x": schema}}
 
 
-async def crowd(posted: Posted, send: Send) -> None:
+async def many_tools(posted: Posted, send: Send) -> None:
     """100,000 tools, a thousand a page."""
     page = int(posted.body["params"].get("cursor", "0"))
     tools = [tool(f"t{page}_{at}") for at in range(1_000)]
     await result({"tools": tools, "nextCursor": str(page + 1)})(posted, send)
 
 
-async def crowd_at_once(posted: Posted, send: Send) -> None:
+async def many_tools_at_once(posted: Posted, send: Send) -> None:
     await result({"tools": [tool(f"t{at}") for at in range(100_000)]})(posted, send)
 
 
@@ -60,8 +67,8 @@ def listing(*tools: Any, **members: Any) -> Answer:
 
 HIDDEN = "\U000e0049\U000e0047\u202e\u200b"
 CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
-    "100,000 tools": (crowd, 200, {"mcp_hostile__t0_0"}),
-    "100,000 tools at once": (crowd_at_once, 502, set()),
+    "100,000 tools": (many_tools, 200, {"mcp_hostile__t0_0"}),
+    "100,000 tools at once": (many_tools_at_once, 502, set()),
     "a description of 100 MB": (novel, 502, set()),
     "invalid JSON": (raw(b"{"), 502, set()),
     "deep JSON": (raw(BOMB), 502, set()),
@@ -115,15 +122,15 @@ CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
 }
 
 
-def tools_of(user: Person) -> set[str]:
+def tools_of(user: UpstreamUser) -> set[str]:
     return {name for name in user.names() if name.startswith("mcp_hostile_")}
 
 
 @pytest.mark.parametrize("name", CATALOGUES)
-def test_a_hostile_catalogue_costs_the_others_nothing(scene: Scene, name: str) -> None:
+def test_a_hostile_catalogue_costs_the_others_nothing(scene: UpstreamScene, name: str) -> None:
     """It is refused as a whole with 502, or its good tools are offered."""
     answer, status, offered = CATALOGUES[name]
-    _, user, identity = scene.moved_in("hostile", answers={"tools/list": answer})
+    _, user, identity = scene.registered("hostile", answers={"tools/list": answer})
     try:
         with scene.never_stands_still():
             heard = user.refresh(identity)
@@ -171,13 +178,15 @@ SLOW: dict[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("which", ["inputSchema", "outputSchema"])
 @pytest.mark.parametrize("name", SLOW)
-def test_a_schema_that_takes_for_ever_delays_nobody(scene: Scene, name: str, which: str) -> None:
+def test_a_schema_that_takes_for_ever_delays_no_other_caller(
+    scene: UpstreamScene, name: str, which: str
+) -> None:
     """Neither with a caller's arguments nor with the upstream's own answer."""
     schema, value = {"type": "object", **SLOW[name][0]}, SLOW[name][1]
     tools = listing(tool("slow", **{which: schema}), tool())
-    house, user, identity = scene.moved_in("hostile", answers={"tools/list": tools})
+    upstream, user, identity = scene.registered("hostile", answers={"tools/list": tools})
     try:
-        house.answers["tools/call"] = result(said("x") | {"structuredContent": value})
+        upstream.answers["tools/call"] = result(said("x") | {"structuredContent": value})
         with scene.never_stands_still():
             assert user.refresh(identity).status == 200
             scene.offered(user, "mcp_hostile__act")
@@ -192,7 +201,7 @@ def test_a_schema_that_takes_for_ever_delays_nobody(scene: Scene, name: str, whi
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_a_catalogue_says_nothing_hidden(scene: Scene) -> None:
+def test_a_catalogue_says_nothing_hidden(scene: UpstreamScene) -> None:
     """Texts are cleaned, a list is private whatever its server says, and its words stay its own."""
     tools = listing(
         tool(
@@ -210,7 +219,7 @@ def test_a_catalogue_says_nothing_hidden(scene: Scene) -> None:
         cacheScope="public",
         ttlMs=0,
     )
-    _, user, identity = scene.moved_in("hostile", answers={"tools/list": tools})
+    _, user, identity = scene.registered("hostile", answers={"tools/list": tools})
     try:
         assert user.refresh(identity).status == 200
         scene.offered(user, "mcp_hostile__act")

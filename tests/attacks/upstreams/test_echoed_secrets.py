@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from gatepost.telemetry.exposition import registry_of
-from tests.attacks.upstreams.conftest import META, Person, Scene, said, scene_of, tool
+from tests.attacks.upstreams.conftest import META, UpstreamScene, UpstreamUser, said, scene_of, tool
 from tests.support.issuers import AsgiServer, Idp, Receive, Send
 from tests.support.issuers import Scope as AsgiScope
 from tests.upstreams.transport.conftest import (
@@ -42,7 +42,7 @@ async def login(scope: AsgiScope, receive: Receive, send: Send) -> None:
 
 
 @pytest.fixture
-def scene(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def scene(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UpstreamScene]:
     """A gate that signs in at its upstream with a token and a header, and keeps all in files."""
     monkeypatch.setenv("ECHO_SECRET", SECRET)
     monkeypatch.setenv("ECHO_HEADER", HEADER)
@@ -73,12 +73,12 @@ def scene(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         issuer.stop()
 
 
-def refreshed(scene: Scene, person: Person) -> None:
+def refreshed(scene: UpstreamScene, person: UpstreamUser) -> None:
     (good,) = person.ask("GET", "/v1/mcp-servers").json["data"]
     assert person.refresh(good["id"]).status == 200
 
 
-def nowhere(scene: Scene, folder: Path, *answers: Any) -> None:
+def nowhere(scene: UpstreamScene, folder: Path, *answers: Any) -> None:
     """No secret is in an answer, the log, the metrics, or a file of the database."""
     metrics = generate_latest(registry_of(scene.gate.shared_metrics, version="1")).decode()
     texts = [*(str(one) for one in answers), scene.gate.log(), metrics]
@@ -94,9 +94,9 @@ def nowhere(scene: Scene, folder: Path, *answers: Any) -> None:
             assert at < 0, (one.name, kept[max(at - 200, 0) : at + 100])
 
 
-def asked(house: ScriptedServer) -> None:
+def asked(upstream: ScriptedServer) -> None:
     """The upstream was sent the secrets, so it can repeat them."""
-    headers = house.of("tools/list")[-1].headers
+    headers = upstream.of("tools/list")[-1].headers
     assert headers["authorization"] == f"Bearer {TOKEN}"
     assert headers["x-team"] == HEADER
 
@@ -113,11 +113,11 @@ async def chatty(posted: Posted, send: Send) -> None:
     await finish(send, event(final(posted, said(TOLD) | {"structuredContent": {TOLD: TOLD}})))
 
 
-def test_in_answers_progress_and_log_messages(scene: Scene, tmp_path: Path) -> None:
-    """The caller hears each of them, without the secret."""
-    house, user = scene.town.houses["good"], scene.of("acme")
-    asked(house)
-    house.answers["tools/call"] = chatty
+def test_in_answers_progress_and_log_messages(scene: UpstreamScene, tmp_path: Path) -> None:
+    """The caller gets each of them, without the secret."""
+    upstream, user = scene.upstream_app.upstreams["good"], scene.of("acme")
+    asked(upstream)
+    upstream.answers["tools/call"] = chatty
     meta = {
         META + "clientCapabilities": {},
         META + "logLevel": "debug",
@@ -129,12 +129,12 @@ def test_in_answers_progress_and_log_messages(scene: Scene, tmp_path: Path) -> N
         assert part in raw
     assert raw.count("REDACTED") >= 6
     heard = [raw, user.call("mcp_good__act").raw.body]
-    house.answers["tools/call"] = error(-32603, TOLD, data={TOLD: TOLD})
+    upstream.answers["tools/call"] = error(-32603, TOLD, data={TOLD: TOLD})
     heard += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
-    house.answers["tools/call"] = result(said(TOLD) | {"isError": True})
+    upstream.answers["tools/call"] = result(said(TOLD) | {"isError": True})
     heard += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
     link = {"type": "resource_link", "uri": f"x://{TOKEN}", "name": TOLD}
-    house.answers["tools/call"] = result({"content": [link, {"type": TOLD}]})
+    upstream.answers["tools/call"] = result({"content": [link, {"type": TOLD}]})
     heard += [user.run("mcp_good__act")]
     key = ("Idempotency-Key", "the-same-key-every-time")
     heard += [user.call("mcp_good__act", {}, key).raw.body for _ in range(2)]
@@ -142,12 +142,12 @@ def test_in_answers_progress_and_log_messages(scene: Scene, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("era", ["modern", "session"])
-def test_in_questions(scene: Scene, tmp_path: Path, era: str) -> None:
-    """The question reaches the caller, without the secret; the upstream's state is sealed."""
-    house, user = scene.town.houses["good"], scene.of("acme")
+def test_in_client_requests(scene: UpstreamScene, tmp_path: Path, era: str) -> None:
+    """The client request reaches the caller, without the secret; the upstream's state is sealed."""
+    upstream, user = scene.upstream_app.upstreams["good"], scene.of("acme")
     if era == "modern":
         request = {"method": "elicitation/create", "params": QUESTION}
-        house.answers["tools/call"] = result(
+        upstream.answers["tools/call"] = result(
             {
                 "resultType": "input_required",
                 "inputRequests": {TOKEN: request},
@@ -155,7 +155,7 @@ def test_in_questions(scene: Scene, tmp_path: Path, era: str) -> None:
             }
         )
     else:
-        house.has_sessions("one", "two", "three")
+        upstream.has_sessions("one", "two", "three")
 
         async def ask(posted: Posted, send: Send) -> None:
             if "mcp-session-id" not in posted.headers:
@@ -167,8 +167,8 @@ def test_in_questions(scene: Scene, tmp_path: Path, era: str) -> None:
             while (await posted.receive())["type"] != "http.disconnect":
                 pass
 
-        house.answers["tools/call"] = ask
-        house.answers["logging/setLevel"] = result({})
+        upstream.answers["tools/call"] = ask
+        upstream.answers["logging/setLevel"] = result({})
         user.run("mcp_good__act")  # finds out that the server speaks another revision by now
     heard = user.run("mcp_good__act")
     assert heard["result"]["resultType"] == "input_required", heard
@@ -176,10 +176,10 @@ def test_in_questions(scene: Scene, tmp_path: Path, era: str) -> None:
     nowhere(scene, tmp_path, heard, user.call("mcp_good__act").raw.body)
 
 
-def test_in_catalogues(scene: Scene, tmp_path: Path) -> None:
+def test_in_catalogues(scene: UpstreamScene, tmp_path: Path) -> None:
     """Texts are redacted; a definition whose name repeats a secret is left out."""
-    house, user = scene.town.houses["good"], scene.of("acme")
-    house.answers["server/discover"] = result(
+    upstream, user = scene.upstream_app.upstreams["good"], scene.of("acme")
+    upstream.answers["server/discover"] = result(
         {
             "supportedVersions": ["2026-07-28"],
             "capabilities": {"tools": {}, "prompts": {}, "resources": {}, TOLD: {}},
@@ -188,7 +188,7 @@ def test_in_catalogues(scene: Scene, tmp_path: Path) -> None:
             "serverInfo": {"name": TOLD, "version": TOLD},
         }
     )
-    house.answers["tools/list"] = result(
+    upstream.answers["tools/list"] = result(
         {
             "tools": [
                 tool(TOKEN),
@@ -197,15 +197,17 @@ def test_in_catalogues(scene: Scene, tmp_path: Path) -> None:
             ]
         }
     )
-    house.answers["prompts/list"] = result(
+    upstream.answers["prompts/list"] = result(
         {"prompts": [{"name": "p", "description": TOLD, "arguments": [{"name": HEADER}]}]}
     )
-    house.answers["resources/list"] = result({"resources": [{"uri": f"x://{HEADER}", "name": "r"}]})
+    upstream.answers["resources/list"] = result(
+        {"resources": [{"uri": f"x://{HEADER}", "name": "r"}]}
+    )
     refreshed(scene, user)
     scene.offered(user, "mcp_good__b")
     heard: list[Any] = [user.rpc(f"{one}/list", {}) for one in ("tools", "prompts", "resources")]
     heard += [user.ask("GET", "/v1/mcp-servers").raw.body, user.tools().raw.body]
-    house.answers["tools/list"] = error(-32603, TOLD, data=TOLD)
+    upstream.answers["tools/list"] = error(-32603, TOLD, data=TOLD)
     (good,) = user.ask("GET", "/v1/mcp-servers").json["data"]
     heard += [user.refresh(good["id"]).raw.body]
     heard += [user.ask("GET", f"/v1/mcp-servers/{good['id']}").raw.body]

@@ -15,7 +15,13 @@ from gatepost.policy.revocation.orders import revocation
 from gatepost.runtime.erasure import TenantErasure
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.upstreams.calls import parked
-from tests.attacks.upstreams.conftest import SERVERS, WITHIN_S, Person, Scene, scene_of
+from tests.attacks.upstreams.conftest import (
+    SERVERS,
+    WITHIN_S,
+    UpstreamScene,
+    UpstreamUser,
+    scene_of,
+)
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import (
     EVENTS,
@@ -64,7 +70,7 @@ for line in sys.stdin:
 """A program of the session era that starts another one, and then asks."""
 
 
-class Held:
+class StalledStream:
     """A stream that the upstream holds open, and knows when it is closed."""
 
     def __init__(self, *first: object) -> None:
@@ -81,18 +87,18 @@ class Held:
 
 
 @pytest.fixture
-def scene(idp: Idp) -> Iterator[Scene]:
+def scene(idp: Idp) -> Iterator[UpstreamScene]:
     with scene_of(idp) as made:
         yield made
 
 
-def run(scene: Scene, work: Coroutine[Any, Any, Any]) -> Any:
+def run(scene: UpstreamScene, work: Coroutine[Any, Any, Any]) -> Any:
     """What a coroutine of the gate returns."""
     assert scene.gate.loop is not None
     return asyncio.run_coroutine_threadsafe(work, scene.gate.loop).result(WITHIN_S)
 
 
-def suspend(scene: Scene, tenants: Iterable[str]) -> None:
+def suspend(scene: UpstreamScene, tenants: Iterable[str]) -> None:
     """Suspend tenants as a reload of the configuration does."""
 
     async def order() -> None:
@@ -101,26 +107,26 @@ def suspend(scene: Scene, tenants: Iterable[str]) -> None:
     run(scene, order())
 
 
-def parked_calls(scene: Scene) -> int:
+def parked_calls(scene: UpstreamScene) -> int:
     return len(scene.gate.services.upstreams.services.calls.parked)
 
 
-def asks(scene: Scene, *people: Person) -> list[Held]:
+def asks(scene: UpstreamScene, *people: UpstreamUser) -> list[StalledStream]:
     """Each of these people of one tenant has a parked call; what their upstream holds."""
-    house, user, identity = scene.moved_in("asks", sessions=map(str, range(9)))
+    upstream, user, identity = scene.registered("asks", sessions=map(str, range(9)))
     assert user.refresh(identity).status == 200
     scene.offered(user, "mcp_asks__act")
     held = []
     for person in people:
-        held.append(Held(QUESTION))
-        house.answers["tools/call"] = held[-1]
+        held.append(StalledStream(QUESTION))
+        upstream.answers["tools/call"] = held[-1]
         answer = person.run("mcp_asks__act")["result"]
         assert answer["resultType"] == "input_required", answer
     assert parked_calls(scene) == len(people)
     return held
 
 
-def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: Scene) -> None:
+def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: UpstreamScene) -> None:
     alice, bob = (scene.of("acme", "asks", sub=name) for name in ("alice", "bob"))
     of_alice, of_bob = asks(scene, alice, bob)
     address_policy = RevocationRecord(
@@ -139,7 +145,9 @@ def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: Scene) ->
     assert not of_bob.closed.is_set()
 
 
-def test_a_parked_call_ends_with_its_token(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parked_call_ends_with_its_token(
+    scene: UpstreamScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the time of grace that a running call has; one with a newer token goes on."""
     monkeypatch.setattr(parked, "GRACE_S", 0.5)
     soon = int(time.time()) + 4
@@ -181,17 +189,17 @@ def test_a_suspension_ends_a_parked_call_with_its_programs(idp: Idp, tmp_path: P
         assert all(one.exists() for one in processes["globex"])
 
 
-def test_a_suspension_ends_a_parked_call(scene: Scene) -> None:
-    """The upstream hears it, and the other tenant's parked call goes on."""
+def test_a_suspension_ends_a_parked_call(scene: UpstreamScene) -> None:
+    """The upstream is told, and the other tenant's parked call goes on."""
     held = {}
     for tenant in ("acme", "globex"):
         sessions = ["one", "two", "three"]
-        house, user, identity = scene.moved_in(f"asks_{tenant}", tenant, sessions=sessions)
-        house.answers["tools/call"] = held[tenant] = Held(QUESTION)
+        upstream, user, identity = scene.registered(f"asks_{tenant}", tenant, sessions=sessions)
+        upstream.answers["tools/call"] = held[tenant] = StalledStream(QUESTION)
         assert user.refresh(identity).status == 200
         scene.offered(user, f"mcp_asks_{tenant}__act")
         answer = user.run(f"mcp_asks_{tenant}__act")["result"]
-        heard = [(one.method, one.headers.get("mcp-session-id")) for one in house.seen]
+        heard = [(one.method, one.headers.get("mcp-session-id")) for one in upstream.seen]
         assert answer["resultType"] == "input_required", (answer, heard)
         assert answer["requestState"]
     assert parked_calls(scene) == 2
@@ -204,12 +212,12 @@ def test_a_suspension_ends_a_parked_call(scene: Scene) -> None:
     assert not held["globex"].closed.is_set()
 
 
-def test_a_suspension_ends_running_calls_and_streams(scene: Scene) -> None:
+def test_a_suspension_ends_running_calls_and_streams(scene: UpstreamScene) -> None:
     """Also the background work: no list is fetched, and no change is followed."""
-    house, user, identity = scene.moved_in("slow")
-    calls, stream = Held(), Held()
-    house.answers["tools/call"] = calls
-    house.answers["subscriptions/listen"] = stream
+    upstream, user, identity = scene.registered("slow")
+    calls, stream = StalledStream(), StalledStream()
+    upstream.answers["tools/call"] = calls
+    upstream.answers["subscriptions/listen"] = stream
     assert user.refresh(identity).status == 200
     scene.offered(user, "mcp_slow__act")
     assert stream.opened.wait(WITHIN_S)
@@ -222,11 +230,11 @@ def test_a_suspension_ends_running_calls_and_streams(scene: Scene) -> None:
     assert not caller.is_alive()
     assert calls.closed.wait(WITHIN_S)
     assert stream.closed.wait(WITHIN_S)
-    asked = len(house.seen)
+    asked = len(upstream.seen)
     assert user.call("mcp_slow__act").status == 403
     assert user.refresh(identity).status == 403
     assert user.ask("PATCH", f"{SERVERS}/{identity}", {"description": "d"}).status == 403
-    assert len(house.seen) == asked
+    assert len(upstream.seen) == asked
     globex = scene.of("globex")
     assert globex.call("mcp_good__act").status == 200
 
@@ -234,9 +242,9 @@ def test_a_suspension_ends_running_calls_and_streams(scene: Scene) -> None:
     scene.offered(scene.of("acme"), "mcp_slow__act")
 
 
-def test_an_erased_tenant_begins_anew(scene: Scene, tmp_path: Path) -> None:
+def test_an_erased_tenant_begins_anew(scene: UpstreamScene, tmp_path: Path) -> None:
     """Its registrations, catalogues, pins and keys are gone, and no memory brings them back."""
-    house, user, identity = scene.moved_in("gone", api_key="sk-to-be-erased-0123")
+    upstream, user, identity = scene.registered("gone", api_key="sk-to-be-erased-0123")
     assert user.refresh(identity).status == 200
     scene.offered(user, "mcp_gone__act")
     assert user.call("mcp_gone__act").status == 200
@@ -249,10 +257,10 @@ def test_an_erased_tenant_begins_anew(scene: Scene, tmp_path: Path) -> None:
     assert left.is_nothing, left
     suspend(scene, [])
 
-    asked = len(house.seen)
+    asked = len(upstream.seen)
     assert user.ask("GET", f"{SERVERS}/{identity}").status == 404
     scene.until(lambda: "mcp_gone__act" not in user.names())
     assert user.call("mcp_gone__act").status == 404
-    assert len(house.seen) == asked
+    assert len(upstream.seen) == asked
     scene.offered(user, "mcp_good__act")
     assert scene.of("globex").call("mcp_good__act").status == 200

@@ -1,11 +1,11 @@
-"""Names and cursors of strangers: in paths, pages, log lines, and lists of others."""
+"""Untrusted names and cursors: in paths, pages, log lines, and lists of others."""
 
 import json
 from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, said, tool
+from tests.attacks.upstreams.conftest import SERVERS, UpstreamScene, UpstreamUser, said, tool
 from tests.support.issuers import Send
 from tests.upstreams.transport.conftest import Posted, result
 
@@ -23,9 +23,9 @@ UNSHOWN = ['act\r\n{"event":"forged"}', "act\0", "act\u202egnp", "act\x1b[2J", "
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_name_of_a_server_is_only_text(scene: Scene, name: str) -> None:
+def test_the_name_of_a_server_is_only_text(scene: UpstreamScene, name: str) -> None:
     """Its tools have plain names, and it occurs in JSON alone."""
-    house = scene.town.house("named")
+    upstream = scene.upstream_app.upstream("named")
     admin = scene.of("acme")
     made = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("named")})
     assert made.status in {201, 400}, made
@@ -35,11 +35,11 @@ def test_the_name_of_a_server_is_only_text(scene: Scene, name: str) -> None:
     identity = made.json["id"]
     try:
         assert admin.refresh(identity).status == 200
-        before = len(house.of("tools/call"))
+        before = len(upstream.of("tools/call"))
         for path in (f"/tool/{name}/call", f"/tool/mcp_{name}__act/call"):
             raw = admin.server.client.send("POST", quoted(path), (), b"{}", token=admin.token)
             assert raw.status in {400, 404, 405}, raw
-        assert len(house.of("tools/call")) == before
+        assert len(upstream.of("tools/call")) == before
         lines = [json.loads(line) for line in scene.gate.log().splitlines() if line[:1] == "{"]
         assert not any(line.get("event") == "forged" for line in lines)
         scene.others_go_on()
@@ -48,13 +48,13 @@ def test_the_name_of_a_server_is_only_text(scene: Scene, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNSHOWN)
-def test_a_name_that_hides_something_is_refused(scene: Scene, name: str) -> None:
+def test_a_name_that_hides_something_is_refused(scene: UpstreamScene, name: str) -> None:
     """For a server with its field; for a tool by leaving it out."""
     admin = scene.of("acme")
     made = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("good")})
     assert made.status == 400
     assert made.json["error"] in {"invalid_field", "invalid_body"}
-    _, user, identity = scene.moved_in(
+    _, user, identity = scene.registered(
         "named",
         answers={"tools/list": result({"tools": [tool(name.replace("\ud800", "\0")), tool()]})},
     )
@@ -71,9 +71,9 @@ def test_a_name_that_hides_something_is_refused(scene: Scene, name: str) -> None
 
 
 @pytest.mark.parametrize("name", [*NAMES, "ACT", "act ", "a" * 2_000])
-def test_the_name_of_a_tool_is_only_text(scene: Scene, name: str) -> None:
+def test_the_name_of_a_tool_is_only_text(scene: UpstreamScene, name: str) -> None:
     """It gets a plain name here, is called by its own, and reaches no other path."""
-    house, user, identity = scene.moved_in(
+    upstream, user, identity = scene.registered(
         "named", answers={"tools/list": result({"tools": [tool(name), tool("plain")]})}
     )
     try:
@@ -84,7 +84,7 @@ def test_the_name_of_a_tool_is_only_text(scene: Scene, name: str) -> None:
             assert one.isascii()
             assert len(one) <= 64
             assert user.call(one).status == 200
-            asked = house.of("tools/call")[-1]
+            asked = upstream.of("tools/call")[-1]
             assert asked.body["params"]["name"] in {name, "plain"}
             assert "\r" not in asked.headers.get("mcp-name", "")
         scene.others_go_on()
@@ -92,13 +92,13 @@ def test_the_name_of_a_tool_is_only_text(scene: Scene, name: str) -> None:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_a_cursor_is_for_its_own_tenant_and_list(scene: Scene) -> None:
+def test_a_cursor_is_for_its_own_tenant_and_list(scene: UpstreamScene) -> None:
     """One of another tenant, list or upstream is refused; the upstreams never see any of ours."""
-    people: dict[str, Person] = {}
+    people: dict[str, UpstreamUser] = {}
     seen: list[Any] = []
     identities = {}
     for tenant in ("acme", "globex"):
-        house = scene.town.house(f"many_{tenant}")
+        upstream = scene.upstream_app.upstream(f"many_{tenant}")
 
         async def pages(posted: Posted, send: Send, tenant: str = tenant) -> None:
             cursor = posted.body["params"].get("cursor")
@@ -108,8 +108,8 @@ def test_a_cursor_is_for_its_own_tenant_and_list(scene: Scene) -> None:
             more = {"nextCursor": f"page-{at + 1}"} if at < 5 else {}
             await result({"tools": tools, **more})(posted, send)
 
-        house.answers["tools/list"] = pages
-        house.answers["tools/call"] = result(said("x"))
+        upstream.answers["tools/list"] = pages
+        upstream.answers["tools/call"] = result(said("x"))
         people[tenant] = scene.of(tenant, "many")
         identities[tenant] = people[tenant].register("many", scene.url(f"many_{tenant}"))
         assert people[tenant].refresh(identities[tenant]).status == 200

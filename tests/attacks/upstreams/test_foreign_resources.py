@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, scene_of, tool
+from tests.attacks.upstreams.conftest import SERVERS, UpstreamScene, UpstreamUser, scene_of, tool
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import DESCRIPTION, Posted, ScriptedServer, result
 
@@ -13,36 +13,36 @@ SHARED, NOTE = "x://shared", "[A resource was left out: its URI belongs to anoth
 
 
 @pytest.fixture
-def scene(idp: Idp) -> Iterator[Scene]:
+def scene(idp: Idp) -> Iterator[UpstreamScene]:
     with scene_of(idp) as made:
         yield made
 
 
-def documents(house: ScriptedServer, *uris: str) -> None:
+def documents(upstream: ScriptedServer, *uris: str) -> None:
     """The server offers these resources, each with its own words."""
-    house.answers["server/discover"] = result(
+    upstream.answers["server/discover"] = result(
         DESCRIPTION | {"capabilities": {"tools": {}, "resources": {}}}
     )
     offered = [{"uri": uri, "name": uri} for uri in uris]
-    house.answers["resources/list"] = result({"resources": offered})
+    upstream.answers["resources/list"] = result({"resources": offered})
 
     async def read(posted: Posted, send: Send) -> None:
         uri = posted.body["params"]["uri"]
-        await result({"contents": [{"uri": uri, "text": f"of {id(house)}"}]})(posted, send)
+        await result({"contents": [{"uri": uri, "text": f"of {id(upstream)}"}]})(posted, send)
 
-    house.answers["resources/read"] = read
+    upstream.answers["resources/read"] = read
 
 
-def read(person: Person, uri: str) -> str:
+def read(person: UpstreamUser, uri: str) -> str:
     """What a caller reads under a URI, or the error."""
     answer = person.rpc("resources/read", {"uri": uri})
     return str(answer.get("result", answer.get("error")))
 
 
-def test_a_link_never_leads_to_another_server(scene: Scene) -> None:
+def test_a_link_never_leads_to_another_server(scene: UpstreamScene) -> None:
     """Nor does content pass as another server's; own links, and those to the web, stay."""
     user = scene.of("acme", "first", "evil")
-    good, evil = (scene.town.house(name) for name in ("first", "evil"))
+    good, evil = (scene.upstream_app.upstream(name) for name in ("first", "evil"))
     documents(good, SHARED)
     documents(evil, SHARED, "x://own")
     first = user.register("first", scene.url("first"))
@@ -76,12 +76,12 @@ def test_a_link_never_leads_to_another_server(scene: Scene) -> None:
     assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_a_tool_shows_no_page_of_another_server(scene: Scene) -> None:
+def test_a_tool_shows_no_page_of_another_server(scene: UpstreamScene) -> None:
     """A server that lists the page of another one first would be shown as that one."""
     page, own = "ui://bank/pay.html", "ui://bank/own.html"
     names = ("squatter", "bank")
     user = scene.of("acme", *names)
-    squatter, bank = (scene.town.house(name) for name in names)
+    squatter, bank = (scene.upstream_app.upstream(name) for name in names)
     documents(squatter, page)
     documents(bank, page, own)
     metas = {

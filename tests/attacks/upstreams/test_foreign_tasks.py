@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, said
+from tests.attacks.upstreams.conftest import SERVERS, UpstreamScene, UpstreamUser, said
 from tests.support.endpoint import TASKS
 from tests.support.issuers import Send
 from tests.upstreams.transport.conftest import DESCRIPTION, Posted, ScriptedServer, result
@@ -18,11 +18,11 @@ HANDLE = {"resultType": "task", "taskId": "t-1", "status": "working", **FIELDS}
 class Workshop:
     """A server that makes a task of each call; `state` is what it answers about it."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: UpstreamScene) -> None:
         self.state: Mapping[str, Any] = {}
         capabilities = {"tools": {"listChanged": True}, "extensions": {TASKS: {}}}
-        self.house: ScriptedServer
-        self.house, self.user, self.identity = scene.moved_in(
+        self.upstream: ScriptedServer
+        self.upstream, self.user, self.identity = scene.registered(
             "shop",
             answers={
                 "server/discover": result(DESCRIPTION | {"capabilities": capabilities}),
@@ -45,7 +45,7 @@ class Workshop:
         return made
 
 
-def text_of(scene: Scene, user: Person, task: str) -> str:
+def text_of(scene: UpstreamScene, user: UpstreamUser, task: str) -> str:
     found: dict[str, Any] = {}
 
     def is_over() -> bool:
@@ -58,13 +58,13 @@ def text_of(scene: Scene, user: Person, task: str) -> str:
 
 
 @pytest.fixture
-def shop(scene: Scene) -> Iterator[Workshop]:
+def shop(scene: UpstreamScene) -> Iterator[Workshop]:
     made = Workshop(scene)
     yield made
     made.user.ask("DELETE", f"{SERVERS}/{made.identity}")
 
 
-def test_another_task_is_not_the_answer(scene: Scene, shop: Workshop) -> None:
+def test_another_task_is_not_the_answer(scene: UpstreamScene, shop: Workshop) -> None:
     """It may be that of another tenant, whose task the upstream confuses with this one."""
     shop.state = {"taskId": "t-2", "status": "completed", "result": said("the other's secrets")}
 
@@ -74,18 +74,20 @@ def test_another_task_is_not_the_answer(scene: Scene, shop: Workshop) -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "disabled", "moved"])
-def test_a_server_that_is_taken_away_is_not_polled(scene: Scene, shop: Workshop, how: str) -> None:
+def test_a_server_that_is_taken_away_is_not_polled(
+    scene: UpstreamScene, shop: Workshop, how: str
+) -> None:
     """The task ends, says that its outcome is unknown, and nothing more is sent."""
     task = shop.begun()
-    scene.until(lambda: shop.house.of("tasks/get"))
+    scene.until(lambda: shop.upstream.of("tasks/get"))
     path = f"{SERVERS}/{shop.identity}"
     if how == "removed":
         assert shop.user.ask("DELETE", path).status == 204
     else:
         change = {"disabled": {"status": "disabled"}, "moved": {"url": scene.url("good")}}[how]
         assert shop.user.ask("PATCH", path, change).status == 200
-    asked = len(shop.house.seen)
+    asked = len(shop.upstream.seen)
 
     assert "unknown" in text_of(scene, shop.user, task)
-    assert len(shop.house.seen) <= asked + 1  # a poll may have been on its way
+    assert len(shop.upstream.seen) <= asked + 1  # a poll may have been on its way
     scene.others_go_on()

@@ -12,7 +12,7 @@ import pytest
 
 from gatepost.sandbox import service
 from gatepost.sandbox.launch import ARCHITECTURES, landlock_version
-from tests.attacks.upstreams.conftest import Person, Scene, outcome_of, scene_of
+from tests.attacks.upstreams.conftest import UpstreamScene, UpstreamUser, outcome_of, scene_of
 from tests.support.issuers import Idp
 
 pytestmark = pytest.mark.skipif(
@@ -106,7 +106,7 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def scene(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamScene]:
     """A gate with the program, once for each test that ends it."""
     program = tmp_path_factory.mktemp("program") / "program.py"
     program.write_text(PROGRAM)
@@ -118,11 +118,11 @@ def scene(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]
 
 
 @pytest.fixture
-def user(scene: Scene) -> Person:
+def user(scene: UpstreamScene) -> UpstreamUser:
     return scene.of("acme", "turns", "leaves", "ends")
 
 
-def answered(scene: Scene, user: Person, name: str) -> Any:
+def answered(scene: UpstreamScene, user: UpstreamUser, name: str) -> Any:
     scene.offered(user, name)
     heard = user.call(name)
     assert heard.status == 200, heard
@@ -136,7 +136,7 @@ def runs(pid: int) -> bool:
     return False
 
 
-def test_it_changes_no_other_process(scene: Scene, user: Person) -> None:
+def test_it_changes_no_other_process(scene: UpstreamScene, user: UpstreamUser) -> None:
     """It runs as the gate's user, who could stop the gate by a limit; its own ones it may set."""
     harms, its_own = answered(scene, user, "mcp_turns__harm")
 
@@ -146,14 +146,16 @@ def test_it_changes_no_other_process(scene: Scene, user: Person) -> None:
     assert set(its_own.values()) == {"done"}, its_own
 
 
-def test_it_ends_before_the_gate_if_there_is_no_memory(scene: Scene, user: Person) -> None:
+def test_it_ends_before_the_gate_if_there_is_no_memory(
+    scene: UpstreamScene, user: UpstreamUser
+) -> None:
     """What processes share is counted by no limit, and the system ends what has most of it."""
     pid = answered(scene, user, "mcp_turns__pid")
 
     assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
 
 
-def test_what_it_leaves_behind_ends_with_it(scene: Scene, user: Person) -> None:
+def test_what_it_leaves_behind_ends_with_it(scene: UpstreamScene, user: UpstreamUser) -> None:
     """Neither a new session nor an empty environment hides a process."""
     left = answered(scene, user, "mcp_leaves__leave")
     assert runs(left)
@@ -162,7 +164,7 @@ def test_what_it_leaves_behind_ends_with_it(scene: Scene, user: Person) -> None:
 
 
 def test_its_end_is_noticed_although_a_child_holds_its_pipes(
-    scene: Scene, user: Person, monkeypatch: pytest.MonkeyPatch
+    scene: UpstreamScene, user: UpstreamUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call ends long before its clock, and the next one meets a new program."""
     monkeypatch.setattr(service, "LOOK_S", 0.05)

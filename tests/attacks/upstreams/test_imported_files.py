@@ -1,4 +1,4 @@
-"""Files that strangers wrote, imported as servers: what they want to read, send and run."""
+"""Untrusted files, imported as servers: what they want to read, send and run."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ REFERENCES = [
 def test_a_registry_document_reads_nothing_of_the_operator(
     folder: Folder, scripted: tuple[ScriptedServer, str], header: str, reference: str
 ) -> None:
-    """The stranger's server would get the environment; instead the value is prompted for."""
+    """The untrusted server would get the environment; instead the value is prompted for."""
     app, url = scripted
     value = f"Bearer {reference}" if header == "Authorization" else reference
     remote = {

@@ -15,12 +15,11 @@ from tests.attacks.upstreams.conftest import (
     AGENTS,
     SERVERS,
     WITHIN_S,
-    Person,
-    Scene,
+    UpstreamScene,
+    UpstreamUser,
     said,
     scene_of,
 )
-from tests.rest.conftest import RestAnswer
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import (
     EVENTS,
@@ -43,22 +42,24 @@ FREE = 5
 
 
 @pytest.fixture
-def scene(idp: Idp, tmp_path: Path) -> Iterator[Scene]:
+def scene(idp: Idp, tmp_path: Path) -> Iterator[UpstreamScene]:
     with scene_of(idp, storage={"database": f"sqlite:///{tmp_path}/gatepost.db"}) as made:
         yield made
 
 
-def run(scene: Scene, work: Coroutine[Any, Any, Any]) -> Any:
+def run(scene: UpstreamScene, work: Coroutine[Any, Any, Any]) -> Any:
     assert scene.gate.loop is not None
     return asyncio.run_coroutine_threadsafe(work, scene.gate.loop).result(WITHIN_S * 2)
 
 
-def at_once(person: Person, path: str, bodies: list[Any]) -> list[RestAnswer]:
+def at_once(person: UpstreamUser, path: str, bodies: list[Any]) -> list[RestAnswer]:
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(lambda body: person.ask("POST", path, body), bodies))
 
 
-def test_servers_and_agents_of_one_tenant(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_and_agents_of_one_tenant(
+    scene: UpstreamScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     Not one more than the quota stays; each of the others is refused with its reason.
 
@@ -90,7 +91,7 @@ def test_servers_and_agents_of_one_tenant(scene: Scene, monkeypatch: pytest.Monk
         kept = [one for one in admin.ask("GET", path).json["data"] if one["source"] == "api"]
         assert len(kept) <= QUOTA
         assert len(refused) >= AT_ONCE - FREE
-        # What was refused can be added again once there is room.
+        # What was refused can be added again once the quota allows it.
         assert admin.ask("DELETE", f"{path}/{kept[0]['id']}").status == 204
         for one in kept[1 : FREE + 1]:
             admin.ask("DELETE", f"{path}/{one['id']}")
@@ -106,20 +107,20 @@ PARAMS = {
 }
 
 
-class Asking:
+class ElicitingUpstream:
     """Asks before each call, and ends it once it is answered; a parked one stays open."""
 
-    def __init__(self, house: ScriptedServer) -> None:
+    def __init__(self, upstream: ScriptedServer) -> None:
         self._answered: dict[str, asyncio.Event] = {}
-        house.answers["tools/call"] = self.call
-        house.answers["response"] = self.response
+        upstream.answers["tools/call"] = self.call
+        upstream.answers["response"] = self.response
 
     async def call(self, posted: Posted, send: Send) -> None:
         identity = f"{posted.headers['mcp-session-id']}-{posted.id}"
         answered = self._answered[identity] = asyncio.Event()
-        question = {"jsonrpc": "2.0", "id": identity, "method": "elicitation/create"}
+        input_request = {"jsonrpc": "2.0", "id": identity, "method": "elicitation/create"}
         await begin(send, kind=EVENTS)
-        await more(send, event(question | {"params": PARAMS}))
+        await more(send, event(input_request | {"params": PARAMS}))
         waits = {asyncio.ensure_future(stall(posted)), asyncio.ensure_future(answered.wait())}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for one in waits:
@@ -131,15 +132,15 @@ class Asking:
         await raw(b"", 202)(posted, send)
 
 
-def test_parked_calls(scene: Scene) -> None:
-    """One caller has eight, one server half of its concurrency, and the others hear why not."""
+def test_parked_calls(scene: UpstreamScene) -> None:
+    """One caller has eight, one server half of its concurrency, and the others are told why not."""
     limits: ParkingLimits = scene.gate.services.upstreams.services.calls.parked.limits
-    house, user, identity = scene.moved_in("asks", sessions=map(str, range(400)))
-    Asking(house)
+    upstream, user, identity = scene.registered("asks", sessions=map(str, range(400)))
+    ElicitingUpstream(upstream)
     assert user.refresh(identity).status == 200
     scene.offered(user, "mcp_asks__act")
 
-    def call(person: Person) -> str:
+    def call(person: UpstreamUser) -> str:
         return str(person.run("mcp_asks__act", {"n": 1})["result"].get("resultType"))
 
     with ThreadPoolExecutor(THREADS) as threads:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attacks.upstreams.conftest import (
-    Person,
-    Scene,
+    UpstreamScene,
+    UpstreamUser,
     begun,
     outcome_of,
     said,
@@ -21,10 +21,10 @@ LATE = (504, "timeout")
 
 
 @pytest.fixture
-def scene(idp: Idp) -> Iterator[Scene]:
+def scene(idp: Idp) -> Iterator[UpstreamScene]:
     """A scene whose good server has five tools that never answer."""
     with scene_of(idp, good={"timeout_s": 0.5, "concurrency": 8}) as made:
-        house = made.town.houses["good"]
+        upstream = made.upstream_app.upstreams["good"]
 
         async def call(posted: Posted, send: Send) -> None:
             if posted.body["params"]["name"] in HANGING:
@@ -32,8 +32,8 @@ def scene(idp: Idp) -> Iterator[Scene]:
             else:
                 await result(said("done by good"))(posted, send)
 
-        house.answers["tools/call"] = call
-        house.answers["tools/list"] = result({"tools": [tool(), *map(tool, HANGING)]})
+        upstream.answers["tools/call"] = call
+        upstream.answers["tools/list"] = result({"tools": [tool(), *map(tool, HANGING)]})
         admin = made.of("acme")
         (good,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
         assert admin.refresh(good["id"]).status == 200
@@ -41,11 +41,11 @@ def scene(idp: Idp) -> Iterator[Scene]:
         yield made
 
 
-def person(scene: Scene, name: str) -> Person:
+def person(scene: UpstreamScene, name: str) -> UpstreamUser:
     return scene.of("acme", sub=name)
 
 
-def test_one_caller_opens_the_circuit_for_nobody(scene: Scene) -> None:
+def test_one_caller_cannot_open_the_circuit_for_others(scene: UpstreamScene) -> None:
     """Neither with one slow tool nor with many; callers who all wait in vain open it."""
     alice, bob = person(scene, "alice"), person(scene, "bob")
     for name in (*HANGING, *HANGING):
@@ -65,7 +65,11 @@ def test_one_caller_opens_the_circuit_for_nobody(scene: Scene) -> None:
 def test_one_caller_takes_not_all_requests(idp: Idp) -> None:
     """Of eight that may run at once it gets six, and another caller's call is made at once."""
     with scene_of(idp, good={"concurrency": 8}) as scene:
-        house, alice, bob = scene.town.houses["good"], person(scene, "alice"), person(scene, "bob")
+        upstream, alice, bob = (
+            scene.upstream_app.upstreams["good"],
+            person(scene, "alice"),
+            person(scene, "bob"),
+        )
 
         async def call(posted: Posted, send: Send) -> None:
             if posted.body["params"]["arguments"]:
@@ -73,11 +77,11 @@ def test_one_caller_takes_not_all_requests(idp: Idp) -> None:
             else:
                 await result(said("done by good"))(posted, send)
 
-        house.answers["tools/call"] = call
+        upstream.answers["tools/call"] = call
         hanging = [begun(alice, "mcp_good__act", b'{"hang":true}') for _ in range(20)]
-        scene.until(lambda: len(house.of("tools/call")) >= 6)
+        scene.until(lambda: len(upstream.of("tools/call")) >= 6)
         for _ in range(5):
             assert bob.call("mcp_good__act").status == 200
-        assert len(house.of("tools/call")) == 6 + 5
+        assert len(upstream.of("tools/call")) == 6 + 5
         for one in hanging:
             one.close()

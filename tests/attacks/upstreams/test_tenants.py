@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import AGENTS, SERVERS, Person, Scene, said, tool
+from tests.attacks.upstreams.conftest import (
+    AGENTS,
+    SERVERS,
+    UpstreamScene,
+    UpstreamUser,
+    said,
+    tool,
+)
 from tests.support.issuers import Send
 from tests.upstreams.transport.conftest import Posted, ScriptedServer, error, result
 
@@ -15,23 +22,23 @@ ACCEPTED = {"action": "accept", "content": {"ok": True}}
 
 
 @pytest.fixture
-def twins(scene: Scene) -> Iterator[dict[str, tuple[ScriptedServer, Person, str]]]:
+def twins(scene: UpstreamScene) -> Iterator[dict[str, tuple[ScriptedServer, UpstreamUser, str]]]:
     """An upstream `crm` of each tenant, each at a server of its own, with a key of its own."""
     made = {}
     for tenant, key in SECRETS.items():
-        house = scene.town.house(f"crm_{tenant}")
-        house.answers["tools/list"] = result({"tools": [tool(), tool(f"only_{tenant}")]})
+        upstream = scene.upstream_app.upstream(f"crm_{tenant}")
+        upstream.answers["tools/list"] = result({"tools": [tool(), tool(f"only_{tenant}")]})
         person = scene.of(tenant, "crm")
         identity = person.register("crm", scene.url(f"crm_{tenant}"), api_key=key)
         assert person.refresh(identity).status == 200
         scene.offered(person, f"mcp_crm__only_{tenant}")
-        made[tenant] = house, person, identity
+        made[tenant] = upstream, person, identity
     yield made
     for _, person, identity in made.values():
         assert person.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def asking(house: ScriptedServer, url: str | None = None) -> None:
+def ask_before_each_call(upstream: ScriptedServer, url: str | None = None) -> None:
     """Let the server ask before each call, with a state of its own."""
 
     async def answer(posted: Posted, send: Send) -> None:
@@ -51,33 +58,35 @@ def asking(house: ScriptedServer, url: str | None = None) -> None:
             }
         )(posted, send)
 
-    house.answers["tools/call"] = answer
+    upstream.answers["tools/call"] = answer
 
 
-def test_twins_never_meet(scene: Scene, twins: Any) -> None:
+def test_twins_never_meet(scene: UpstreamScene, twins: Any) -> None:
     """Each server sees its own tenant's key and calls; neither lists the other's tools."""
     for tenant, other in (("acme", "globex"), ("globex", "acme")):
-        house, person, _ = twins[tenant]
+        upstream, person, _ = twins[tenant]
         names = person.names()
         assert f"mcp_crm__only_{other}" not in names
         assert f"done by crm_{tenant}" in str(person.call("mcp_crm__act").json)
         assert person.call(f"mcp_crm__only_{other}").status == 404
-        assert {one.headers["authorization"] for one in house.seen} == {f"Bearer {SECRETS[tenant]}"}
+        assert {one.headers["authorization"] for one in upstream.seen} == {
+            f"Bearer {SECRETS[tenant]}"
+        }
     bodies = [twins["globex"][1].ask("GET", SERVERS).raw.body.decode()]
     assert "crm_acme" not in bodies[0]
     scene.others_go_on()
 
 
-def test_a_state_is_for_its_own_call_alone(scene: Scene, twins: Any) -> None:
+def test_a_state_is_for_its_own_call_alone(scene: UpstreamScene, twins: Any) -> None:
     """Swapped between upstreams, tools, arguments, callers or tenants, nothing is sent."""
-    house, acme, _ = twins["acme"]
+    upstream, acme, _ = twins["acme"]
     other, globex, _ = twins["globex"]
-    second, _, identity = scene.moved_in("second")
+    second, _, identity = scene.registered("second")
     user = scene.of("acme", "crm", "second")
     assert acme.refresh(identity).status == 200
     scene.offered(user, "mcp_second__act")
-    for one in (house, other, second):
-        asking(one)
+    for one in (upstream, other, second):
+        ask_before_each_call(one)
     try:
         first = user.run("mcp_crm__act", {"a": 1})["result"]
         assert first["resultType"] == "input_required", first
@@ -86,7 +95,7 @@ def test_a_state_is_for_its_own_call_alone(scene: Scene, twins: Any) -> None:
         assert "state-of-upstream" not in str(first)
         more = {"requestState": first["requestState"], "inputResponses": {key: ACCEPTED}}
         stranger = scene.of("acme", "crm", "second", sub="mallory")
-        counts = [len(one.of("tools/call")) for one in (house, other, second)]
+        counts = [len(one.of("tools/call")) for one in (upstream, other, second)]
         for who, name, arguments in (
             (user, "mcp_second__act", {"a": 1}),
             (user, "mcp_crm__only_acme", {"a": 1}),
@@ -98,7 +107,7 @@ def test_a_state_is_for_its_own_call_alone(scene: Scene, twins: Any) -> None:
             assert heard["error"]["code"] == -32602, (name, heard)
         sent = [
             one.body["params"].get("requestState")
-            for place, count in zip((house, other, second), counts, strict=True)
+            for place, count in zip((upstream, other, second), counts, strict=True)
             for one in place.of("tools/call")[count:]
         ]
         assert "state-of-upstream" not in sent
@@ -119,16 +128,16 @@ def test_a_state_is_for_its_own_call_alone(scene: Scene, twins: Any) -> None:
         "https://xn--80ak6aa92e.com\u202e/",
     ],
 )
-def test_a_page_that_misleads_is_not_shown(scene: Scene, twins: Any, url: str) -> None:
+def test_a_page_that_misleads_is_not_shown(scene: UpstreamScene, twins: Any, url: str) -> None:
     """No caller sees it, and the upstream's call fails."""
-    house, acme, _ = twins["acme"]
-    asking(house, url)
+    upstream, acme, _ = twins["acme"]
+    ask_before_each_call(upstream, url)
     heard = acme.run("mcp_crm__act")
     assert heard.get("result", {}).get("resultType") != "input_required", heard
     assert url not in str(heard)
     # 2025-11-25 has an error for it.
     pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": url}]}
-    house.answers["tools/call"] = error(-32042, "Sign in first", data=pages)
+    upstream.answers["tools/call"] = error(-32042, "Sign in first", data=pages)
     heard = acme.run("mcp_crm__act")
     assert "names none that is safe" in str(heard)
     assert url not in str(heard)
@@ -136,14 +145,14 @@ def test_a_page_that_misleads_is_not_shown(scene: Scene, twins: Any, url: str) -
 
 
 def test_a_page_is_shown_as_foreign(twins: Any) -> None:
-    house, acme, _ = twins["acme"]
+    upstream, acme, _ = twins["acme"]
     page = "https://login.example.com/x"
     pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": page}]}
-    house.answers["tools/call"] = error(-32042, "Sign in first", data=pages)
+    upstream.answers["tools/call"] = error(-32042, "Sign in first", data=pages)
     heard = acme.run("mcp_crm__act")["result"]
     assert heard["isError"] is True
     assert f"a page of crm first: {page} (at login.example.com)" in str(heard)
-    asking(house, page)
+    ask_before_each_call(upstream, page)
     asked = acme.run("mcp_crm__act")["result"]["inputRequests"]
     [request] = asked.values()
     assert request["params"]["message"].startswith("crm: Sign in (The page is at login.example.com")
@@ -152,9 +161,9 @@ def test_a_page_is_shown_as_foreign(twins: Any) -> None:
 @pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list", "tools/call"])
 def test_what_is_not_allowed_is_not_asked(twins: Any, method: str) -> None:
     """Sampling and roots reach no caller unless the operator allows them."""
-    house, acme, _ = twins["acme"]
+    upstream, acme, _ = twins["acme"]
     params = {"messages": [], "maxTokens": 9} if "sampling" in method else {}
-    house.answers["tools/call"] = result(
+    upstream.answers["tools/call"] = result(
         {
             "resultType": "input_required",
             "inputRequests": {"q": {"method": method, "params": params}},
@@ -163,12 +172,14 @@ def test_what_is_not_allowed_is_not_asked(twins: Any, method: str) -> None:
     )
     heard = acme.run("mcp_crm__act")
     assert heard.get("result", {}).get("resultType") != "input_required", heard
-    declared = house.of("tools/call")[-1].body["params"]["_meta"]
+    declared = upstream.of("tools/call")[-1].body["params"]["_meta"]
     assert not {"sampling", "roots"} & declared["io.modelcontextprotocol/clientCapabilities"].keys()
 
 
 @pytest.mark.parametrize("mode", ["list", "search"])
-def test_an_agent_reaches_its_capabilities_alone(scene: Scene, twins: Any, mode: str) -> None:
+def test_an_agent_reaches_its_capabilities_alone(
+    scene: UpstreamScene, twins: Any, mode: str
+) -> None:
     """Also through `call_tool`, and whatever names it guesses."""
     _, acme, identity = twins["acme"]
     made = acme.ask(

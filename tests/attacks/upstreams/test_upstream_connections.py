@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import ADMIN, SERVERS, Person, outcome_of, said, tool
+from tests.attacks.upstreams.conftest import ADMIN, SERVERS, UpstreamUser, outcome_of, said, tool
 from tests.outbound.conftest import (
     PUBLIC,
     Internet,
@@ -93,11 +93,11 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPSTREAM_SECRET", SECRET)
 
 
-def person(gate: Server) -> Person:
-    return Person(gate, gate.token(org_id="acme", scope=f"{ADMIN} mcp:crm mcp:inside"))
+def person(gate: Server) -> UpstreamUser:
+    return UpstreamUser(gate, gate.token(org_id="acme", scope=f"{ADMIN} mcp:crm mcp:inside"))
 
 
-def refreshed(user: Person) -> RestAnswer:
+def refreshed(user: UpstreamUser) -> RestAnswer:
     (crm,) = user.ask("GET", SERVERS).json["data"]
     return user.refresh(crm["id"])
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.upstreams.conftest import AGENTS, SERVERS, Person, Scene, said, tool
+from tests.attacks.upstreams.conftest import (
+    AGENTS,
+    SERVERS,
+    UpstreamScene,
+    UpstreamUser,
+    said,
+    tool,
+)
 from tests.rest.conftest import RestAnswer
 from tests.upstreams.transport.conftest import error, result
 
@@ -72,17 +79,17 @@ BODIES |= {
 
 
 @pytest.fixture
-def admin(scene: Scene) -> Person:
+def admin(scene: UpstreamScene) -> UpstreamUser:
     return scene.of("acme")
 
 
-def registered(admin: Person) -> set[str]:
+def registered(admin: UpstreamUser) -> set[str]:
     found = admin.ask("GET", SERVERS).json["data"]
     return {one["name"] for one in found if one["source"] == "api"}
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_no_registration_reaches_further_than_its_fields(admin: Person, name: str) -> None:
+def test_no_registration_reaches_further_than_its_fields(admin: UpstreamUser, name: str) -> None:
     """Added or changed: 400 that names the field, repeats no value, and stores nothing."""
     fields, field = BODIES[name]
     made = admin.ask("POST", SERVERS, {"name": "plain", "url": PUBLIC, "status": "disabled"})
@@ -123,9 +130,9 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("name", INSIDE)
-def test_no_address_of_ours_is_asked(scene: Scene, admin: Person, name: str) -> None:
+def test_no_address_of_ours_is_asked(scene: UpstreamScene, admin: UpstreamUser, name: str) -> None:
     """Refused when it is registered or fetched, and nothing says what is there."""
-    strays = len(scene.town.strays)
+    unknown_paths = len(scene.upstream_app.unknown_paths)
     made = admin.ask("POST", SERVERS, {"name": "inside", "url": INSIDE[name], "api_key": KEY})
     if made.status == 400:
         assert made.json["field"] == "url"
@@ -135,21 +142,21 @@ def test_no_address_of_ours_is_asked(scene: Scene, admin: Person, name: str) -> 
     try:
         heard = admin.ask("POST", f"{one}/refresh")
         assert heard.error == (502, "upstream_unreachable")
-        assert len(scene.town.strays) == strays
+        assert len(scene.upstream_app.unknown_paths) == unknown_paths
         scene.others_go_on()
     finally:
         assert admin.ask("DELETE", one).status == 204
 
 
-def test_a_key_does_not_follow_to_another_host(scene: Scene) -> None:
+def test_a_key_does_not_follow_to_another_host(scene: UpstreamScene) -> None:
     """Not by PATCH of the url, of its case, port or path of another host, nor piece by piece."""
-    house, admin, identity = scene.moved_in(
+    upstream, admin, identity = scene.registered(
         "mover", api_key=KEY, headers={"X-Secret": VALUE}, description="d"
     )
     one = f"{SERVERS}/{identity}"
     try:
         assert admin.refresh(identity).status == 200
-        assert house.of("tools/list")[-1].headers["authorization"] == f"Bearer {KEY}"
+        assert upstream.of("tools/list")[-1].headers["authorization"] == f"Bearer {KEY}"
         elsewhere = "https://evil.example.com/mcp"
         for fields in (
             {"url": elsewhere},
@@ -162,7 +169,7 @@ def test_a_key_does_not_follow_to_another_host(scene: Scene) -> None:
             assert heard.error == (400, "invalid_field"), (fields, heard)
             assert admin.ask("GET", one).json["url"] == scene.url("mover")
         assert admin.refresh(identity).status == 200
-        asked = house.of("tools/list")[-1].headers
+        asked = upstream.of("tools/list")[-1].headers
         assert (asked["authorization"], asked["x-secret"]) == (f"Bearer {KEY}", VALUE)
         moved = admin.ask("PATCH", one, {"url": elsewhere, "api_key": None, "headers": None})
         assert (moved.status, moved.json["api_key_set"], moved.json["header_names"]) == (
@@ -173,8 +180,8 @@ def test_a_key_does_not_follow_to_another_host(scene: Scene) -> None:
         back = admin.ask("PATCH", one, {"url": scene.url("mover")})
         assert (back.status, back.json["api_key_set"]) == (200, False)
         assert admin.refresh(identity).status == 200
-        assert "authorization" not in house.of("tools/list")[-1].headers
-        assert "x-secret" not in house.of("tools/list")[-1].headers
+        assert "authorization" not in upstream.of("tools/list")[-1].headers
+        assert "x-secret" not in upstream.of("tools/list")[-1].headers
     finally:
         assert admin.ask("DELETE", one).status == 204
 
@@ -182,25 +189,25 @@ def test_a_key_does_not_follow_to_another_host(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "key", ["env:PATH-0123", "file:/etc/passwd", "secret:ANOTHER_ONE", "${env:HOME}"]
 )
-def test_a_key_is_text_and_no_reference(scene: Scene, key: str) -> None:
+def test_a_key_is_text_and_no_reference(scene: UpstreamScene, key: str) -> None:
     """The operator's environment, files and secrets cannot be named over the API."""
-    house, admin, identity = scene.moved_in("refers", api_key=key, headers={"X-B": key})
+    upstream, admin, identity = scene.registered("refers", api_key=key, headers={"X-B": key})
     try:
         assert admin.refresh(identity).status == 200
-        asked = house.of("tools/list")[-1].headers
+        asked = upstream.of("tools/list")[-1].headers
         assert (asked["authorization"], asked["x-b"]) == (f"Bearer {key}", key)
     finally:
         assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_no_secret_is_ever_shown(scene: Scene, idp: Any) -> None:
+def test_no_secret_is_ever_shown(scene: UpstreamScene, idp: Any) -> None:
     """Not even if the server says it itself: in texts, names, errors, answers, logs or records."""
-    house = scene.town.house("echo")
+    upstream = scene.upstream_app.upstream("echo")
     told = f"key {KEY} header {VALUE}"
-    house.answers["tools/list"] = result(
+    upstream.answers["tools/list"] = result(
         {"tools": [tool(description=told, title=told, _meta={"a": told}), tool("b")]}
     )
-    house.answers["tools/call"] = result(said(told) | {"structuredContent": {"a": told}})
+    upstream.answers["tools/call"] = result(said(told) | {"structuredContent": {"a": told}})
     admin = scene.of("acme", "echo")
     fields = {"api_key": KEY, "headers": {"X-Secret": VALUE}}
     identity = admin.register("echo", scene.url("echo"), **fields)
@@ -217,13 +224,13 @@ def test_no_secret_is_ever_shown(scene: Scene, idp: Any) -> None:
         bodies = [one.raw.body.decode() for one in heard]
         bodies.append(json.dumps(admin.rpc("tools/list", {})))
         bodies.append(json.dumps(admin.run("mcp_echo__b")))
-        house.answers["tools/call"] = error(-32603, told, data={"a": told})
+        upstream.answers["tools/call"] = error(-32603, told, data={"a": told})
         bodies.append(json.dumps(admin.run("mcp_echo__act")))
-        house.answers["tools/call"] = result(said(told) | {"isError": True})
+        upstream.answers["tools/call"] = result(said(told) | {"isError": True})
         bodies.append(json.dumps(admin.run("mcp_echo__act")))
-        house.answers["tools/list"] = error(-32603, told, data=told)
+        upstream.answers["tools/list"] = error(-32603, told, data=told)
         bodies.append(admin.refresh(identity).raw.body.decode())
-        house.answers["tools/list"] = result({"tools": told})
+        upstream.answers["tools/list"] = result({"tools": told})
         bodies.append(admin.refresh(identity).raw.body.decode())
         bodies.append(admin.ask("GET", one).raw.body.decode())
         bodies.append(scene.gate.log())
@@ -234,9 +241,9 @@ def test_no_secret_is_ever_shown(scene: Scene, idp: Any) -> None:
         assert admin.ask("DELETE", one).status == 204
 
 
-def test_what_another_tenant_has_does_not_exist(scene: Scene) -> None:
+def test_what_another_tenant_has_does_not_exist(scene: UpstreamScene) -> None:
     """Its servers, agents and capabilities answer as unknown ones do, to the byte."""
-    _, acme, identity = scene.moved_in("private", api_key=KEY)
+    _, acme, identity = scene.registered("private", api_key=KEY)
     globex = scene.of("globex", "private")
     agent = acme.ask("POST", AGENTS, {"name": "a", "capabilities": [{"ref": f"mcp:{identity}"}]})
     assert agent.status == 201, agent
@@ -253,9 +260,9 @@ def test_what_another_tenant_has_does_not_exist(scene: Scene) -> None:
         ):
             known = identity if path == SERVERS else agent.json["id"]
             theirs = globex.ask(method, f"{path}/{known}", fields)
-            nobodys = globex.ask(method, f"{path}/{unknown}", fields)
+            unowned = globex.ask(method, f"{path}/{unknown}", fields)
             assert theirs.error == (404, "not_found")
-            assert theirs.raw.body == nobodys.raw.body
+            assert theirs.raw.body == unowned.raw.body
         assert globex.refresh(identity).error == globex.refresh(unknown).error
         reaches = {"name": "thief", "capabilities": [{"ref": f"mcp:{identity}"}]}
         stolen = globex.ask("POST", AGENTS, reaches)
@@ -268,10 +275,10 @@ def test_what_another_tenant_has_does_not_exist(scene: Scene) -> None:
         assert acme.ask("DELETE", f"{SERVERS}/{identity}").status == 204
 
 
-def test_only_administrators_administer(scene: Scene) -> None:
+def test_only_administrators_administer(scene: UpstreamScene) -> None:
     """Every route and method answers 403 to a caller without the scope, whatever it sends."""
     identity = "00000000-0000-4000-8000-000000000000"
-    caller = Person(scene.gate, scene.gate.token(scope="mcp:good"))
+    caller = UpstreamUser(scene.gate, scene.gate.token(scope="mcp:good"))
     for path in (SERVERS, f"{SERVERS}/{identity}", AGENTS, f"{AGENTS}/{identity}"):
         for method in ("GET", "POST", "PATCH", "DELETE"):
             heard = caller.ask(method, path, {"command": "sh"} if method != "GET" else None)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.attacks.upstreams.conftest import Scene, outcome_of, said
+from tests.attacks.upstreams.conftest import UpstreamScene, outcome_of, said
 from tests.support.issuers import Send
 from tests.upstreams.transport.conftest import (
     EVENTS,
@@ -119,14 +119,14 @@ CALLS: dict[str, tuple[Answer, tuple[int, str]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_hostile_answer_fails_alone(scene: Scene, name: str) -> None:
-    """The caller hears which server it was and whether to look first; never a challenge of ours."""
+def test_a_hostile_answer_fails_alone(scene: UpstreamScene, name: str) -> None:
+    """The caller gets the server's name and whether to look first; never a challenge of ours."""
     answer, documented = CALLS[name]
-    house, user, identity = scene.moved_in("hostile")
+    upstream, user, identity = scene.registered("hostile")
     try:
         assert user.refresh(identity).status == 200
         scene.offered(user, "mcp_hostile__act")
-        house.answers["tools/call"] = answer
+        upstream.answers["tools/call"] = answer
         with scene.never_stands_still():
             heard = user.call("mcp_hostile__act")
             scene.others_go_on()

@@ -7,7 +7,7 @@ import pytest
 from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
 from tests.authz.verifiers import TARGET, OpaqueTokenGate
-from tests.keys.conftest import Walk
+from tests.keys.conftest import CodeFlow
 from tests.support.issuers import Idp
 from tests.support.tokens import b64
 
@@ -15,7 +15,7 @@ from tests.support.tokens import b64
 @pytest.mark.parametrize("address", ["http://[", "http://[::1", "http://127.0.0.1:99999/"])
 async def test_an_address_that_is_no_url_is_answered_on_a_page(address: str) -> None:
     """A link with one to the development issuer ended in a traceback."""
-    walk = Walk()
+    walk = CodeFlow()
     await walk.register()
 
     answer = await walk.authorize(redirect_uri=address)
@@ -26,8 +26,8 @@ async def test_an_address_that_is_no_url_is_answered_on_a_page(address: str) -> 
 
 @pytest.mark.parametrize("seconds", ["9" * 5000, "0" * 5000])
 async def test_an_age_of_thousands_of_digits_limits_nothing(seconds: str) -> None:
-    """Python refuses to read such a number, and whoever was signed in got a traceback."""
-    walk = Walk()
+    """Python refuses to read such a number, and a signed-in user got a traceback."""
+    walk = CodeFlow()
     await walk.register()
     await walk.sign_in()
 
@@ -41,7 +41,7 @@ async def test_an_age_of_thousands_of_digits_limits_nothing(seconds: str) -> Non
 async def test_an_encrypted_token_is_shown_to_no_issuer_however_its_header_is_laid_out(
     head: str,
 ) -> None:
-    """It is another issuer's, and whoever is shown it could use it."""
+    """It is another issuer's, and a reader of the page could use it."""
     with Idp() as idp:
         opaque_gate = OpaqueTokenGate(idp)
         token = f"{b64(head.encode())}..iv.text.tag"
@@ -55,9 +55,7 @@ async def test_an_encrypted_token_is_shown_to_no_issuer_however_its_header_is_la
 
 
 @pytest.mark.parametrize("mark", ["\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\u2066"])
-async def test_a_path_cannot_look_like_another_to_whoever_approves_it(
-    tmp_path: Path, mark: str
-) -> None:
+async def test_a_path_cannot_look_like_another_to_its_approver(tmp_path: Path, mark: str) -> None:
     """A terminal obeys the controls above 0x80, and `exe.txt` may be `txt.exe` reordered."""
     workspace = Workspaces(tmp_path).of("acme")
 
