@@ -16,6 +16,7 @@ from tests.support.endpoint import (
     JSON,
     META,
     VERSION,
+    EndpointTaskClient,
     Response,
     message,
 )

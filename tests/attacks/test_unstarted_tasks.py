@@ -18,6 +18,7 @@ from tests.support.endpoint import (
     JSON,
     META,
     VERSION,
+    EndpointTaskClient,
     Response,
     message,
 )

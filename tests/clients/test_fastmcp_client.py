@@ -27,6 +27,7 @@ from mcp.shared.exceptions import MCPError
 
 from tests.clients.conftest import GatedEndpoint
 from tests.clients.sdk_clients import FORM, ClientAnswers
+from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
 
 WITHIN_S = 30

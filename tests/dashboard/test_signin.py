@@ -22,6 +22,7 @@ from tests.dashboard.conftest import (
     parameters,
 )
 from tests.redaction.echo_server import overheard
+from tests.support.browser import BrowserUser
 from tests.support.cases import each
 from tests.support.processes import free_port
 

@@ -17,6 +17,7 @@ from tests.attacks.upstreams.conftest import (
     scene_of,
     tool,
 )
+from tests.rest.conftest import RestAnswer
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import Posted, ScriptedServer, result
 

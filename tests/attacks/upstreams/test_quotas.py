@@ -20,6 +20,7 @@ from tests.attacks.upstreams.conftest import (
     said,
     scene_of,
 )
+from tests.rest.conftest import RestAnswer
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import (
     EVENTS,
