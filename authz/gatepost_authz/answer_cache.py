@@ -56,7 +56,7 @@ class RandomCache(Generic[K, T]):
                 if len(self._places) < self.capacity:
                     self._places.append(key)
                 else:
-                    place = DICE.randrange(len(self._places))
+                    place = int(DICE.random() * len(self._places))
                     del self.entries[self._places[place]]
                     self._places[place] = key
             self.entries[key] = entry
@@ -68,15 +68,17 @@ class RandomCache(Generic[K, T]):
         Called once for each new entry, this leaves at most as many that count no more as others.
         """
         with self._changing:
-            for _ in range(min(LOOKED_AT, len(self._places))):
-                place = DICE.randrange(len(self._places))
-                key = self._places[place]
+            places = self._places
+            for _ in range(min(LOOKED_AT, len(places))):
+                # `randrange` takes two calls in Python, more than all else here.
+                place = int(DICE.random() * len(places))
+                key = places[place]
                 entry = self.entries[key]
                 if entry is None or is_over(entry):
                     del self.entries[key]
-                    last = self._places.pop()
-                    if place < len(self._places):
-                        self._places[place] = last
+                    last = places.pop()
+                    if place < len(places):
+                        places[place] = last
 
     def end(self, key: K, entry: T) -> None:
         """Let an entry count no more, unless another thread has replaced it."""

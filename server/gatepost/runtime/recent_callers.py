@@ -30,8 +30,12 @@ MOST_BYTES = 262_144
 KEPT_S = 7 * 86_400.0
 AGAIN_S = 600.0
 """How often an unchanged, active caller is written again."""
-WRITE_S = 1.0
-"""How long new callers are gathered before they are written."""
+WRITE_S = 5.0
+"""
+How long new callers are gathered before they are written.
+
+A write reads and merges the whole list of each tenant in the event loop: 10 ms for fifty tenants.
+"""
 OUTAGE_S = 15.0
 """Pause after an outage of the store."""
 TRIES = 10
