@@ -189,23 +189,11 @@ def test_no_name_of_a_test_brings_a_metaphor_back() -> None:
 
 
 def test_a_class_name_stands_once() -> None:
-    """Eight classes called Row had to be told apart by their files."""
-    count = Counter(name for path in source_files() for name in contents(path).classes)
-
-    assert [name for name, times in count.items() if times > 1] == []
-
-
-def test_a_class_name_of_a_test_stands_once() -> None:
-    """Neither the source nor another test has a class of that name."""
+    """Eight classes called Row had to be told apart by their files, of tests and benchmarks too."""
     files = [*source_files(), *other_files()]
     count = Counter(name for path in files for name in contents(path).classes)
 
-    assert [
-        f"{path.relative_to(ROOT)}: {name}"
-        for path in checked_tests()
-        for name in contents(path).classes
-        if count[name] > 1
-    ] == []
+    assert [name for name, times in count.items() if times > 1] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -43,7 +43,7 @@ JSON = st.recursive(
 pack = Pack("office")
 
 
-class TableRow(BaseModel):
+class ManyValuesRow(BaseModel):
     """One line of a table."""
 
     name: str
@@ -79,7 +79,7 @@ class OtherNode(BaseModel):
 
 
 @pack.tool()
-async def save(ctx: CallContext, rows: list[TableRow], note: str = "") -> str:
+async def save(ctx: CallContext, rows: list[ManyValuesRow], note: str = "") -> str:
     """Save a table."""
     return f"{len(rows)} rows, {len(note)} characters"
 

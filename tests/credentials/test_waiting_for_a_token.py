@@ -16,7 +16,7 @@ LONG, WITHIN_S, TURNS = 60.0, 10.0, 100
 REFUSED = CredentialUnavailable("refused")
 
 
-class Issuer:
+class TokenIssuer:
     """An authorization server that answers these, each once it may."""
 
     def __init__(self, *answers: IssuedToken | CredentialUnavailable) -> None:
@@ -33,7 +33,7 @@ class Issuer:
         return answer
 
 
-def credential(replica: CredentialsReplica, issuer: Issuer) -> ClientCredential:
+def credential(replica: CredentialsReplica, issuer: TokenIssuer) -> ClientCredential:
     services = replica.services
     cache = TokenCache(
         TENANT,
@@ -48,13 +48,13 @@ def credential(replica: CredentialsReplica, issuer: Issuer) -> ClientCredential:
 @pytest.fixture
 def two(
     replicas: CredentialsReplicas, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Issuer], Sequence[ClientCredential]]:
+) -> Callable[[TokenIssuer], Sequence[ClientCredential]]:
     """The credential of two processes, which look again only when they are woken."""
     monkeypatch.setattr(module, "POLL_S", LONG)
     return lambda issuer: [credential(replicas.one(), issuer) for _ in range(2)]
 
 
-async def answers(issuer: Issuer, credentials: Sequence[ClientCredential]) -> list[object]:
+async def answers(issuer: TokenIssuer, credentials: Sequence[ClientCredential]) -> list[object]:
     """What the requests of both get, of which the second waits for the first."""
     async with asyncio.timeout(WITHIN_S):
         first = asyncio.create_task(credentials[0].headers())
@@ -67,10 +67,10 @@ async def answers(issuer: Issuer, credentials: Sequence[ClientCredential]) -> li
 
 
 async def test_it_is_woken_when_the_token_is_there(
-    two: Callable[[Issuer], Sequence[ClientCredential]],
+    two: Callable[[TokenIssuer], Sequence[ClientCredential]],
 ) -> None:
     """And does not ask for one of its own."""
-    issuer = Issuer(IssuedToken("token-of-the-first-process", 300.0))
+    issuer = TokenIssuer(IssuedToken("token-of-the-first-process", 300.0))
     found = await answers(issuer, two(issuer))
 
     assert found[0] == found[1]
@@ -78,10 +78,10 @@ async def test_it_is_woken_when_the_token_is_there(
 
 
 async def test_it_is_woken_when_there_will_be_none(
-    two: Callable[[Issuer], Sequence[ClientCredential]],
+    two: Callable[[TokenIssuer], Sequence[ClientCredential]],
 ) -> None:
     """It asks for a token itself."""
-    issuer = Issuer(REFUSED, IssuedToken("token-of-the-second-process", 300.0))
+    issuer = TokenIssuer(REFUSED, IssuedToken("token-of-the-second-process", 300.0))
     first, second = await answers(issuer, two(issuer))
 
     assert first is REFUSED

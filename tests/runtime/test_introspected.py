@@ -16,7 +16,7 @@ from tests.support.server import issuer_settings, running_server
 from tests.support.tokens import ec_key
 
 
-class ScriptedIntrospection:
+class ScriptedOpaqueTokens:
     """An introspection endpoint that knows one client by its key, and these tokens."""
 
     def __init__(self, issuer: str) -> None:
@@ -75,7 +75,7 @@ def test_opaque_tokens_of_people_and_machines(idp: Idp, tmp_path: Path) -> None:
         audiences=["app-1", "nightly"],
         clients={"nightly": {"tenant": "acme", "scopes": ["files:read"]}},
     )
-    endpoint = ScriptedIntrospection(table["issuer"])
+    endpoint = ScriptedOpaqueTokens(table["issuer"])
     idp.replace("/main/introspect", endpoint)
     usual = {"active": True, "exp": int(time.time()) + 300}
     alice = usual | {"client_id": "app-1", "username": "alice", "org_id": "acme"}
@@ -99,7 +99,7 @@ def test_opaque_tokens_of_people_and_machines(idp: Idp, tmp_path: Path) -> None:
 def test_a_signed_token_that_the_issuer_no_longer_knows(idp: Idp, tmp_path: Path) -> None:
     """Its signature is good for an hour; the issuer's word decides."""
     table = settings(idp, tmp_path, asked={"when": "always"})
-    endpoint = ScriptedIntrospection(table["issuer"])
+    endpoint = ScriptedOpaqueTokens(table["issuer"])
     idp.replace("/main/introspect", endpoint)
     with running_server(idp, [table]) as server:
         good, revoked = server.token(jti="good"), server.token(jti="revoked")

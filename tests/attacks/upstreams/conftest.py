@@ -37,7 +37,7 @@ def said(text: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}]}
 
 
-class UpstreamApp:
+class HostileUpstream:
     """An ASGI app with a scripted server at `/{name}/mcp`."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def answer_in(raw: RawAnswer) -> Any:
 class UpstreamScene:
     """The gate, the upstreams, and the people of `acme` and `globex`."""
 
-    def __init__(self, gate: Server, upstream_app: UpstreamApp, origin: str) -> None:
+    def __init__(self, gate: Server, upstream_app: HostileUpstream, origin: str) -> None:
         self.gate, self.upstream_app, self.origin = gate, upstream_app, origin
 
     def url(self, name: str) -> str:
@@ -224,7 +224,7 @@ def scene_of(
     *good* are further settings of it, *hosts* are others that the gate may reach, and *more* are
     further upstreams.
     """
-    upstream_app = UpstreamApp()
+    upstream_app = HostileUpstream()
     upstream_app.upstream("good")
     server = AsgiServer(upstream_app, timeout_graceful_shutdown=1).start()
     host = server.url.split("/")[2]
