@@ -43,7 +43,7 @@ ROOTS = {
 }
 RUNS = frozenset({soak_tools.sign.__code__})
 """The tool that waits for approval."""
-WARM_UP, CALLS, APPROVED = 20, 5, 8
+WARM_UP, CALLS, APPROVED = 20, 5, 16
 LIMIT_S = 60
 TENANT = "tenant-0"
 WRITTEN_S = 10 * GATHERED_S
