@@ -249,7 +249,7 @@ class Clock:
         return self.now
 
 
-def many_tools(clock: Clock) -> RefusedTokens:
+def crowd(clock: Clock) -> RefusedTokens:
     async def note(*args: Any, **kwargs: Any) -> None:
         return None
 
@@ -260,7 +260,7 @@ def many_tools(clock: Clock) -> RefusedTokens:
 async def test_a_flood_cannot_fill_the_log() -> None:
     """Of one peer a few are logged in a minute, of all peers not many, and the rest are counted."""
     clock = Clock()
-    heard = many_tools(clock)
+    heard = crowd(clock)
     with overheard("json") as log:
         for at in range(1_000):
             for host in ("10.0.0.1", f"10.1.{at // 250}.{at % 250}"):
@@ -283,7 +283,7 @@ async def test_a_flood_cannot_fill_the_log() -> None:
 
 async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
     """Strangers decide how many there are, so none of them looks anything up one by one."""
-    heard = many_tools(Clock())
+    heard = crowd(Clock())
     scope = {"type": "http", "client": ("10.0.0.1", 1)}
     for _ in range(refused_tokens.MOST_PER_PEER + 1):
         heard.by_gate(scope, InvalidToken("malformed_token"))
