@@ -153,14 +153,14 @@ async def test_rates_hold_over_two_replicas(
                 ("rent-globex", TOOL): RepeatingCallers(customers, "globex", 2, "rent"),
             }
             pressing = [
-                asyncio.create_task(many_tools.press(number))
-                for many_tools in by.values()
+                asyncio.create_task(crowd.press(number))
+                for crowd in by.values()
                 for number in range(8)
             ]
-            begun = [await many_tools.empty(0.0) for many_tools in by.values()]
+            begun = [await crowd.empty(0.0) for crowd in by.values()]
             ended = [
-                await many_tools.empty(since + WINDOW_S)
-                for many_tools, since in zip(by.values(), begun, strict=True)
+                await crowd.empty(since + WINDOW_S)
+                for crowd, since in zip(by.values(), begun, strict=True)
             ]
             await over(pressing)
         for (word, rate), since, until in zip(by, begun, ended, strict=True):
