@@ -90,12 +90,17 @@ OF_WALS = ""
 """The tenant of the heads that say how far write-ahead logs are merged; see `sqlite_audit_wal`."""
 TOO_HIGH = 1 << 62
 """No chain reaches this number, and a few numbers later a database cannot hold the next one."""
+_TYPES = (str, int, int, bytes, int, str)
+"""Of the columns of a head."""
 
 
 def stored_head(row: Iterable[Any]) -> ChainHead:
     """Return a head from the columns `END`; a value of another type becomes an impossible one."""
     # SQLite keeps anything in any column.
-    return ChainHead(*_typed(row, ("", -1, -1, b"", -1, "")))
+    values = (*row,)
+    if (*map(type, values),) == _TYPES and max(values[1], values[2], values[4]) < TOO_HIGH:
+        return ChainHead(*values)  # nearly always
+    return ChainHead(*_typed(values, ("", -1, -1, b"", -1, "")))
 
 
 def stored_checkpoint(row: Iterable[Any]) -> Checkpoint:
