@@ -16,7 +16,6 @@ import pytest
 from gatepost.audit.chain import RingLinker
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import Batch
-from gatepost.storage.audit_segments import MOST_BYTES
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
@@ -166,18 +165,6 @@ async def test_a_write_ahead_log_begins_anew_when_no_process_writes(
     await records.aclose()
 
     assert found == [1, 2, 3, 4]
-
-
-async def test_a_write_ahead_log_stays_small(file: SqlRecords, path: Path) -> None:
-    """However much is recorded without a pause; and so does the log of the database."""
-    long = new_record(reason="x" * (MOST_BYTES // 2))
-    for _ in range(100):
-        await file.audit.write({("acme", 1): [long] * 2}, link)
-    sizes = [os.stat(f"{path}{end}").st_size for end in ("-audit-1", "-wal")]
-
-    assert len(await numbers(file)) == 201
-    assert os.stat(path).st_size > 80 * MOST_BYTES
-    assert max(sizes) < 3 * module.RESTARTED_BYTES
 
 
 async def test_more_than_one_transaction_takes_is_merged(

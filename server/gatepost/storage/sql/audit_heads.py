@@ -93,12 +93,17 @@ TOO_HIGH = 1 << 62
 The highest number of a chain that is accepted: a few numbers later a database cannot store the next
 one.
 """
+_TYPES = (str, int, int, bytes, int, str)
+"""The types of the columns of a head."""
 
 
 def stored_head(row: Iterable[Any]) -> ChainHead:
     """Return a head from the columns `END`; a value of another type becomes an impossible one."""
     # SQLite accepts any value in any column.
-    return ChainHead(*_typed(row, ("", -1, -1, b"", -1, "")))
+    values = (*row,)
+    if (*map(type, values),) == _TYPES and max(values[1], values[2], values[4]) < TOO_HIGH:
+        return ChainHead(*values)  # nearly always
+    return ChainHead(*_typed(values, ("", -1, -1, b"", -1, "")))
 
 
 def stored_checkpoint(row: Iterable[Any]) -> Checkpoint:

@@ -57,7 +57,7 @@ from gatepost.storage.sql.sqlite_audit_wal import (
 )
 from gatepost.storage.sql.tables import escaped
 
-AT_ONCE = 4_194_304
+AT_ONCE = 16_777_216
 """The approximate bytes of frames that one transaction merges."""
 COPIED_BYTES = 4_194_304
 """The bytes of SQLite's log after which it is copied into the database file, between two merges."""
@@ -108,7 +108,9 @@ class SqliteConnection:
 
     def extend(self, execute: Execute, batch: Batch, link: Link) -> None:
         """Add a batch to the tables, within a transaction."""
-        names = {chain: (escaped(chain[0]), chain[1]) for chain in batch}
+        # In the order of the tables: neighbours share pages, which are changed once.
+        named = [(chain, (escaped(chain[0]), chain[1])) for chain in batch]
+        names = dict(sorted(named, key=lambda one: one[1]))
         segments: list[tuple[str, Segment]] = []
         heads: list[tuple[Any, ...]] = []
         sums: list[tuple[Any, ...]] = []

@@ -57,11 +57,13 @@ def _heads(size: int) -> str:
 
 
 @cache
-def _newest(size: int) -> str:
+def _shown(size: int) -> str:
     return (
-        "SELECT newest.tenant, newest.writer, newest.last, newest.first "  # noqa: S608  # our number
+        f"SELECT {', '.join(f'head.{name}' for name in _END)}, newest.last, newest.first "  # noqa: S608  # our names
         f"FROM (VALUES {', '.join(['(?, ?)'] * size)}) AS wanted "
-        "CROSS JOIN audit_segments AS newest "
+        "LEFT JOIN audit_heads AS head "
+        "ON head.tenant = wanted.column1 AND head.writer = wanted.column2 "
+        "LEFT JOIN audit_segments AS newest "
         "ON newest.tenant = wanted.column1 AND newest.writer = wanted.column2 AND newest.first = ("
         "SELECT max(first) FROM audit_segments AS one WHERE one.tenant = wanted.column1 "
         f"AND one.writer = wanted.column2 AND one.first < {TOO_HIGH})"
@@ -110,19 +112,14 @@ def shown(
     execute: Execute, chains: Mapping[ChainKey, Key]
 ) -> Iterator[tuple[ChainKey, ChainHead | None]]:
     """Yield the end of each chain that records are added after, as `audit_heads.shown` does."""
-    keys = [*chains.values()]
-    heads = heads_of(execute, keys)
-    newest: dict[Key, Sequence[Any]] = {}
-    for part in _parts(keys):
-        rows = execute(_newest(len(part)), [one for key in part for one in key])
-        newest |= {(row[0], row[1]): row[2:] for row in rows}
-    for chain, key in chains.items():
-        row = heads.get(key)
-        head = None if row is None else stored_head((chain[0], *row[1:]))
-        if key in newest and is_beyond(newest[key], head):
-            (segment,) = execute(_SEGMENT_AT, (*key, newest[key][1]))
-            head = end_of(chain, head, Segment(*segment[1:]))
-        yield chain, head
+    for part in _parts([*chains.items()]):
+        rows = execute(_shown(len(part)), [value for _, key in part for value in key])
+        for (chain, key), (_, *columns, last, first) in zip(part, rows, strict=True):
+            head = None if columns[0] is None else stored_head((chain[0], *columns))
+            if first is not None and is_beyond((last, first), head):
+                (segment,) = execute(_SEGMENT_AT, (*key, first))
+                head = end_of(chain, head, Segment(*segment[1:]))
+            yield chain, head
 
 
 def put(

@@ -22,13 +22,16 @@ from gatepost.storage.sql.database import ANSWER_S, LATE, Database
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
 
-MERGED_BYTES = 1_048_576
-"""The bytes of batches after which they are merged."""
+MERGED_BYTES = 8_388_608
+"""
+The bytes of batches after which they are merged. Each chain in a merge costs as much as eight
+records, so a merge should have several records of each of a thousand tenants.
+"""
 MERGED_S = 1.0
 """The longest time that a batch waits to be merged while others follow."""
 IDLE_S = 0.2
 """The time without a new batch after which the waiting batches are merged."""
-RESTARTED_BYTES = 8_388_608
+RESTARTED_BYTES = 16_777_216
 """
 The bytes of a write-ahead log after which it restarts at its beginning although batches follow, and
 the bytes of batches after which the next one waits for a merge.

@@ -1,0 +1,57 @@
+"""Merges of a write-ahead log of a SQLite file: how much at once, and of how many chains."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gatepost.storage.audit_segments import MOST_BYTES
+from gatepost.storage.sql import sqlite_audit_writer as module
+from gatepost.storage.sql.records import SqlRecords
+from gatepost.storage.sql.sqlite_audit_statements import MOST_ROWS
+from tests.storage.test_audit import link, new_record
+from tests.storage.test_sqlite_wal import file, path, write
+
+__all__ = ["file", "path"]  # fixtures
+
+CHAINS = 3 * MOST_ROWS
+SET_BACK, GONE = f"t{MOST_ROWS}", f"t{MOST_ROWS + 1}"
+
+
+async def test_files_stay_small(
+    file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much is recorded without a pause: the write-ahead log and the log of the database."""
+    monkeypatch.setattr(module, "MERGED_BYTES", 1_048_576)
+    monkeypatch.setattr(module, "RESTARTED_BYTES", 4_194_304)
+    long = new_record(reason="x" * (MOST_BYTES // 2))
+    for _ in range(100):
+        await file.audit.write({("acme", 1): [long] * 2}, link)
+    sizes = [os.stat(f"{path}{end}").st_size for end in ("-audit-1", "-wal")]
+
+    assert len(await file.of("acme").trail.chain(1).rows(0, 999)) == 201
+    assert os.stat(path).st_size > 80 * MOST_BYTES
+    assert max(sizes) < 3 * module.RESTARTED_BYTES
+
+
+async def test_each_of_many_chains_continues_at_its_own_end(file: SqlRecords, path: Path) -> None:
+    """Also beside chains that are new, whose head is gone, or whose head was set back."""
+    old = {f"t{number}": number % 3 + 1 for number in range(0, CHAINS, 2)}
+    old |= {SET_BACK: 2, GONE: 2}
+    await write(file, **old)
+    await file.audit.settle()
+    with closing(sqlite3.connect(path)) as held, held:
+        held.execute("UPDATE audit_heads SET number = 1 WHERE tenant = ?", (SET_BACK,))
+        held.execute("DELETE FROM audit_heads WHERE tenant = ?", (GONE,))
+    await write(file, **{f"t{number}": 2 for number in range(CHAINS)})
+    found = {
+        tenant: [(row.number, row.kind) for row in await file.of(tenant).trail.chain(1).rows(0, 99)]
+        for tenant in (f"t{number}" for number in range(CHAINS))
+    }
+
+    for tenant, rows in found.items():
+        before = old.get(tenant, 0)
+        kinds = ["call"] * before + ["break"] * (tenant in {SET_BACK, GONE}) + ["call"] * 2
+        assert rows == [*enumerate(kinds, 1)], tenant
