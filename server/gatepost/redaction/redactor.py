@@ -7,11 +7,12 @@ Texts for the log are redacted for the current call.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Protocol
 from weakref import WeakSet
 
 from gatepost.redaction.encoding import marks_of, meant_by
-from gatepost.redaction.matching import QuotedLeaf, SecretSpan, longest_of, shortest_of
+from gatepost.redaction.matching import KnownMatch, QuotedLeaf, SecretSpan, longest_of, shortest_of
 from gatepost.redaction.quoted_strings import (
     SEPARATOR,
     joined_strings,
@@ -21,18 +22,18 @@ from gatepost.redaction.quoted_strings import (
 from gatepost.redaction.search import (
     AND,
     BACKSLASH,
-    NEWLINE,
     PERCENT,
-    RETURN,
     SCREENED_BYTES,
     Automaton,
     TooMuch,
+    has_layers,
     layers,
     plain_automaton,
     readings,
     token_shapes,
 )
 from gatepost.redaction.spans import merged, placed, replaced
+from gatepost.redaction.split_screen import SplitScreen
 
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
@@ -73,6 +74,7 @@ class Redactor:
         self._automata: tuple[Automaton, ...] = (
             Automaton([*marks, *token_shapes()], fast=fast) if marks else plain_automaton(),
         )
+        self._marks: list[KnownMatch] | None = marks
         self.plain = not marks
         """Whether the tenant has no secrets."""
         self.longest = longest_of(marks)
@@ -95,7 +97,7 @@ class Redactor:
             return self
         both = object.__new__(Redactor)
         both._automata, both.plain = (*self._automata, Automaton(marks, of_call=True)), False
-        both.of_caller = True
+        both.of_caller, both._marks = True, None
         both._search = lambda text, overlapping: True  # several automata: one after another
         both.longest = max(self.longest, longest_of(marks))
         shortest = [self.shortest, shortest_of(marks, LEAST_SPLIT)]
@@ -118,6 +120,15 @@ class Redactor:
     def has_no_beginning(self, text: bytes) -> bool:
         """Return whether nothing to redact begins in a text, even if it goes on behind it."""
         return len(self._automata) == 1 and self._automata[0].has_no_hit(text)
+
+    @cached_property
+    def _split_screen(self) -> SplitScreen | None:
+        """The screen of long texts; there is none for the secrets of a single call."""
+        return None if self._marks is None else SplitScreen(self._marks)
+
+    def is_unsplit(self, text: bytes) -> bool:
+        """Return True only if no secret is split over the quoted strings of a text."""
+        return self._split_screen is not None and self._split_screen.is_unsplit(text)
 
     def is_plain_and_clear(self, text: bytes) -> bool:
         """Return whether a short text has no quotation marks, escapes or secrets."""
@@ -185,11 +196,6 @@ def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     return len(text) - len(text.translate(None, _MARKS)) <= PROMPT_MARKS
 
 
-def has_layers(text: bytes) -> bool:
-    """Return whether a text may have more than one decoding."""
-    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
-
-
 def is_unquoted(text: bytes) -> bool:
     """Return whether nothing in a text is in quotation marks, in whatever way they are written."""
     return not (
@@ -207,7 +213,7 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
         2 * len(text) < redactor.shortest or not has_layers(text)
     ):
         return found
-    if len(text) <= SHORT_BYTES and is_unquoted(text):
+    if is_unquoted(text) if len(text) <= SHORT_BYTES else redactor.is_unsplit(text):
         return found  # most answers
     ways = None
     for depth, layer in enumerate(layers(text) if has_layers(text) else [text]):
