@@ -130,6 +130,15 @@ class Redactor:
         """Return True only if no secret is split over the quoted strings of a text."""
         return self._split_screen is not None and self._split_screen.is_unsplit(text)
 
+    def is_promptly_unsplit(self, text: bytes) -> bool:
+        """
+        Return True only if no secret is split over the quoted strings of a text of any length.
+
+        It takes no longer than a search, whatever the text consists of: one with escapes or line
+        breaks, which would have to be decoded, is not looked at.
+        """
+        return self.plain or is_unquoted(text) or (not has_layers(text) and self.is_unsplit(text))
+
     def is_plain_and_clear(self, text: bytes) -> bool:
         """Return whether a short text has no quotation marks, escapes or secrets."""
         return len(text.translate(None, _MARKS)) == len(text) and not self._search(text, True)

@@ -40,6 +40,11 @@ MOST_TOGETHER = PIECES_AT_ONCE - 4
 """The most patterns that are searched for together."""
 MOST_FOUND = 64
 """How many patterns in one step are looked at; a text with more of them may hold a value."""
+MOST_SINGLE, MOST_HELD = 2_000, 16
+"""
+How many strings of one byte are looked at in one step, and of how many values the others are looked
+for: a text with more of them may hold a value.
+"""
 COMPARED_BYTES = 32
 """How far on each side of a pattern the text is compared with the value."""
 
@@ -159,16 +164,19 @@ class SplitScreen:
         for step in range(0, len(text), STEP_BYTES):
             part = view[step : step + STEP_BYTES + PIECE_BYTES]
             for one in self._single_passes[quote]:
-                for _, start, _ in one.find_matches_as_indexes(part):
+                found = one.find_matches_as_indexes(part)
+                if len(found) > MOST_SINGLE:
+                    return True
+                for _, start, _ in found:
                     at = step + start
                     # The mark that ends a string may also begin one.
                     while text[at + 2 : at + 3] == quote:
                         strings.add(text[at + 1 : at + 2])
                         at += 2
-        return any(
+        held = [others for string in strings for others in self._single.get(string, ())]
+        return len(held) > MOST_HELD or any(
             all(any(quote + b"%c" % byte + quote in text for byte in either) for either in others)
-            for string in strings
-            for others in self._single.get(string, ())
+            for others in held
         )
 
     def _is_suspected(self, text: bytes, position: int) -> bool:
