@@ -112,3 +112,15 @@ def test_a_long_text_takes_no_more_steps_for_each_string_in_it() -> None:
     assert steps(lambda: cleaned_text(long, redactor)) < 2 * steps(
         lambda: cleaned_text(short, redactor)
     )
+
+
+@pytest.mark.requirement("P13")
+@each("byte", sorted(SHORT), ids=str)
+def test_strings_of_one_byte_take_steps_for_each_of_them_alone(byte: str) -> None:
+    """Where nothing stands between strings, each mark may begin one as well as end one."""
+    redactor, text = Redactor({"KEY": SHORT}), f'"{byte}' + '",' * 20
+    redactor.is_unsplit(text.encode())  # what it is looked for with is kept
+
+    one, two = (steps(lambda: redactor.is_unsplit(text.encode() * many)) for many in (300, 600))  # noqa: B023
+
+    assert two < 3 * one

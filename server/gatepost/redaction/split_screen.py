@@ -168,11 +168,8 @@ class SplitScreen:
                 if len(found) > MOST_SINGLE:
                     return True
                 for _, start, _ in found:
-                    at = step + start
-                    # The mark that ends a string may also begin one.
-                    while text[at + 2 : at + 3] == quote:
-                        strings.add(text[at + 1 : at + 2])
-                        at += 2
+                    # The mark that ends a string may also begin one, which is not found then.
+                    strings.update(text[at : at + 1] for at in (step + start + 1, step + start + 3))
         held = [others for string in strings for others in self._single.get(string, ())]
         return len(held) > MOST_HELD or any(
             all(any(quote + b"%c" % byte + quote in text for byte in either) for either in others)
