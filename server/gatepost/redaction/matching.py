@@ -55,11 +55,11 @@ class Literal:
     """One encoding of a secret, byte for byte."""
 
     doubt = 0
-    __slots__ = ("_left", "_offset", "_right", "_whole", "effort", "length", "name", "window")
+    __slots__ = ("_left", "_offset", "_right", "effort", "length", "name", "whole", "window")
 
     def __init__(self, name: str, whole: bytes, *, left: bool = False, right: bool = False) -> None:
         self.name = name
-        self._whole, self.length = whole, len(whole)
+        self.whole, self.length = whole, len(whole)
         self.effort = _effort(whole)
         # Beside the hit is a base64 digit that contains bits of the secret and of its neighbour.
         self._left, self._right = left, right
@@ -68,16 +68,16 @@ class Literal:
     def exact(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         start = position - self._offset
-        if start < 0 or not text.startswith(self._whole, start):
+        if start < 0 or not text.startswith(self.whole, start):
             return None
-        return SecretSpan(start, start + len(self._whole), self.name)
+        return SecretSpan(start, start + len(self.whole), self.name)
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         start = position - self._offset
-        if start < 0 or not text.startswith(self._whole, start):
+        if start < 0 or not text.startswith(self.whole, start):
             return None
-        end = start + len(self._whole)
+        end = start + len(self.whole)
         if self._left and start and text[start - 1] in _SEXTET:
             start -= 1
         if self._right and end < len(text) and text[end] in _SEXTET:
@@ -92,19 +92,19 @@ class Hex:
     """A secret in hexadecimal digits of any case; *window* is at *offset* in *whole*."""
 
     doubt = 0
-    __slots__ = ("_offset", "_whole", "effort", "length", "name", "window")
+    __slots__ = ("_offset", "effort", "length", "name", "whole", "window")
 
     def __init__(self, name: str, whole: bytes, offset: int, window: bytes) -> None:
         self.name = name
-        self._whole, self._offset, self.window = whole, offset, window
+        self.whole, self._offset, self.window = whole, offset, window
         self.length = len(whole)
         self.effort = _effort(whole)
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:
         """Return the span, as `SecretMatch` defines it."""
         start = position - self._offset
-        end = start + len(self._whole)
-        if start < 0 or text[start:end].lower() != self._whole:
+        end = start + len(self.whole)
+        if start < 0 or text[start:end].lower() != self.whole:
             return None
         return SecretSpan(start, end, self.name)
 

@@ -7,6 +7,7 @@ Texts for the log are redacted for the current call.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Protocol
 from weakref import WeakSet
 
@@ -21,18 +22,18 @@ from gatepost.redaction.quoted_strings import (
 from gatepost.redaction.search import (
     AND,
     BACKSLASH,
-    NEWLINE,
     PERCENT,
-    RETURN,
     SCREENED_BYTES,
     Automaton,
     TooMuch,
+    has_layers,
     layers,
     plain_automaton,
     readings,
     token_shapes,
 )
 from gatepost.redaction.spans import merged, placed, replaced
+from gatepost.redaction.split_screen import SplitScreen
 
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
@@ -65,10 +66,11 @@ class Redactor:
     """
 
     def __init__(self, secrets: Mapping[str, str], *, fast: bool = False) -> None:
-        marks = _marks((name, secrets[name]) for name in sorted(secrets))
+        marks = _marks_of((name, secrets[name]) for name in sorted(secrets))
         self._automata: tuple[Automaton, ...] = (
             Automaton([*marks, *token_shapes()], fast=fast) if marks else plain_automaton(),
         )
+        self._marks: list[KnownMatch] | None = marks
         self.plain = not marks
         """Whether the tenant has no secrets."""
         self.longest = longest_of(marks)
@@ -82,7 +84,7 @@ class Redactor:
 
     def with_values(self, values: Iterable[tuple[str, str]]) -> "Redactor":
         """Return a redactor that also redacts values of a single call, by name and value."""
-        marks = _marks(values)
+        marks = _marks_of(values)
         return _CallRedactor(self, marks) if marks else self
 
     def clear(self, text: bytes) -> bool:
@@ -101,6 +103,24 @@ class Redactor:
     def has_no_beginning(self, text: bytes) -> bool:
         """Return whether nothing to redact begins in a text, even if it goes on behind it."""
         return len(self._automata) == 1 and self._automata[0].has_no_hit(text)
+
+    @cached_property
+    def _split_screen(self) -> SplitScreen | None:
+        """The screen of long texts; there is none for the secrets of a single call."""
+        return None if self._marks is None else SplitScreen(self._marks)
+
+    def is_unsplit(self, text: bytes) -> bool:
+        """Return True only if no secret is split over the quoted strings of a text."""
+        return self._split_screen is not None and self._split_screen.is_unsplit(text)
+
+    def is_promptly_unsplit(self, text: bytes) -> bool:
+        """
+        Return True only if no secret is split over the quoted strings of a text of any length.
+
+        It takes no longer than a search, whatever the text consists of: one with escapes or line
+        breaks, which would have to be decoded, is not looked at.
+        """
+        return self.plain or is_unquoted(text) or (not has_layers(text) and self.is_unsplit(text))
 
     def is_plain_and_clear(self, text: bytes) -> bool:
         """Return whether a short text has no quotation marks, escapes or secrets."""
@@ -161,13 +181,14 @@ class _CallRedactor(Redactor):
     def __init__(self, tenant: Redactor, marks: list[KnownMatch]) -> None:
         self._automata = (*tenant._automata, Automaton(marks, of_call=True))
         self._search = lambda text, overlapping: True  # the automata search one after another
+        self._marks = None
         self.plain, self.of_caller = False, True
         self.longest = max(tenant.longest, longest_of(marks))
         shortest = [tenant.shortest, shortest_of(marks, LEAST_SPLIT)]
         self.shortest = min(filter(None, shortest), default=0)
 
 
-def _marks(values: Iterable[tuple[str, str]]) -> list[KnownMatch]:
+def _marks_of(values: Iterable[tuple[str, str]]) -> list[KnownMatch]:
     """Return what to search for, of secrets by name and value."""
     return [
         mark for name, value in values for one in meant_by(value) for mark in marks_of(name, one)
@@ -187,11 +208,6 @@ def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     return len(text) - len(text.translate(None, _MARKS)) <= PROMPT_MARKS
 
 
-def has_layers(text: bytes) -> bool:
-    """Return whether a text may have more than one decoding."""
-    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
-
-
 def is_unquoted(text: bytes) -> bool:
     """Return whether nothing in a text is in quotation marks, in whatever way they are written."""
     return not (
@@ -209,7 +225,7 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
         2 * len(text) < redactor.shortest or not has_layers(text)
     ):
         return found
-    if len(text) <= SHORT_BYTES and is_unquoted(text):
+    if is_unquoted(text) if len(text) <= SHORT_BYTES else redactor.is_unsplit(text):
         return found  # most answers
     ways = None
     for depth, layer in enumerate(layers(text) if has_layers(text) else [text]):

@@ -100,9 +100,14 @@ def _pieces(windows: Collection[bytes]) -> set[bytes]:
         size = min(PIECE_BYTES, len(window))
         held = [window[at : at + size] for at in range(len(window) - size + 1)]
         if found.isdisjoint(held) and not any(piece in window for piece in shorter):
-            piece = min(held, key=lambda piece: sum(byte in _COMMON for byte in piece))
+            piece = min(held, key=common_in)
             (found if size == PIECE_BYTES else shorter).add(piece)
     return found | shorter
+
+
+def common_in(piece: bytes) -> int:
+    """Return how many bytes of a piece occur often in texts."""
+    return sum(byte in _COMMON for byte in piece)
 
 
 def _grouped(pieces: Collection[bytes]) -> Iterator[list[bytes]]:

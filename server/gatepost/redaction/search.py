@@ -84,6 +84,16 @@ def is_escaped(text: bytes) -> bool:
     )
 
 
+def has_breaks(text: bytes) -> bool:
+    """Return whether a text has line breaks."""
+    return NEWLINE in text or RETURN in text
+
+
+def has_layers(text: bytes) -> bool:
+    """Return whether a text may have more than one decoding."""
+    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
+
+
 def layers(text: bytes) -> list[bytes]:
     """Yield the text itself, then each further decoding."""
     found = [text]
@@ -93,7 +103,7 @@ def layers(text: bytes) -> list[bytes]:
             if undone == found[-1]:
                 break
             found.append(undone)
-    if NEWLINE in found[-1] or RETURN in found[-1]:
+    if has_breaks(found[-1]):
         found.append(unwrapped(found[-1]))
     return found
 
@@ -276,7 +286,7 @@ class Automaton:
         """Return whether no decoding of the text has a hit; False also for texts with escapes."""
         if is_escaped(text):
             return False
-        if NEWLINE in text or RETURN in text:
+        if has_breaks(text):
             whole = unwrapped(text)
             if self._hit(whole):
                 return False

@@ -12,7 +12,6 @@ from gatepost.redaction.redactor import (
     Redactor,
     cleaned_text,
     is_prompt,
-    is_unquoted,
     quoted,
     redact_logs_of,
 )
@@ -235,7 +234,7 @@ def _is_clear(
     """
     if not promptly or is_prompt(text, of_caller=redactor.of_caller):
         return search(text) and not quoted(text, redactor)
-    return (redactor.plain or is_unquoted(text)) and redactor.surely_clear(text)
+    return redactor.is_promptly_unsplit(text) and redactor.surely_clear(text)
 
 
 def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcome:

@@ -1,0 +1,126 @@
+"""A secret that is split over the strings of a long text is found however it was split."""
+
+import json
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.redaction.redactor import Redactor, cleaned_text
+from tests.support.cases import each
+from tests.support.measuring import steps
+
+ROW = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
+TABLE = json.dumps([ROW] * 15)
+SHORT = "kL3-mN7_q"
+GAPS = {
+    "a list": '", "',
+    "a list over lines": '",\n    "',
+    "a Python list": "', '",
+    "members": '", "name": "',
+    "a sum": '" + "',
+    "members of a Python dict": "', 'name': '",
+    "numbers between": '", 12, true, "',
+}
+
+
+def ways_to_cut(value: str) -> Iterator[list[str]]:
+    """Yield the pieces of a value for every way to cut it."""
+    for many in range(1, len(value)):
+        for cuts in combinations(range(1, len(value)), many):
+            yield [value[start:end] for start, end in pairwise((0, *cuts, len(value)))]
+
+
+@pytest.mark.requirement("P13")
+@each("gap", GAPS, ids=str)
+def test_every_way_to_cut_a_secret_is_found(gap: str) -> None:
+    """Into single bytes, too, and where the outer pieces are the ends of longer strings."""
+    redactor, between = Redactor({"KEY": SHORT}), GAPS[gap]
+    quote = between[0]
+    for pieces in ways_to_cut(SHORT):
+        for before, behind in (("", ""), ("left", "right")):
+            planted = f"[{quote}{before}{between.join(pieces)}{behind}{quote}]"
+
+            clean = cleaned_text(f"{TABLE}, {planted}", redactor)
+
+            assert clean.startswith(TABLE)
+            assert clean.count("[REDACTED:KEY]") == len(pieces), pieces
+
+
+@pytest.mark.requirement("P13")
+def test_every_way_to_cut_a_secret_into_strings_and_numbers_is_found() -> None:
+    """What of it is digits may stand there as numbers."""
+    secret = "a12-b345c6"
+    redactor = Redactor({"KEY": secret})
+    for pieces in ways_to_cut(secret):
+        leaves = [one if one.isdigit() else json.dumps(one) for one in pieces]
+
+        clean = cleaned_text(f"{TABLE}, [{', '.join(leaves)}]", redactor)
+
+        assert clean.count("[REDACTED:KEY]") == len(pieces), pieces
+
+
+SPREAD = {
+    "an escape of JSON": ["secret-\\u0", "061bc-42"],
+    "an escape of a program": ["secret-\\x", "61bc-42"],
+    "an escape of URLs": ["secret-%6", "1bc-42"],
+    "an escape of HTML": ["secret-&#9", "7;bc-42"],
+    "a named escape of HTML": ["secret&hyph", "en;abc-42"],
+    "a line break with its indentation": ["secret-a\n", "    bc-42"],
+    "an escaped backslash": ["secret-\\\\", "u0061bc-42"],
+    "a backslash of URLs": ["secret-%5c", "u0061bc-42"],
+}
+
+
+@pytest.mark.requirement("P13")
+@each("quote", ['"', "'"], ids=str)
+@each("spread", SPREAD, ids=str)
+def test_what_stands_for_one_character_may_be_split_too(spread: str, quote: str) -> None:
+    """A reader that joins the strings first decodes what neither of them holds."""
+    value = "secret\u2010abc-42" if "named" in spread else "secret-abc-42"
+    planted = f", {quote}".join(f"{piece}{quote}" for piece in SPREAD[spread])
+
+    clean = cleaned_text(f"{TABLE}, {quote}{planted}", Redactor({"KEY": value}))
+
+    assert clean.count("[REDACTED:KEY]") == len(SPREAD[spread])
+
+
+@pytest.mark.requirement("P13")
+@given(
+    pieces=st.lists(st.sampled_from(["a", "b", "ab", "cAb", "Q", "abc-", "x1y2"]), min_size=6),
+    nested=st.integers(0, 2),
+)
+def test_a_secret_of_any_pieces_is_found_at_every_depth(pieces: list[str], nested: int) -> None:
+    """A document may be a text in a document."""
+    secret = f"k{''.join(pieces)}z"
+    text = json.dumps([*[ROW] * 15, "k", *pieces, "z"])
+    for _ in range(nested):
+        text = json.dumps({"text": text})
+
+    assert cleaned_text(text, Redactor({"KEY": secret})) != text
+
+
+@pytest.mark.requirement("P13")
+def test_a_long_text_takes_no_more_steps_for_each_string_in_it() -> None:
+    """Whatever it costs to look at one string, a document has thousands of them."""
+    redactor = Redactor({"KEY": "correct-horse-battery-staple"})
+    short, long = json.dumps([ROW] * 50), json.dumps([ROW] * 500)
+    cleaned_text(short, redactor)  # what it is looked for with is kept
+
+    assert steps(lambda: cleaned_text(long, redactor)) < 2 * steps(
+        lambda: cleaned_text(short, redactor)
+    )
+
+
+@pytest.mark.requirement("P13")
+@each("byte", sorted(SHORT), ids=str)
+def test_strings_of_one_byte_take_steps_for_each_of_them_alone(byte: str) -> None:
+    """Where nothing stands between strings, each mark may begin one as well as end one."""
+    redactor, text = Redactor({"KEY": SHORT}), f'"{byte}' + '",' * 20
+    redactor.is_unsplit(text.encode())  # what it is looked for with is kept
+
+    one, two = (steps(lambda: redactor.is_unsplit(text.encode() * many)) for many in (300, 600))  # noqa: B023
+
+    assert two < 3 * one
