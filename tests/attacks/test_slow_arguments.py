@@ -17,8 +17,8 @@ from tests.support.measuring import (
     HOLD_S,
     bringing,
     collected,
+    delays_no_other_call,
     endpoint_of,
-    holds_nobody_up,
     object_of,
     shortest_hold,
     taking,
@@ -90,7 +90,7 @@ async def test_what_takes_pydantic_long_holds_nobody_up(hint: Any, body: bytes) 
     if b"%b" in body:
         body %= b"{" + b",".join(b'"%b":1' % number for number in _multiples(13_000)) + b"}"
     tool = taking(hint)
-    await holds_nobody_up(endpoint_of([tool]), tool.name, body)
+    await delays_no_other_call(endpoint_of([tool]), tool.name, body)
 
 
 def _items(**schema: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ async def test_what_takes_a_validator_long_holds_nobody_up(
 ) -> None:
     """Options and bounds that are compared one by one, and mistakes without end."""
     tool = bringing(schema)
-    await holds_nobody_up(endpoint_of([tool]), tool.name, _listing(iter(items)))
+    await delays_no_other_call(endpoint_of([tool]), tool.name, _listing(iter(items)))
 
 
 @pytest.mark.parametrize("members", [90, 300, 900])
@@ -141,7 +141,7 @@ async def test_mistakes_that_each_copy_an_object_hold_nobody_up(
 ) -> None:
     """Their number times what each of them copies would grow with the square of the object."""
     tool = bringing({"type": "object", **schema})
-    await holds_nobody_up(
+    await delays_no_other_call(
         endpoint_of([tool]), tool.name, b'{"value":%b}' % object_of(b"1", members)
     )
 
