@@ -102,7 +102,7 @@ def profiled(options: argparse.Namespace) -> list[str]:
 
 
 def free_ports(names: Sequence[str]) -> dict[str, int]:
-    """A loopback port that nobody listens on for each name, all different."""
+    """An unused loopback port for each name, all different."""
     sockets = [socket.socket() for _ in names]
     try:
         for each in sockets:

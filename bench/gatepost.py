@@ -63,8 +63,8 @@ level = "info"
 format = "json"
 """
 """
-Everything that stands around a call in production, with limits that nobody meets. With its key ring
-the server signs checkpoints, as in production.
+Everything that stands around a call in production, with limits that no call reaches. With its key
+ring the server signs checkpoints, as in production.
 """
 
 OFF = """\
@@ -145,7 +145,7 @@ def write_config(
 
 
 def free_port() -> int:
-    """A port that nobody uses at this moment."""
+    """A port that no process uses at this moment."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

@@ -21,7 +21,7 @@ from bench.tokens import TENANTS, Mint
 from bench.workload import FEW_TOOLS, META, PATH, REVISION, Place
 
 OPEN_S = 60
-HEAR_S = 60
+EVENT_WAIT_S = 60
 CALL_S = 10
 CALLERS = 1000
 """How many principals the streams belong to."""
@@ -192,7 +192,7 @@ class Trial:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
         begun = time.monotonic()
         connection.request("POST", place.path, body, fields)
-        moments = streams.hear(b"list_changed", limit_s=HEAR_S)
+        moments = streams.hear(b"list_changed", limit_s=EVENT_WAIT_S)
         answer = connection.getresponse()
         connection.close()
         if answer.status != 200:

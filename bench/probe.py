@@ -36,7 +36,7 @@ class ProbeResponse:
 
 
 def ask(place: Place, workload: Workload, token: str | None) -> ProbeResponse:
-    """One request of a workload; OSError while nobody listens."""
+    """One request of a workload; OSError while no server listens."""
     connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=TIMEOUT_S)
     try:
         headers = workload.headers(place)

@@ -237,7 +237,7 @@ def render(results: RoundResults, contestants: Sequence[Contestant]) -> str:
 
 
 def save(results: RoundResults, machine: dict[str, object], path: Path) -> None:
-    """Every sample as JSON, for whoever wants other statistics."""
+    """Every sample as JSON, for other statistics."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, **asdict(results)}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")

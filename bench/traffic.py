@@ -232,10 +232,10 @@ class BenchTraffic:
         session = await self._open()
         body = _message("tools/call", _arguments("ask", size, told=True), 7)
         connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
-        question = await (await connection.head()).event()
-        while question.get("method") != "elicitation/create":
-            question = await connection.event()
-        answer = {"jsonrpc": "2.0", "id": question["id"], "result": ACCEPTED}
+        client_request = await (await connection.head()).event()
+        while client_request.get("method") != "elicitation/create":
+            client_request = await connection.event()
+        answer = {"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPTED}
         await self._post(session, json.dumps(answer).encode())
         await connection.answer()
         connection.close()

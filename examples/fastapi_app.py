@@ -61,7 +61,7 @@ async def list_archive(x_account: Annotated[str, Header()]) -> dict[str, Any]:
 
 
 def create_app(resource: Resource, issuer: Issuer, *, development: bool = False) -> FastAPI:
-    """The whole app: metadata for everybody, invoices for those with a token for *resource*."""
+    """The whole app: metadata for every client, invoices for those with a token for *resource*."""
     registry = IssuerRegistry([issuer])
     keys = IssuerKeySets(Fetcher(development=development))
     verifier = JwtVerifier(registry, keys, VerdictCache(), policy=Policy(development=development))

@@ -35,13 +35,14 @@ for name, examples in (("few", 25), ("many", 40)):
 os.environ["PGSSLMODE"] = "disable"
 
 LONGEST = """
-upstreams/bridge/test_kills.py upstreams/conformance/test_server_scenarios.py
+upstreams/across_revisions/test_kills.py upstreams/conformance/test_server_scenarios.py
 deploy/test_wheel.py policy/limits/test_load.py providers/test_journeys.py
 deploy/test_rolling_restarts.py storage/crashes/test_kills.py docs/test_site.py
 policy/approvals/test_crashes.py dev/test_journeys.py
 audit/test_recovery_time.py attacks/test_generated_arguments.py providers/test_clients.py
-upstreams/bridge/test_durable_tasks.py rest/test_document.py dashboard/test_accessibility.py
-clients/test_inspector.py http/test_tls.py audit/test_checkpoints.py runtime/memory/test_soak.py
+upstreams/across_revisions/test_durable_tasks.py rest/test_document.py
+dashboard/test_accessibility.py clients/test_inspector.py http/test_tls.py
+audit/test_checkpoints.py runtime/memory/test_soak.py
 bench/test_gateway.py deploy/test_authz_wheel.py dev/test_own_files.py mcp/test_official_suite.py
 upstreams/conformance/test_client_scenarios.py providers/test_operators.py
 dashboard/test_approvals_in_a_browser.py dev/test_other_servers.py bench/test_wrk.py
@@ -59,7 +60,7 @@ clients/test_second_authorization_server.py telemetry/test_counters.py mcp/stdio
 policy/idempotency/test_replicas.py runtime/test_lazy_imports.py storage/test_entries.py
 keys/test_browser.py config/test_registered_packs.py policy/revocation/test_erasure.py
 runtime/test_serve.py http/test_slow_readers.py attacks/upstreams/test_echoed_secrets.py
-upstreams/bridge/test_real_clients.py upstreams/calls/test_parked.py
+upstreams/across_revisions/test_real_clients.py upstreams/calls/test_parked.py
 storage/test_withdrawn_approvals.py
 """
 """The files that take longest: one that began last would leave the other processes idle."""
@@ -175,7 +176,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Where everything is installed, a skip is a test that nobody would miss."""
+    """Where everything is installed, a skip would hide a missing test."""
     report = (yield).get_result()
     if report.skipped and not hasattr(report, "wasxfail") and item.config.option.no_skips:
         report.outcome = "failed"

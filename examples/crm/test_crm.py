@@ -24,7 +24,7 @@ def anyio_backend() -> str:
 
 
 class CreditAgency(BaseHTTPRequestHandler):
-    """Answers a score to whoever has the key."""
+    """Answers a score to every client that has the key."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -26,8 +26,8 @@ from tests.support.measuring import (
     HOLD_S,
     bringing,
     collected,
+    delays_no_other_call,
     endpoint_of,
-    holds_nobody_up,
     list_of,
     object_of,
     shortest_hold,
@@ -131,7 +131,7 @@ async def test_what_holds_too_much_is_refused_for_little() -> None:
     client = endpoint_of(_built_in())
     rest = RestEndpoint(client.runner, client.registry)
     for body in _too_large():
-        await holds_nobody_up(client, "echo", b'{"text":%b}' % body)
+        await delays_no_other_call(client, "echo", b'{"text":%b}' % body)
         held, limit = await shortest_hold(
             lambda b=body: rest.post(client.caller, "echo", b), HOLD_S
         )  # type: ignore[misc]
@@ -154,7 +154,7 @@ async def test_no_built_in_tool_is_kept_busy() -> None:
     tried: set[str] = set()
     for tool in tools:
         for body in _bodies(tool.input_schema, seen):
-            await holds_nobody_up(client, tool.name, body)
+            await delays_no_other_call(client, tool.name, body)
             tried.add(tool.name)
     wanted = [one for tool in tools for one in tool.input_schema.get("properties", {}).values()]
 
@@ -218,7 +218,7 @@ async def test_no_tool_of_an_author_is_kept_busy(hint: Any) -> None:
     tool = taking(hint)
     client = endpoint_of([tool])
     for body in _bodies(tool.input_schema, set()):
-        await holds_nobody_up(client, tool.name, body)
+        await delays_no_other_call(client, tool.name, body)
 
 
 PLAIN = st.sampled_from(["string", "integer", "boolean", "null"]).map(lambda kind: {"type": kind})
@@ -257,4 +257,4 @@ async def test_no_schema_of_another_server_is_kept_busy(schema: dict[str, Any]) 
     tool = bringing(schema)
     client = endpoint_of([tool])
     for body in _bodies(tool.input_schema, set()):
-        await holds_nobody_up(client, tool.name, body)
+        await delays_no_other_call(client, tool.name, body)

@@ -17,8 +17,8 @@ from tests.support.measuring import (
     HOLD_S,
     bringing,
     collected,
+    delays_no_other_call,
     endpoint_of,
-    holds_nobody_up,
     object_of,
     shortest_hold,
     taking,
@@ -90,7 +90,7 @@ async def test_slow_pydantic_validation_delays_no_other_caller(hint: Any, body: 
     if b"%b" in body:
         body %= b"{" + b",".join(b'"%b":1' % number for number in _multiples(13_000)) + b"}"
     tool = taking(hint)
-    await holds_nobody_up(endpoint_of([tool]), tool.name, body)
+    await delays_no_other_call(endpoint_of([tool]), tool.name, body)
 
 
 def _items(**schema: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ async def test_a_slow_validator_delays_no_other_caller(
 ) -> None:
     """Options and bounds that are compared one by one, and errors without end."""
     tool = bringing(schema)
-    await holds_nobody_up(endpoint_of([tool]), tool.name, _listing(iter(items)))
+    await delays_no_other_call(endpoint_of([tool]), tool.name, _listing(iter(items)))
 
 
 @pytest.mark.parametrize("members", [90, 300, 900])
@@ -141,7 +141,7 @@ async def test_errors_that_each_copy_an_object_delay_no_other_caller(
 ) -> None:
     """Their number times what each of them copies would grow with the square of the object."""
     tool = bringing({"type": "object", **schema})
-    await holds_nobody_up(
+    await delays_no_other_call(
         endpoint_of([tool]), tool.name, b'{"value":%b}' % object_of(b"1", members)
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
-from tests.mcp import fixture_questions
+from tests.mcp import fixture_client_requests
 from tests.policy.conftest import run_until
 from tests.support.endpoint import (
     DECLARED,
@@ -50,7 +50,7 @@ class ServerWithOutages(EndpointTaskClient):
     def __init__(self) -> None:
         super().__init__(
             [
-                *fixture_questions.task_pack.tools.values(),
+                *fixture_client_requests.task_pack.tools.values(),
                 *pack.tools.values(),
                 *pack.documents.values(),
             ]

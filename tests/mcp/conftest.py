@@ -78,7 +78,7 @@ async def failing(ctx: CallContext, kind: str) -> str:
 
 @pack.resource("library://broken")
 async def broken(ctx: CallContext) -> str:
-    """Fail as nobody expected."""
+    """Fail unexpectedly."""
     raise RuntimeError("the password is hunter2")
 
 
@@ -161,7 +161,7 @@ async def hidden_prompt(ctx: CallContext) -> str:
 
 @pack.prompt(name="broken")
 async def broken_prompt(ctx: CallContext) -> str:
-    """Fail as nobody expected."""
+    """Fail unexpectedly."""
     raise RuntimeError("the password is hunter2")
 
 

@@ -45,7 +45,7 @@ def challenged(server: Server, **claims: object) -> str:
 
 @pytest.mark.requirement("A-01", "A-03", "A-04", "A-05")
 def test_a_01_to_a_05_the_metadata_names_this_resource_and_its_issuers(server: Server) -> None:
-    """Whoever follows the challenge and whoever guesses the well-known place read the same."""
+    """A client that follows the challenge and one that guesses the well-known URL read the same."""
     named = challenge_of(server.client.ask(None, "tools/list"))
     here = f"{server.client.resource}{WELL_KNOWN}"
     below, inserted, root = [
@@ -70,7 +70,7 @@ def test_a_01_to_a_05_the_metadata_names_this_resource_and_its_issuers(server: S
 @pytest.mark.requirement("A-02", "A-15", "A-20", "A-60")
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26"])
 def test_a_15_without_a_good_token_every_revision_gets_401(server: Server, version: str) -> None:
-    """Missing, invalid, expired, meant for somebody else; the challenge says what to ask for."""
+    """Missing, invalid, expired, meant for another server; the challenge says what to ask for."""
     asked = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x"}}
     fields, body = modern("tools/list")
     if version != "2026-07-28":
@@ -184,7 +184,7 @@ def test_a_28_each_status_says_one_thing(server: Server, token: str) -> None:
 
 @pytest.mark.requirement("A-22", "A-23", "A-24")
 def test_a_23_one_challenge_names_all_that_the_operation_needs(server: Server) -> None:
-    """A client that asks for exactly this gets in; nobody is sent through consent twice."""
+    """A client that asks for exactly this gets in; no person is sent through consent twice."""
     challenge = challenged(server, scope="mcp:use")
     named = challenge.partition('scope="')[2].partition('"')[0]
 

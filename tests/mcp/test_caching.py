@@ -97,7 +97,7 @@ async def test_c_04_what_took_rounds_is_not_kept(
 
 @pytest.mark.requirement("C-02")
 async def test_c_02_a_list_that_a_lister_makes_is_not_kept(client: EndpointClient) -> None:
-    """Files come and go without anybody configuring anything."""
+    """Files come and go without a change of the configuration."""
     fixed = EndpointClient([pack.documents["library://rules"]])
 
     assert (await client.ask("resources/list")).json["result"]["ttlMs"] == 0
@@ -137,14 +137,14 @@ async def test_c_08_tl_03_lists_are_the_same_on_every_connection(
 @pytest.mark.requirement("C-08")
 def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
     """A thousand tools cost the second caller no more than one tool would."""
-    shelf = Pack("many")
+    many_tools = Pack("many")
     for number in range(200):
 
-        @shelf.tool(name=f"tool_{number}")
+        @many_tools.tool(name=f"tool_{number}")
         async def tool(ctx: CallContext) -> None:
             """Do nothing."""
 
-    small, large = EndpointClient([pack.tools["stamp"]]), EndpointClient(shelf.offers)
+    small, large = EndpointClient([pack.tools["stamp"]]), EndpointClient(many_tools.offers)
 
     def second(one: EndpointClient) -> int:
         listing = one.server.listing

@@ -25,7 +25,7 @@ class CancellationSignal:
 
 @pack.tool(timeout_s=20)
 async def wait(ctx: CallContext, report: bool = False) -> str:
-    """Wait until somebody ends it."""
+    """Wait until it is ended."""
     if report:
         await ctx.progress(1)
     CancellationSignal.started.set()
@@ -130,7 +130,7 @@ async def test_cx_04_an_ended_request_leaves_no_listener(replicas: EndpointPair)
     await replicas.cancel(replicas.two, 7)
     await live.over()
 
-    await replicas.hears_no_more()
+    await replicas.receives_no_more()
     assert followers == {}
     assert replicas.one.endpoint._handshake._running == {}
 

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.tools.client import NOBODY, ProtocolError
-from tests.mcp import fixture_questions as fixture
+from tests.mcp import fixture_client_requests as fixture
 from tests.support.client_requests import (
     ROUNDS,
     YES,

@@ -7,7 +7,7 @@ import pytest
 from gatepost import CallContext, Pack, UrlElicitation
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import InputRequest, MissingCapability
-from tests.mcp import fixture_questions as fixture
+from tests.mcp import fixture_client_requests as fixture
 from tests.support.cases import each
 from tests.support.client_requests import Trip, accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient, a_caller
@@ -139,7 +139,7 @@ ADDRESSES = [
 @pytest.mark.requirement("E-06")
 @each("url", ADDRESSES)
 def test_e_06_an_address_is_https_and_carries_no_secret(url: str) -> None:
-    """Whoever sees it, in a log or over a shoulder, gains nothing."""
+    """A person who sees it, in a log or over a shoulder, gains nothing."""
     with pytest.raises(ValueError, match="page"):
         UrlElicitation("Open this", url)
 

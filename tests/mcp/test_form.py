@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from gatepost import Elicitation
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
-from tests.mcp import fixture_questions as fixture
+from tests.mcp import fixture_client_requests as fixture
 from tests.support.cases import each
 from tests.support.client_requests import Trip
 
@@ -85,7 +85,7 @@ UNSHOWABLE: list[tuple[Any, str]] = [
 @pytest.mark.requirement("E-03")
 @each(("fields", "sentence"), UNSHOWABLE, ids=lambda value: str(value)[:40])
 def test_e_03_what_no_client_can_show_is_refused(fields: Any, sentence: str) -> None:
-    """With a sentence, before anybody is asked."""
+    """With a sentence, before the client is asked."""
     with pytest.raises(ValueError, match=sentence):
         Elicitation("Fill this in", fields)
 

@@ -20,7 +20,7 @@ MODERN = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", "server/discov
 
 
 class Stranger:
-    """A verifier that knows nobody."""
+    """A verifier that knows no caller."""
 
     async def verify(self, token: str, target: Target, *, peer: str = "") -> Any:
         raise InvalidToken("unknown")

@@ -129,7 +129,7 @@ async def test_l_03_before_initialized_nothing_but_the_answer_is_sent(
 
 @pytest.mark.requirement("T-03")
 def test_t_03_a_server_listens_on_this_machine_alone_unless_told() -> None:
-    """Whoever opens it to a network says so."""
+    """An operator who opens it to a network says so."""
     assert Listen().host == "127.0.0.1"
 
 
@@ -185,7 +185,7 @@ async def test_h_15_a_mirrored_value_opens_nothing(client: EndpointClient) -> No
 @pytest.mark.requirement("H-16")
 @pytest.mark.parametrize("setting", ["max_header_bytes", "max_body_bytes"])
 def test_h_16_the_limits_are_documented(setting: str) -> None:
-    """With their defaults, for whoever builds a client or a proxy."""
+    """With their defaults, for authors of a client or a proxy."""
     page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
     errors = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
 

@@ -206,7 +206,7 @@ async def test_su_08_one_client_may_hold_several_streams(client: EndpointClient)
 
 @pytest.mark.requirement("SU-09", "T-11", "T-12")
 async def test_su_09_nothing_is_replayed(client: EndpointClient) -> None:
-    """A change made while nobody listened is not told to who comes later."""
+    """A change made while no client listened is not told to a later one."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
     await changed(client)

@@ -144,13 +144,15 @@ def test_su_10_no_tenant_is_notified_of_another(streams: Any, told: Any) -> None
         heard: list[tuple[str, set[str], list[ChangeNotification]]] = []
         interests: list[ChangeSubscription] = []
         for at, (tenant, wanted) in enumerate(streams):
-            ears: list[ChangeNotification] = []
-            interests.append(await pubsubs[at % 2].follow(tenant, ears.append))
-            heard.append((tenant, wanted, ears))
+            received: list[ChangeNotification] = []
+            interests.append(await pubsubs[at % 2].follow(tenant, received.append))
+            heard.append((tenant, wanted, received))
         for tenant, what, at in told:
             await pubsubs[at].of(tenant).listed(what)
-        for tenant, _, ears in heard:
-            assert ears == [ChangeNotification(what) for whose, what, _ in told if whose == tenant]
+        for tenant, _, received in heard:
+            assert received == [
+                ChangeNotification(what) for whose, what, _ in told if whose == tenant
+            ]
         for interest in interests:
             interest.end()
         for pubsub in pubsubs:

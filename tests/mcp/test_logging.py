@@ -9,7 +9,7 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.client import MOST_LOG_BYTES, StreamClient
 from gatepost.storage.rate_limits import Bucket
 from gatepost.tools.client import LEVELS
-from tests.mcp import fixture_questions as fixture
+from tests.mcp import fixture_client_requests as fixture
 from tests.support.client_requests import ask_again
 from tests.support.endpoint import META, EndpointClient, Response
 

@@ -27,7 +27,7 @@ TOKEN = {"progressToken": "p1"}
 
 @pack.tool(timeout_s=60)
 async def wait_forever(ctx: CallContext, report: bool = False) -> str:
-    """Wait until somebody ends it."""
+    """Wait until it is ended."""
     SEEN.append("started")
     if report:
         await ctx.progress(1)

@@ -83,7 +83,7 @@ STRANGERS = [
 async def test_m_07_a_state_is_its_callers_own(
     client: EndpointClient, change: dict[str, Any]
 ) -> None:
-    """Somebody else's looks exactly like a forged one."""
+    """The state of another caller looks exactly like a forged one."""
     first = await ask_again(client, "purge")
     forged = await ask_again(client, "purge", inputResponses=YES, requestState="forged")
     client.caller = a_caller(**change)
@@ -188,7 +188,7 @@ async def test_m_08_a_state_that_comes_back_twice_gives_nothing_more(
 
 @pytest.mark.requirement("M-09")
 async def test_m_09_nothing_waits_for_a_client(client: EndpointClient) -> None:
-    """A thousand questions that nobody answers leave no task and no record."""
+    """A thousand unanswered client requests leave no task and no record."""
     before = len(asyncio.all_tasks())
     for _ in range(1000):
         await ask_again(client, "purge")

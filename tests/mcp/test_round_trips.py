@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import MOST_RESPONSES, MOST_ROUNDS
-from tests.mcp import fixture_questions as fixture
+from tests.mcp import fixture_client_requests as fixture
 from tests.support.client_requests import (
     FILES,
     INVALID,

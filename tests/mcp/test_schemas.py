@@ -177,7 +177,7 @@ def test_js_01_js_02_js_03_js_04_a_schema_that_does_not_hold_is_refused(
 
 @pytest.mark.requirement("JS-03")
 async def test_js_03_a_reference_to_an_id_of_its_own_stays_inside() -> None:
-    """Bundled schemas name their parts by URIs that nobody has to fetch."""
+    """Bundled schemas name their parts by URIs that are never fetched."""
     bundled = {
         "type": "object",
         "properties": {"n": {"$ref": "https://example.com/size"}},

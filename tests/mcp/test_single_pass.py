@@ -38,7 +38,7 @@ IN_ONE_PASS = {
     "the largest id": body(id=2**63),
     "a list": body(method="tools/list", params={"_meta": META, "cursor": "x"}),
     "an unknown method": body(method="no/such"),
-    "more members than anybody reads": body(more={"a": [1]}),
+    "more members than the server reads": body(more={"a": [1]}),
     "a null that counts as nothing": body(
         method="tools/list", params={"_meta": META, "cursor": None}
     ),

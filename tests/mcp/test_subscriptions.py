@@ -61,7 +61,7 @@ def client() -> EndpointClient:
     return EndpointClient(pack.offers, obtainable=frozenset())
 
 
-def a_house(**options: Any) -> EndpointPair:
+def a_pair(**options: Any) -> EndpointPair:
     return EndpointPair(pack.offers, **options)  # type: ignore[arg-type]
 
 
@@ -120,7 +120,7 @@ async def _rest(stream: Any) -> Any:
 @pytest.mark.parametrize("version", LEGACY)
 async def test_p_08_sessions_are_told_of_lists_too(version: str) -> None:
     """Before 2026 on the session's own stream, made at another process."""
-    replicas = await a_house(version=version).open()
+    replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
 
     await replicas.two.pubsub.of("acme").listed("prompts")
@@ -167,7 +167,7 @@ async def test_r_09_the_older_methods_are_unknown_in_2026(
 @pytest.mark.parametrize("version", LEGACY)
 async def test_r_10_a_session_subscribes_and_is_notified(version: str) -> None:
     """At whichever process: subscribed at one, changed at the other, told on the open stream."""
-    replicas = await a_house(version=version).open()
+    replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
 
     for uri in ("notes://mine", "notes://2026/report", "notes://mine"):
@@ -210,7 +210,7 @@ async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
     """Though the stream, at another process, still reads what the session is subscribed to."""
     records, slow = MemoryRecords(), SlowSessions()
     records.of("acme").sessions = slow
-    replicas = await a_house(records=records).open()
+    replicas = await a_pair(records=records).open()
     live = await replicas.get(replicas.one).opened()
 
     await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
@@ -228,7 +228,7 @@ async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
 @pytest.mark.parametrize("version", LEGACY)
 async def test_r_10_what_is_unsubscribed_is_not_told(version: str) -> None:
     """The other one still is; unsubscribing what was never watched is as good."""
-    replicas = await a_house(version=version).open()
+    replicas = await a_pair(version=version).open()
     live = await replicas.get(replicas.one).opened()
     for uri in ("notes://mine", "notes://2026/report"):
         await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
@@ -266,7 +266,7 @@ async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: EndpointC
 @pytest.mark.requirement("R-10")
 async def test_r_10_a_document_that_needs_a_scope_challenges() -> None:
     """As reading it does: 403 with all the scopes it takes, where they can be had."""
-    replicas = await a_house().open()
+    replicas = await a_pair().open()
 
     refused = await ask(replicas, replicas.one, "resources/subscribe", uri="notes://secret")
 
@@ -277,7 +277,7 @@ async def test_r_10_a_document_that_needs_a_scope_challenges() -> None:
 @pytest.mark.requirement("R-10", "SU-10")
 async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
     """One more is refused, and there is room again when one goes."""
-    replicas = await a_house().open()
+    replicas = await a_pair().open()
     for year in range(MOST_NAMES):
         uri = f"notes://{year}/report"
         assert "result" in (await ask(replicas, replicas.one, "resources/subscribe", uri=uri)).json

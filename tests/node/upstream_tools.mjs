@@ -1,6 +1,6 @@
 // Uses the tools of one upstream behind the gate, by the SDK of `sdk` ("1.x" or "2.x").
 //
-// The last line of stdout is {"report": ...}; tests/upstreams/bridge/test_real_clients.py judges it.
+// The last line of stdout is {"report": ...}; tests/upstreams/across_revisions/test_real_clients.py judges it.
 
 import process from "node:process";
 

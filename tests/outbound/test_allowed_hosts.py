@@ -105,7 +105,7 @@ async def test_a_host_without_port_is_spoken_to_by_https_only(
 
 
 class EmptyResolver:
-    """Answers every question with nobody, and remembers it."""
+    """Answers every lookup with no address, and remembers it."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -198,7 +198,7 @@ async def test_a_header_that_frames_the_message_is_not_the_tools(
 async def test_what_cannot_be_sent_is_refused(
     client: OutboundClient, world: Internet, options: Any, says: str
 ) -> None:
-    """Before anybody is connected to."""
+    """Before any connection is made."""
     failure = await refused(client, "POST", f"{SITE}/", **options)
 
     assert failure.failure.kind == "validation"

@@ -63,7 +63,7 @@ async def test_tenants_share_no_connection(client: OutboundClient, world: Intern
 async def test_only_so_many_tenants_keep_connections(
     client: OutboundClient, world: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever came last keeps them; nobody loses one that is in use."""
+    """The latest request keeps them; no request loses one that is in use."""
     monkeypatch.setattr(connections, "KEPT", 2)
     for tenant in ("a", "b", "c", "b", "c", "a"):
         await client.of(tenant).send("GET", "http://www.web.test/")
@@ -76,7 +76,7 @@ async def test_only_so_many_tenants_keep_connections(
 async def test_other_settings_count_from_the_next_request(
     client: OutboundClient, world: Internet
 ) -> None:
-    """A kept connection to what is no longer allowed serves nobody."""
+    """A kept connection to a host that is no longer allowed serves no request."""
     http = client.of("acme")
     inside = f"http://localhost:{world.plain}/"
     await http.send("GET", inside)
@@ -143,7 +143,7 @@ async def test_a_silent_server_is_left_in_time(world: Internet) -> None:
 
 
 async def test_a_host_that_is_not_there(world: Internet) -> None:
-    """No such name, or nobody listens."""
+    """No such name, or no server listens."""
     async with reaching(world, allow_hosts=("localhost:1",)) as client:
         for method, url in (("GET", "https://nowhere.example/"), ("POST", "https://localhost:1/")):
             with pytest.raises(ToolFailure, match="cannot be reached") as failure:

@@ -148,7 +148,7 @@ REFUSED = [
     "http://169.254.169.254/latest/meta-data/",
     *WHOLE,
 ]
-"""Nobody is asked for these."""
+"""No proxy is asked for these."""
 
 REBOUND = ["http://rebound.example:{port}/", "http://rebound6.example:{port}/"]
 """The first time somebody public is asked for these, and nobody afterwards."""
@@ -283,7 +283,7 @@ def agent(server: PackServer) -> PackCaller:
 
 @pytest.fixture
 def world(world: Internet, inside: Inside) -> Iterator[Internet]:
-    """Nobody got inside: not past the proxy, and not through it."""
+    """No request got inside: not past the proxy, and not through it."""
     world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
     yield world
     assert inside.connections() == 0
@@ -318,7 +318,7 @@ def test_a_url_does_not_lead_inside(
     taker: UrlTool,
     some: Sequence[str],
 ) -> None:
-    """It is refused in a sentence, and nobody is asked anything."""
+    """It is refused in a sentence, and no server is asked."""
     for url in shared(some, taker, share):
         reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
 

@@ -303,7 +303,7 @@ class TenantFiles:
         packs = (filesystem.pack, workspace.pack, memory.pack, vault.pack)
         offers = [offer for pack in packs for offer in pack.offers]
         told: Any = PackDefaults()
-        self.client = EndpointClient(offers, workspaces=self.spaces, kit=told)
+        self.client = EndpointClient(offers, workspaces=self.spaces, tool_services=told)
         self.client.caller = a_caller(
             scopes=frozenset(scopes_of(["filesystem", "workspace", "memory", "vault"]))
         )

@@ -13,7 +13,7 @@ from tests.providers.provider import (
     IdentityProvider,
     ProviderClient,
 )
-from tests.providers.visitor import PASSWORD
+from tests.providers.provider_browser import PASSWORD
 from tests.support.issuers import TokenForm
 from tests.support.node import command, environment
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 
 from tests.providers.provider import DASHBOARD, HOST, PEOPLE, IdentityProvider, ProviderClient
-from tests.providers.visitor import PASSWORD, ProviderBrowser
+from tests.providers.provider_browser import PASSWORD, ProviderBrowser
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
 
@@ -97,28 +97,28 @@ class Glewlwyd(IdentityProvider):
             "roles": {"approver": {"claim": "role", "value": "approver"}},
         }
 
-    def sign_in(self, visitor: ProviderBrowser, answer: httpx2.Response) -> httpx2.Response:
+    def sign_in(self, user_browser: ProviderBrowser, answer: httpx2.Response) -> httpx2.Response:
         """Do what the script of its login page does: sign in, grant the scopes, go on."""
         asked = {
             name: value[0] for name, value in parse_qs(urlsplit(str(answer.url)).query).items()
         }
         api = f"{self.origin}/api"
         if asked.get("prompt") in {"end_session", "single_logout"}:
-            return self._sign_out(visitor, asked)
-        visitor.passwords += 1
-        person = {"username": visitor.name, "password": PASSWORD}
-        self._done(visitor.http.post(f"{api}/auth/", json=person))
+            return self._sign_out(user_browser, asked)
+        user_browser.passwords += 1
+        person = {"username": user_browser.name, "password": PASSWORD}
+        self._done(user_browser.http.post(f"{api}/auth/", json=person))
         granted = {"scope": asked["scope"]}
-        self._done(visitor.http.put(f"{api}/auth/grant/{asked['client_id']}", json=granted))
+        self._done(user_browser.http.put(f"{api}/auth/grant/{asked['client_id']}", json=granted))
         separator = "&" if "?" in asked["callback_url"] else "?"
-        return visitor.get(f"{asked['callback_url']}{separator}g_continue")
+        return user_browser.get(f"{asked['callback_url']}{separator}g_continue")
 
-    def _sign_out(self, visitor: ProviderBrowser, asked: dict[str, str]) -> httpx2.Response:
+    def _sign_out(self, user_browser: ProviderBrowser, asked: dict[str, str]) -> httpx2.Response:
         api = f"{self.origin}/api"
         if asked.get("sid"):
-            visitor.http.request("DELETE", f"{api}/{asked['plugin']}/session/{asked['sid']}")
-        self._done(visitor.http.request("DELETE", f"{api}/auth/"))
-        return visitor.get(asked["callback_url"])
+            user_browser.http.request("DELETE", f"{api}/{asked['plugin']}/session/{asked['sid']}")
+        self._done(user_browser.http.request("DELETE", f"{api}/auth/"))
+        return user_browser.get(asked["callback_url"])
 
     def _answers(self) -> bool:
         try:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx2
 from joserfc.jwk import RSAKey
 
-from tests.providers.visitor import PASSWORD, ProviderBrowser
+from tests.providers.provider_browser import PASSWORD, ProviderBrowser
 from tests.support.issuers import SECRET
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.tokens import CertificateAuthority
@@ -206,9 +206,9 @@ class IdentityProvider(ABC):
         """Return a client that trusts the private company."""
         return httpx2.Client(verify=self.trusting, timeout=60)
 
-    def sign_in(self, visitor: ProviderBrowser, answer: httpx2.Response) -> httpx2.Response:
+    def sign_in(self, user_browser: ProviderBrowser, answer: httpx2.Response) -> httpx2.Response:
         """Do what a person does with a page of it: by default, fill in its form."""
-        return visitor.fill_in(answer)
+        return user_browser.fill_in(answer)
 
     def resource(self, resource: str) -> dict[str, str]:
         """Return the parameter that names a resource; none if it would be ignored."""
@@ -245,8 +245,8 @@ class IdentityProvider(ABC):
             "code_challenge_method": "S256",
             **named,
         }
-        with ProviderBrowser(self, name) as visitor:
-            back = visitor.visit(f"{self.endpoint('authorization')}?{urlencode(asked)}")
+        with ProviderBrowser(self, name) as user_browser:
+            back = user_browser.visit(f"{self.endpoint('authorization')}?{urlencode(asked)}")
         answered = parse_qs(urlsplit(back).query)
         assert answered.get("state") == [asked["state"]], back
         assert "code" in answered, back

@@ -15,7 +15,7 @@ from pydantic import AnyUrl
 from tests.clients.sdk_clients import RecordedExchanges, Wallet, connected, provider_for
 from tests.providers.conftest import Pairing
 from tests.providers.provider import AGENT, READ, REDIRECT
-from tests.providers.visitor import PASSWORD, ProviderBrowser
+from tests.providers.provider_browser import PASSWORD, ProviderBrowser
 from tests.support.browser import CHROMIUM, chromium
 from tests.support.node import INSPECTOR, command, environment
 from tests.support.processes import Process
@@ -60,26 +60,26 @@ def test_people_sign_in_to_the_dashboard(pair: Pairing) -> None:
     for name, status in (("alice", 200), ("bob", 403)):
         if "roles" in pair.provider.limits:
             status = 403
-        with DashboardVisitor(pair, name) as visitor:
-            entered = visitor.enter()
+        with DashboardVisitor(pair, name) as user_browser:
+            entered = user_browser.enter()
             assert entered.status_code == 303, entered.text
             assert entered.headers["location"] == "/dashboard"
-            assert visitor.get(visitor.home).status_code == status
+            assert user_browser.get(user_browser.home).status_code == status
 
 
 def test_signing_out_is_signing_out(pair: Pairing) -> None:
     """At the provider too: the next sign-in asks for the password again."""
-    with DashboardVisitor(pair, "alice") as visitor:
-        visitor.enter()
-        assert visitor.passwords == 1
-        visitor.leave()
-        assert visitor.get(visitor.home).status_code == 303
-        again = AGAIN.search(visitor.get(visitor.site.signed_out).text)
+    with DashboardVisitor(pair, "alice") as user_browser:
+        user_browser.enter()
+        assert user_browser.passwords == 1
+        user_browser.leave()
+        assert user_browser.get(user_browser.home).status_code == 303
+        again = AGAIN.search(user_browser.get(user_browser.site.signed_out).text)
         assert again is not None
-        entered = visitor.enter(visitor.get(visitor.site.origin + again[1]).text)
+        entered = user_browser.enter(user_browser.get(user_browser.site.origin + again[1]).text)
 
         assert entered.status_code == 303, entered.text
-        assert visitor.passwords == 2
+        assert user_browser.passwords == 2
 
 
 @pytest.mark.browser

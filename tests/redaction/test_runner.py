@@ -31,7 +31,7 @@ class State(msgspec.Struct, frozen=True):
     values: Mapping[str, str] = {}
 
 
-class Shelf:
+class CountedSecrets:
     """Secrets that a test sets."""
 
     def __init__(self) -> None:
@@ -60,10 +60,10 @@ class Shelf:
 
 
 class RedactionRunner:
-    """A runner with one tool, and the shelf it asks."""
+    """A runner with one tool, and the secrets it reads."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf()
+        self.secrets = CountedSecrets()
         self.ran: list[str] = []
         self.searched: list[str] = []
         pack = Pack("stage")
@@ -73,7 +73,7 @@ class RedactionRunner:
             """Answer a text, after it has become a secret if it shall."""
             self.ran.append(ctx.caller.tenant_id)
             if sets:
-                self.shelf.put(ctx.caller.tenant_id, SET=sets)
+                self.secrets.put(ctx.caller.tenant_id, SET=sets)
             return text * times
 
         @pack.tool()
@@ -87,7 +87,7 @@ class RedactionRunner:
         async def take(ctx: CallContext, text: list[int], token: Secret) -> None:
             """Take what is no text."""
 
-        self.redaction = Redaction(self.shelf)
+        self.redaction = Redaction(self.secrets)
         registry = Registry(pack.tools.values())
         self.runner = Runner(registry, context_for=self._context, redaction=self.redaction)
 
@@ -124,13 +124,13 @@ async def test_secrets_are_loaded_before_the_tenants_first_call(stage: Redaction
     for _ in range(3):
         assert await stage.say(text="hello") == "hello"
 
-    assert stage.shelf.loads == 1
+    assert stage.secrets.loads == 1
 
 
 @pytest.mark.requirement("P13")
 async def test_no_tool_runs_while_the_secrets_are_unknown(stage: RedactionRunner) -> None:
     """An answer that cannot be searched is not given."""
-    stage.shelf.away = True
+    stage.secrets.away = True
 
     with pytest.raises(StoreUnavailable):
         await stage.say(text="hello")
@@ -152,10 +152,10 @@ async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(
 @pytest.mark.requirement("P13")
 async def test_an_old_value_counts_no_more_when_it_is_gone(stage: RedactionRunner) -> None:
     """How long replaced ones count is for whoever knows them to say."""
-    stage.shelf.put("acme", KEY="the-old-value")
+    stage.secrets.put("acme", KEY="the-old-value")
     assert await stage.say(text="the-old-value the-new-value") == "[REDACTED:KEY] the-new-value"
 
-    stage.shelf.put("acme", KEY="the-new-value")
+    stage.secrets.put("acme", KEY="the-new-value")
     assert await stage.say(text="the-old-value the-new-value") == "the-old-value [REDACTED:KEY]"
 
 
@@ -163,7 +163,7 @@ async def test_an_old_value_counts_no_more_when_it_is_gone(stage: RedactionRunne
 async def test_many_secrets_count_from_the_first_call_on(stage: RedactionRunner) -> None:
     """Also where preparing for them takes a while."""
     values = {f"S{at}": f"secret-number-{at}-of-many" for at in range(MANY)}
-    stage.shelf.put("acme", **values)
+    stage.secrets.put("acme", **values)
 
     answers = await asyncio.gather(*(stage.say(text=values[f"S{at}"]) for at in (0, 7, 99)))
 
@@ -172,7 +172,7 @@ async def test_many_secrets_count_from_the_first_call_on(stage: RedactionRunner)
 
 def test_tenants_without_secrets_share_what_is_searched_with(stage: RedactionRunner) -> None:
     """A server with ten thousand tenants has one automaton for all that keep nothing."""
-    stage.shelf.states[None] = State(5, {"GATEPOST": "what-the-server-keeps"})
+    stage.secrets.states[None] = State(5, {"GATEPOST": "what-the-server-keeps"})
 
     assert stage.redaction.of("acme") is stage.redaction.of("zeta")
 
@@ -180,7 +180,7 @@ def test_tenants_without_secrets_share_what_is_searched_with(stage: RedactionRun
 @pytest.mark.requirement("P13")
 async def test_a_long_answer_is_searched_beside_the_loop(stage: RedactionRunner) -> None:
     """Others are answered meanwhile."""
-    stage.shelf.put("acme", KEY="a-secret-in-it")
+    stage.secrets.put("acme", KEY="a-secret-in-it")
     text = "x a-secret-in-it "
     await stage.say(text="so that all is prepared")
     turns = 0
@@ -222,7 +222,7 @@ async def test_an_expensive_search_delays_no_other_call(
     stage: RedactionRunner, text: str, length: int
 ) -> None:
     """In an answer, a failure, progress, a log message or wrong arguments."""
-    stage.shelf.put("acme", KEY="hunter2hunter2", PASSWORD="correct horse battery staple")
+    stage.secrets.put("acme", KEY="hunter2hunter2", PASSWORD="correct horse battery staple")
     text = text * (length // len(text))
     ways: dict[str, dict[str, Any]] = {
         "say": {"text": text},

@@ -255,7 +255,7 @@ class RefusalClock:
         return self.now
 
 
-def flooded(clock: RefusalClock) -> RefusedTokens:
+def many_refused_tokens(clock: RefusalClock) -> RefusedTokens:
     async def note(*args: Any, **kwargs: Any) -> None:
         return None
 
@@ -266,7 +266,7 @@ def flooded(clock: RefusalClock) -> RefusedTokens:
 async def test_a_flood_cannot_fill_the_log() -> None:
     """Of one peer a few are logged in a minute, of all peers not many, and the rest are counted."""
     clock = RefusalClock()
-    heard = flooded(clock)
+    heard = many_refused_tokens(clock)
     with overheard("json") as log:
         for at in range(1_000):
             for host in ("10.0.0.1", f"10.1.{at // 250}.{at % 250}"):
@@ -289,7 +289,7 @@ async def test_a_flood_cannot_fill_the_log() -> None:
 
 async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
     """Strangers decide how many there are, so none of them looks anything up one by one."""
-    heard = flooded(RefusalClock())
+    heard = many_refused_tokens(RefusalClock())
     scope = {"type": "http", "client": ("10.0.0.1", 1)}
     for _ in range(refused_tokens.MOST_PER_PEER + 1):
         heard.by_gate(scope, InvalidToken("malformed_token"))

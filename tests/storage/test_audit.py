@@ -144,7 +144,7 @@ async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None
     assert [row.number for row in globex] == [*range(1, 61)]
 
 
-QUESTIONS = {
+QUERIES = {
     "everything": (AuditQuery(), [6, 5, 4, 3, 2, 1]),
     "a page": (AuditQuery(limit=2), [6, 5]),
     "the next page": (AuditQuery(limit=2, before=(4 * HOUR, 1, 4)), [3, 2]),
@@ -180,9 +180,9 @@ async def test_queries_are_answered_newest_first(records: Records) -> None:
     more = new_record(6 * HOUR, tool="paint", subject='d"a\\v_e', reason="grün", outcome="done")
     await records.audit.write({("acme", 1): [more]}, link)
 
-    @each(("question", "numbers"), QUESTIONS.values(), ids=QUESTIONS)
-    async def answered(question: AuditQuery, numbers: list[int]) -> None:
-        found = await records.of("acme").trail.find(question)
+    @each(("query", "numbers"), QUERIES.values(), ids=QUERIES)
+    async def answered(query: AuditQuery, numbers: list[int]) -> None:
+        found = await records.of("acme").trail.find(query)
         assert [row.number for row in found] == numbers
 
     await answered()

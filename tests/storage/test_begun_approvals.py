@@ -46,7 +46,7 @@ class RecordedDeployment(ApprovalDeployment):
 
 
 @pytest.fixture(autouse=True)
-def leases_that_nobody_renews(monkeypatch: pytest.MonkeyPatch) -> None:
+def leases_without_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, a lease is renewed where a test says so."""
     monkeypatch.setattr(execution, "RENEW_S", 3600.0)
 

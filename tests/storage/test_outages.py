@@ -149,10 +149,10 @@ async def test_a_cancelled_caller_leaves_nothing_behind(sql_url: str) -> None:
     await records.aclose()
 
 
-async def heard_again(shared_store: SharedStore, ear: Follower) -> None:
+async def received_again(shared_store: SharedStore, follower: Follower) -> None:
     """Publish until the follower hears: when it has its connection back, nobody says."""
     async with asyncio.timeout(20):
-        while not ear.heard:
+        while not follower.heard:
             try:
                 await shared_store.of("acme").publish("t", b"back")
             except StoreUnavailable:
@@ -162,8 +162,8 @@ async def heard_again(shared_store: SharedStore, ear: Follower) -> None:
 async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey) -> None:
     """Without having to follow again; what was published meanwhile raises and is lost."""
     shared_store = await open_shared_store(own_valkey.url())
-    acme, ear = shared_store.of("acme"), Follower()
-    await acme.follow("t", ear)
+    acme, follower = shared_store.of("acme"), Follower()
+    await acme.follow("t", follower)
     own_valkey.stop()
 
     with pytest.raises(StoreUnavailable) as told:
@@ -171,11 +171,11 @@ async def test_subscribers_are_notified_again_after_an_outage(own_valkey: Valkey
     with pytest.raises(StoreUnavailable):
         await shared_store.ping()
     own_valkey.start()
-    await heard_again(shared_store, ear)
+    await received_again(shared_store, follower)
     await shared_store.aclose()
 
     assert VALKEY_PASSWORD not in str(told.value)
-    assert b"lost" not in ear.heard
+    assert b"lost" not in follower.heard
 
 
 async def test_a_server_that_was_demoted_loses_its_connection(own_valkey: Valkey) -> None:
@@ -207,19 +207,19 @@ async def test_no_stream_subscribes_during_an_outage(
     """A promise to hear everything from now on is not made during an outage."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
     shared_store = await open_shared_store(own_valkey.url())
-    acme, ear = shared_store.of("acme"), Follower()
-    await acme.follow("t", ear)
+    acme, follower = shared_store.of("acme"), Follower()
+    await acme.follow("t", follower)
     own_valkey.stop()
     with pytest.raises(StoreUnavailable):
         await acme.publish("t", b"x")
 
     for topic in ("t", "new"):
         with pytest.raises(StoreUnavailable):
-            await acme.follow(topic, ear)
+            await acme.follow(topic, follower)
 
     own_valkey.start()
-    await heard_again(shared_store, ear)
-    assert set(ear.heard) == {b"back"}
+    await received_again(shared_store, follower)
+    assert set(follower.heard) == {b"back"}
     await shared_store.aclose()
 
 
@@ -231,14 +231,14 @@ async def test_a_connection_that_falls_silent_is_made_anew(
     monkeypatch.setattr(channels, "SILENCE_S", 0.5)
     with capture_logs() as logs:
         shared_store = await open_shared_store(own_valkey.url())
-        ear = Follower()
-        await shared_store.of("acme").follow("t", ear)
+        follower = Follower()
+        await shared_store.of("acme").follow("t", follower)
         own_valkey.signal(signal.SIGSTOP)
         async with asyncio.timeout(20):
             while not logs:
                 await asyncio.to_thread(int)
         own_valkey.signal(signal.SIGCONT)
-        await heard_again(shared_store, ear)
+        await received_again(shared_store, follower)
         await shared_store.aclose()
 
     assert logs[0]["event"] == "pubsub_lost"

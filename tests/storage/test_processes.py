@@ -2,8 +2,8 @@
 Two processes at one database: the database decides, and it keeps what it took.
 
 `python -m tests.storage.test_processes` is such a process, driven line by line. Each line it reads
-is a JSON array of a database's URL, a job's name and its arguments; each line it prints is the
-job's answer. A database is opened by the first job that names it.
+is a JSON array of a database's URL, an operation's name and its arguments. Each line it prints is
+the operation's answer. A database is opened by the first operation that names it.
 """
 
 import asyncio
@@ -104,8 +104,9 @@ async def ask_always(records: Records) -> None:
         print(number, flush=True)  # noqa: T201  # this is how it talks
 
 
-JOBS: dict[str, Callable[..., Awaitable[Any]]] = {
-    job.__name__: job for job in (begin, subscribe, take_over, win, write_always, ask_always)
+OPERATIONS: dict[str, Callable[..., Awaitable[Any]]] = {
+    operation.__name__: operation
+    for operation in (begin, subscribe, take_over, win, write_always, ask_always)
 }
 
 
@@ -118,7 +119,7 @@ async def main() -> None:
         url, name, *arguments = json.loads(line)
         if url not in opened:
             opened[url] = await open_records(url)
-        print(json.dumps(await JOBS[name](opened[url], *arguments)), flush=True)  # noqa: T201
+        print(json.dumps(await OPERATIONS[name](opened[url], *arguments)), flush=True)  # noqa: T201
     for records in opened.values():
         await records.aclose()
 
@@ -129,9 +130,9 @@ KEYS = [f"k{number}" for number in range(60)]
 class Peer(Process):
     """Another process with connections of its own."""
 
-    def begin(self, url: str, job: str, *arguments: Any) -> None:
+    def begin(self, url: str, operation: str, *arguments: Any) -> None:
         """Have it do something at a database; `answer` waits for the end."""
-        self.write_line(json.dumps([url, job, *arguments]))
+        self.write_line(json.dumps([url, operation, *arguments]))
 
     def answer(self) -> Any:
         """What came of it."""

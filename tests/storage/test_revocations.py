@@ -72,7 +72,7 @@ async def test_every_change_is_counted(records: Records) -> None:
 
 
 async def test_unreachable_records_are_deleted(records: Records) -> None:
-    """A suspension stays until somebody takes it back."""
+    """A suspension stays until a person takes it back."""
     await records.revocations.put(SUSPENSION)
     await records.revocations.put(REVOCATION)
 

@@ -128,7 +128,7 @@ async def test_so_many_rejections_are_kept(records: Records) -> None:
 
 
 async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
-    """The other is told that somebody was faster, and the first reason stands."""
+    """The other is told that another person was faster, and the first reason stands."""
     replicas = ScriptReplicas(records)
     await replicas.submit(ONE)
     [review] = await replicas.here.waiting()

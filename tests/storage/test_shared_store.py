@@ -79,10 +79,10 @@ async def test_a_topic_can_be_followed_again(shared_store: SharedStore) -> None:
     """However often the last follower left and the next one came."""
     acme = shared_store.of("acme")
     for number in range(20):
-        ear = Follower()
-        following = await acme.follow("t", ear)
+        follower = Follower()
+        following = await acme.follow("t", follower)
         await acme.publish("t", b"%d" % number)
-        await ear.has(b"%d" % number)
+        await follower.has(b"%d" % number)
         await following.aclose()
 
 
@@ -91,10 +91,10 @@ async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
     acme = shared_store.of("acme")
 
     async def visit(number: int) -> None:
-        ear = Follower()
-        following = await acme.follow(f"t{number % 5}", ear)
+        follower = Follower()
+        following = await acme.follow(f"t{number % 5}", follower)
         await acme.publish(f"t{number % 5}", b"x")
-        await ear.hears(b"x")
+        await follower.hears(b"x")
         await following.aclose()
 
     await asyncio.gather(*(visit(number) for number in range(50)))
@@ -107,16 +107,16 @@ async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
         lambda _, context: failures.append(str(context["exception"]))
     )
     shared_store = await open_shared_store(valkey)
-    acme, ear = shared_store.of("acme"), Follower()
+    acme, follower = shared_store.of("acme"), Follower()
 
     def bad(_: bytes) -> None:
         raise ValueError("broken")
 
     await acme.follow("t", bad)
-    await acme.follow("t", ear)
+    await acme.follow("t", follower)
     for message in (b"1", b"2"):
         await acme.publish("t", message)
-    await ear.has(b"1", b"2")
+    await follower.has(b"1", b"2")
     await shared_store.aclose()
 
     assert failures == ["broken", "broken"]
@@ -166,7 +166,7 @@ async def test_an_empty_note_is_a_note(shared_store: SharedStore) -> None:
 
 
 async def test_a_note_ends_with_its_time(shared_store: SharedStore) -> None:
-    """Whoever comes too late finds nothing."""
+    """A client that comes too late finds nothing."""
     acme = shared_store.of("acme")
     await acme.put("k", b"v", ttl_s=0.001)
     await a_moment()
@@ -220,7 +220,7 @@ async def filled(acme: TenantSharedStore, *, entries: int, most: int) -> None:
 async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
     shared_store: SharedStore, after: int, found: list[LogEvent] | None
 ) -> None:
-    """Whoever resumes gets everything since, or hears that it cannot."""
+    """A client that resumes gets everything since, or learns that it cannot."""
     acme = shared_store.of("acme")
     await filled(acme, entries=5, most=3)
 

@@ -29,7 +29,7 @@ TIMES = count(1_000)
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose write-ahead logs are merged only when somebody reads."""
+    """A database whose write-ahead logs are merged only when a process reads."""
     monkeypatch.setattr(module, "IDLE_S", LONG)
     monkeypatch.setattr(module, "MERGED_S", LONG)
     return tmp_path / "records.db"
@@ -91,7 +91,7 @@ class Calls:
 async def test_a_batch_is_one_write_and_no_statement(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many records and tenants: it waits for nobody who writes to the database."""
+    """However many records and tenants: it waits for no writer of the database."""
     many = {f"t{number}": 3 for number in range(50)}
     calls = Calls(monkeypatch, "pwrite", "fdatasync")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -270,7 +270,7 @@ def _full(_: str) -> sqlite3.Connection:
 
 
 async def test_a_file_that_is_gone_keeps_no_record(file: SqlRecords, path: Path) -> None:
-    """It would be acknowledged in a file that nobody finds again; when it is back, all goes on."""
+    """It would be acknowledged in a file that is never found; when it is back, all goes on."""
     aside = path.with_name("aside.db")
     os.rename(path, aside)
     with pytest.raises(StoreUnavailable, match="gone or another"):

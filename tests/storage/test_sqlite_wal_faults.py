@@ -25,7 +25,7 @@ HEADER = "<4sIHQ32s"
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose write-ahead logs are merged only when somebody reads."""
+    """A database whose write-ahead logs are merged only when a process reads."""
     monkeypatch.setattr(module, "IDLE_S", LONG)
     monkeypatch.setattr(module, "MERGED_S", LONG)
     return tmp_path / "records.db"

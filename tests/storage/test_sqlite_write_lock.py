@@ -1,4 +1,4 @@
-"""Writers of a SQLite file queue for its lock file; readers and dead writers hold nobody up."""
+"""Writers of a SQLite file queue for its lock file; readers and dead writers delay no other."""
 
 import asyncio
 import fcntl
@@ -140,7 +140,7 @@ def closed(connection: sqlite3.Connection) -> None:
 def test_the_next_may_write_when_a_writer_has_ended(
     write: Callable[[sqlite3.Connection], None], file: Path, connection: sqlite3.Connection
 ) -> None:
-    """However it ends; within a transaction nobody else writes."""
+    """However it ends; within a transaction no other writer writes."""
     write(connection)
     assert is_free(file)
 

@@ -18,49 +18,49 @@ class GatedValkey:
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
-        self.questions: list[int] = []
+        self.batch_sizes: list[int] = []
         self.failure: Exception | None = None
 
     async def ask(self, requests: list[RateLimitRequest]) -> list[Denial | None]:
-        self.questions.append(len(requests))
+        self.batch_sizes.append(len(requests))
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
         return [Denial(0, request.buckets[0][1]) for request in requests]
 
-    def till(self) -> ValkeyRateLimits:
+    def shared_limits(self) -> ValkeyRateLimits:
         return ValkeyRateLimits(self.ask, lambda request: None)
 
 
-async def wait_of(till: ValkeyRateLimits, rate: float) -> float:
+async def wait_of(shared_limits: ValkeyRateLimits, rate: float) -> float:
     """What the server answers, who says the bucket's rate."""
     request = RateLimitRequest(
         ((b"alice", rate, 1),), (), asyncio.get_running_loop().create_future()
     )
-    till.put(request)
+    shared_limits.put(request)
     denial = await request.answer
     assert denial is not None
     return denial.wait_s
 
 
-def spend(till: ValkeyRateLimits, rate: float) -> "asyncio.Task[float]":
-    return asyncio.create_task(wait_of(till, rate))
+def spend(shared_limits: ValkeyRateLimits, rate: float) -> "asyncio.Task[float]":
+    return asyncio.create_task(wait_of(shared_limits, rate))
 
 
 async def test_a_call_during_a_running_query_goes_with_the_next() -> None:
     """Each gets its own answer, and no question is longer than a server should be held up."""
     server = GatedValkey()
-    till = server.till()
-    tasks = [spend(till, 0)]
+    shared_limits = server.shared_limits()
+    tasks = [spend(shared_limits, 0)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    tasks += [spend(till, rate) for rate in range(1, 2 * AT_ONCE + 1)]
+    tasks += [spend(shared_limits, rate) for rate in range(1, 2 * AT_ONCE + 1)]
     await asyncio.sleep(0)
     server.gate.set()
 
     assert await asyncio.gather(*tasks) == list(range(2 * AT_ONCE + 1))
-    assert server.questions == [1, AT_ONCE, AT_ONCE]
-    assert await wait_of(till, 7) == 7
+    assert server.batch_sizes == [1, AT_ONCE, AT_ONCE]
+    assert await wait_of(shared_limits, 7) == 7
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), ValueError("a fault of ours")])
@@ -68,35 +68,35 @@ async def test_a_failure_reaches_every_waiting_call(failure: Exception) -> None:
     """Those of the next question too: waiting twice would take twice as long."""
     server = GatedValkey()
     server.failure = failure
-    till = server.till()
-    tasks = [spend(till, 1)]
+    shared_limits = server.shared_limits()
+    tasks = [spend(shared_limits, 1)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    tasks += [spend(till, 2), spend(till, 3)]
+    tasks += [spend(shared_limits, 2), spend(shared_limits, 3)]
     await asyncio.sleep(0)
     server.gate.set()
 
     assert await asyncio.gather(*tasks, return_exceptions=True) == [failure] * 3
-    assert server.questions == [1]
+    assert server.batch_sizes == [1]
     server.failure = None
-    assert await wait_of(till, 7) == 7
+    assert await wait_of(shared_limits, 7) == 7
 
 
 async def test_a_cancelled_wait_ends_alone() -> None:
     """A cancelled wait ends alone, whichever question it is part of."""
     server = GatedValkey()
-    till = server.till()
-    gone, stays = spend(till, 1), spend(till, 2)
+    shared_limits = server.shared_limits()
+    gone, stays = spend(shared_limits, 1), spend(shared_limits, 2)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    later = spend(till, 3)
+    later = spend(shared_limits, 3)
     gone.cancel()
     await asyncio.sleep(0)
     server.gate.set()
 
     assert await asyncio.gather(stays, later) == [2, 3]
     assert gone.cancelled()
-    await till.aclose()
+    await shared_limits.aclose()
 
 
 async def test_many_calls_at_once_spend_exactly_what_there_is(valkey: str) -> None:

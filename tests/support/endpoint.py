@@ -145,12 +145,12 @@ class EndpointClient:
         records: Records | None = None,
         streams: OpenStreams | None = None,
         task_limits: TaskLimits = DEFAULT_TASK_LIMITS,
-        kit: ToolServices | None = None,
+        tool_services: ToolServices | None = None,
         stages: Sequence[Stage] = (),
         approval_tools: Collection[str] = (),
         source: OfferSource | None = None,
     ) -> None:
-        self.kit = kit
+        self.tool_services = tool_services
         self.clock = EndpointClock()
         self.caller = a_caller()
         self.scope: dict[str, Any] = {}
@@ -211,7 +211,7 @@ class EndpointClient:
             idempotency_key=call.idempotency_key,
             client=call.client,
             changes=self.pubsub.of(tenant),
-            services=self.kit,
+            services=self.tool_services,
         )
 
     async def send(

@@ -60,7 +60,7 @@ class OpenExchange:
 
     async def _send(self, sent: Any) -> None:
         if self._hung_up.is_set():
-            return  # as the real server does: what nobody gets is dropped
+            return  # as the real server does: an event without a reader is dropped
         if sent["type"] == "http.response.start":
             self.status = sent["status"]
             self.headers = {name.decode(): value.decode() for name, value in sent["headers"]}
@@ -156,7 +156,7 @@ class EndpointPair:
         return self
 
     def become(self, caller: TenantContext) -> None:
-        """Call as somebody else from now on."""
+        """Call as another caller from now on."""
         self.one.caller = self.two.caller = caller
 
     def call(
@@ -209,7 +209,7 @@ class EndpointPair:
         """Use the session; the status."""
         return (await client.send(message("ping"), [JSON, *self._named()])).status
 
-    async def hears_no_more(self) -> None:
+    async def receives_no_more(self) -> None:
         """Both processes forget which sessions they know."""
         for client in (self.one, self.two):
             await client.server.register.aclose()

@@ -164,7 +164,7 @@ def endpoint_of(tools: list[Tool]) -> EndpointClient:
     return client
 
 
-async def holds_nobody_up(client: EndpointClient, tool: str, arguments: bytes) -> None:
+async def delays_no_other_call(client: EndpointClient, tool: str, arguments: bytes) -> None:
     fields, body = modern("tools/call", {"name": tool, "arguments": "HERE"})
     body = body.replace(b'"HERE"', arguments)
     answers: list[Response] = []

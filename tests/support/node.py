@@ -189,14 +189,14 @@ class Inspector:
         ]
         return self.program.run(*asked, within_s=ANSWERS_WITHIN_S)
 
-    def each(self, era: str, *questions: tuple[str, ...]) -> list[Said]:
+    def each(self, era: str, *requests: tuple[str, ...]) -> list[Said]:
         """Several, one after the other."""
-        return [self.ask(*asked, era=era) for asked in questions]
+        return [self.ask(*asked, era=era) for asked in requests]
 
-    def results(self, era: str, *questions: tuple[str, ...]) -> list[Any]:
+    def results(self, era: str, *requests: tuple[str, ...]) -> list[Any]:
         """Several that all have to succeed, without a word of complaint."""
-        said = self.each(era, *questions)
-        assert [(each.code, each.stderr) for each in said] == [(0, "")] * len(questions)
+        said = self.each(era, *requests)
+        assert [(each.code, each.stderr) for each in said] == [(0, "")] * len(requests)
         return [each.result for each in said]
 
 

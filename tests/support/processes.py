@@ -331,7 +331,7 @@ class Process:
         return self._wait(find, f"line like {pattern!r}", timeout_s)
 
     def next_line(self, *, timeout_s: float = 30) -> str:
-        """The next line of stdout that nobody has taken yet."""
+        """The next line of stdout that has not been taken yet."""
 
         def find() -> str | None:
             lines = self._lines["out"]

@@ -80,7 +80,7 @@ class Balancer:
             except httpx2.ConnectError:
                 continue
             except httpx2.TransportError:
-                return None  # it may have been taken up, so nobody else gets it
+                return None  # it may have been taken up, so no other client gets it
         return None
 
     async def _exchange(self, scope: Scope, body: bytes, send: Send) -> None:

@@ -109,13 +109,13 @@ def _act(what: str) -> str:
 
 @effects_pack.tool()
 def act(ctx: CallContext, what: str) -> str:
-    """Have an effect, and wait until somebody says go."""
+    """Have an effect, and wait until the test says go."""
     return _act(what)
 
 
 @effects_pack.tool(idempotent=True)
 def put(ctx: CallContext, what: str) -> str:
-    """Have an effect that is the same twice, and wait until somebody says go."""
+    """Have an effect that is the same twice, and wait until the test says go."""
     return _act(what)
 
 

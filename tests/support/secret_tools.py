@@ -106,7 +106,7 @@ async def crash(ctx: CallContext, text: str) -> str:
 
 @pack.tool(read_only=True)
 async def forget(ctx: CallContext, text: str) -> str:
-    """Leave a task behind whose failure nobody hears."""
+    """Leave a task behind whose failure no caller sees."""
 
     async def broken() -> None:
         raise RuntimeError(text)

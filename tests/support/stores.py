@@ -88,7 +88,7 @@ class Postgres:
             assert self._listens()
             return
         self._make()
-        # Between the question for a free port and its use somebody else may have taken it.
+        # Between the question for a free port and its use another process may have taken it.
         while not self._listens():
             self.port = free_port()
 
@@ -159,7 +159,7 @@ class Postgres:
             self.sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def empty(self, database: str) -> None:
-        """Delete every row of a database with our tables, and end whoever is still connected."""
+        """Delete every row of a database with our tables, and end every connection that is left."""
         deletions = [str(table.delete()) for table in METADATA.sorted_tables]
         self.sql("; ".join([_DISCONNECT, *deletions, _DISCONNECTED]), database)
 
@@ -336,7 +336,7 @@ class Valkey:
         if self._process is not None:
             assert self._listens()
             return
-        # Between the question for a free port and its use somebody else may have taken it.
+        # Between the question for a free port and its use another process may have taken it.
         while not self._listens():
             self.port = free_port()
 

@@ -46,7 +46,7 @@ def metadata_paths(tenant: str) -> list[str]:
 @pytest.mark.requirement("A-01", "A-04", "A-05", "A4")
 @pytest.mark.parametrize(("tenant", "name"), [("acme", "a"), ("globex", "g")])
 def test_each_tenant_has_a_document_of_its_own(server: Server, tenant: str, name: str) -> None:
-    """Its resource, its issuer and nobody else's, the same bytes at both places."""
+    """Its resource, its issuer and no other's, the same bytes at both places."""
     under, inserted = [server.client.send("GET", where) for where in metadata_paths(tenant)]
     document = json.loads(under.body)
 

@@ -159,11 +159,13 @@ def test_a_file_that_is_no_toml_changes_nothing(server: ServerProcess) -> None:
 
 def test_upstreams_come_and_go_with_a_reload(server: ServerProcess) -> None:
     """A file that names the first one serves it; without it, its tools are unknown again."""
-    town = ScriptedServer()
+    upstream = ScriptedServer()
     tool = {"name": "act", "inputSchema": {"type": "object"}}
-    town.answers["tools/list"] = upstream_result({"tools": [tool]})
-    town.answers["tools/call"] = upstream_result({"content": [{"type": "text", "text": "done"}]})
-    running = AsgiServer(town, timeout_graceful_shutdown=1).start()
+    upstream.answers["tools/list"] = upstream_result({"tools": [tool]})
+    upstream.answers["tools/call"] = upstream_result(
+        {"content": [{"type": "text", "text": "done"}]}
+    )
+    running = AsgiServer(upstream, timeout_graceful_shutdown=1).start()
     token, name = server.token(scope="mcp:crm"), "mcp_crm__act"
     host = running.url.split("/")[2]
     table = {"name": "crm", "tenants": ["acme"], "url": f"{running.url}/mcp"}
@@ -176,11 +178,11 @@ def test_upstreams_come_and_go_with_a_reload(server: ServerProcess) -> None:
         )
         eventually(lambda: name in server.client.listed(token), within=20)
         assert server.client.call(token, name).status == 200
-        assert len(town.of("tools/call")) == 1
+        assert len(upstream.of("tools/call")) == 1
         server.reload(upstreams=[])
         assert name not in server.client.listed(token)
         server.client.call(token, name)
-        assert len(town.of("tools/call")) == 1
+        assert len(upstream.of("tools/call")) == 1
         server.reload(upstreams=[table])
         eventually(lambda: name in server.client.listed(token), within=20)
     finally:

@@ -158,7 +158,7 @@ def test_a_stranger_does_not_learn_who_is_suspended(server: Server) -> None:
 
 
 def test_check_warns_of_an_unknown_suspended_tenant(idp: Idp) -> None:
-    """A misspelt id suspends nobody."""
+    """A misspelt id suspends no tenant."""
     one = issuer_settings(idp, tenants=TABLE)
     tenancy = {"create_on_first_use": False, "suspended": ["globx"]}
 

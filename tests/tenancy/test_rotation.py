@@ -64,7 +64,7 @@ def test_an_id_of_another_ring_is_like_one_that_never_was(server: ServerProcess)
 
 
 def test_a_ring_that_cannot_be_read_keeps_the_old_one_in_force(server: ServerProcess) -> None:
-    """A mistake in the file ends nobody's session."""
+    """An error in the file ends no session."""
     token = server.token()
     session = server.client.open(token)
     (server.folder / "keyring.json").write_text("{}")

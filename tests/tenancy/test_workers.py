@@ -1,4 +1,4 @@
-"""Several processes on one socket: any of them serves anybody, and each stands on its own."""
+"""Several processes on one socket: any of them serves any caller, and each stands on its own."""
 
 import contextlib
 import http.client
@@ -140,13 +140,13 @@ def test_a_reload_reaches_every_worker_and_those_that_come_later(
 
 
 def refused(server: ServerProcess, token: str) -> None:
-    """However often it is tried, nobody accepts it."""
+    """However often it is tried, no process accepts it."""
     assert {server.status(token) for _ in range(40)} == {401}
 
 
 @pytest.mark.requirement("N23")
 def test_a_worker_that_comes_later_takes_up_sessions(server: ServerProcess) -> None:
-    """Nobody has to sign in again because a process died."""
+    """No caller has to sign in again because a process died."""
     token = server.token()
     session = server.client.open(token)
     before = until_both_answered(server, token)

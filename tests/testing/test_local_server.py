@@ -147,7 +147,7 @@ async def test_approvers_are_people_with_the_role() -> None:
 
 
 async def test_the_clock_ends_what_is_due() -> None:
-    """A request that nobody decides about ends at once, whatever the default time is."""
+    """An undecided request ends at once, whatever the default time is."""
     async with serving(pack) as server:
         before = server.now
         client = server.client(scopes={"offices:write"})

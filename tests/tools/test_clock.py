@@ -16,7 +16,7 @@ async def beyond_the_limit() -> None:
 
 
 async def run(tool_waits_after: bool, *, allowed_s: float = 60, held: bool = True) -> str:
-    """A tool that asks somebody, is answered late, and then maybe works for too long."""
+    """A tool that asks its client, is answered late, and then maybe works for too long."""
     patient: list[ToolDeadline[str]] = []
 
     async def work() -> str:
@@ -49,6 +49,6 @@ async def test_the_clock_goes_on_after_the_answer() -> None:
 
 @pytest.mark.parametrize("held", [True, False])
 async def test_what_is_allowed_altogether_passes_all_the_while(held: bool) -> None:
-    """A caller's token runs out also while somebody decides."""
+    """A caller's token runs out also while a person decides."""
     with pytest.raises(TokenExpired):
         await run(tool_waits_after=True, allowed_s=LIMIT_S / 2, held=held)

@@ -36,7 +36,7 @@ async def _started(gate: threading.Event) -> asyncio.Task[bool]:
 
 
 async def test_tenants_take_turns_and_so_do_the_callers_of_one() -> None:
-    """However many jobs one of them has, the next turn is another's."""
+    """However many computations one caller has, the next turn is another caller's."""
     loop, queue = asyncio.get_running_loop(), ThreadQueue()
     names: dict[Turn, str] = {}
     alice, ann, bob = (one.principal_key for one in (ALICE, ANN, BOB))
@@ -52,15 +52,17 @@ async def test_tenants_take_turns_and_so_do_the_callers_of_one() -> None:
 async def test_a_caller_waits_for_at_most_one_computation_of_each_other_tenant(
     gate: threading.Event,
 ) -> None:
-    """The jobs of one who came first and brought many run after those of one who came later."""
+    """Many computations of the first caller run after the one of a later caller."""
     running = await _started(gate)
     order: list[str] = []
-    jobs = [asyncio.create_task(in_cpu_thread(ALICE, order.append, "alice")) for _ in range(20)]
+    computations = [
+        asyncio.create_task(in_cpu_thread(ALICE, order.append, "alice")) for _ in range(20)
+    ]
     await asyncio.sleep(0)
-    jobs.append(asyncio.create_task(in_cpu_thread(BOB, order.append, "bob")))
+    computations.append(asyncio.create_task(in_cpu_thread(BOB, order.append, "bob")))
     await asyncio.sleep(0)
     gate.set()
-    await asyncio.wait_for(asyncio.gather(running, *jobs), SOON)
+    await asyncio.wait_for(asyncio.gather(running, *computations), SOON)
     assert order.index("bob") <= 1
     assert len(order) == 21
 
@@ -69,7 +71,7 @@ async def test_a_caller_has_a_bounded_number_of_queued_computations(gate: thread
     """One more is refused at once, and nothing is computed for it; others are not affected."""
     running = await _started(gate)
     done: list[str] = []
-    jobs = [
+    computations = [
         asyncio.create_task(in_cpu_thread(ALICE, done.append, "kept")) for _ in range(MOST_WAITING)
     ]
     await asyncio.sleep(0)
@@ -77,11 +79,15 @@ async def test_a_caller_has_a_bounded_number_of_queued_computations(gate: thread
         await in_cpu_thread(ALICE, done.append, "refused")
     assert refused.value.failure.kind == "rate_limit"
     assert refused.value.failure.retry_after
-    jobs += [asyncio.create_task(in_cpu_thread(who, done.append, "other")) for who in (ANN, BOB)]
-    jobs.append(asyncio.create_task(in_cpu_thread(ALICE, done.append, "answer", bounded=False)))
+    computations += [
+        asyncio.create_task(in_cpu_thread(who, done.append, "other")) for who in (ANN, BOB)
+    ]
+    computations.append(
+        asyncio.create_task(in_cpu_thread(ALICE, done.append, "answer", bounded=False))
+    )
     await asyncio.sleep(0)
     gate.set()
-    await asyncio.wait_for(asyncio.gather(running, *jobs), SOON)
+    await asyncio.wait_for(asyncio.gather(running, *computations), SOON)
     assert sorted(set(done)) == ["answer", "kept", "other"]
     assert len(done) == MOST_WAITING + 3
 

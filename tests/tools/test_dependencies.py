@@ -43,6 +43,10 @@ class ShopDatabase:
             raise ValueError("no")
 
 
+def subject(ctx: CallContext) -> str:
+    return ctx.caller.subject
+
+
 def shop(database: ShopDatabase) -> Pack:
     """A pack with dependencies of every kind."""
     pack = Pack("shop")
@@ -61,9 +65,6 @@ def shop(database: ShopDatabase) -> Pack:
             database.note("rollback")
             raise
         database.note("commit")
-
-    def subject(ctx: CallContext) -> str:
-        return ctx.caller.subject
 
     async def nothing() -> int:
         database.note("made")
@@ -198,7 +199,7 @@ async def with_default(ctx: CallContext, db: Any = DATABASE) -> str:
     return str(db)
 
 
-class Desk:
+class SupportTeam:
     """An object whose marked methods are tools."""
 
     def __init__(self, name: str) -> None:
@@ -219,7 +220,7 @@ class Desk:
         return self.name
 
 
-class QuietDesk(Desk):
+class QuietSupportTeam(SupportTeam):
     """Overrides a tool without saying that it is one."""
 
     def close(self, ctx: CallContext) -> str:
@@ -239,14 +240,14 @@ class Misspelt:
 async def test_marked_methods_of_an_object_are_tools() -> None:
     """With their options, and no other method."""
     pack = Pack("desks")
-    pack.add_object(Desk("Ann"))
+    pack.add_object(SupportTeam("Ann"))
     async with serving(pack, approvals={"destructive": "run"}) as server:
         client = server.client(scopes={"desk:write"})
         names = {*await client.tools()}
         greeted = await client.call("greet", who="Bo")
         closed = await client.call("close_desk")
     quiet = Pack("quiet")
-    quiet.add_object(QuietDesk("Cy"))
+    quiet.add_object(QuietSupportTeam("Cy"))
 
     assert names == {"greet", "close_desk"}
     assert pack.tools["close_desk"].scopes == {"desk:write"}

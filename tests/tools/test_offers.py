@@ -110,7 +110,7 @@ REFUSED: list[tuple[Callable[[], object], type[Exception], str]] = [
 def test_what_cannot_be_offered_is_refused_with_a_sentence(
     attempt: Callable[[], object], kind: type[Exception], says: str
 ) -> None:
-    """When the pack is loaded, before anybody is served."""
+    """When the pack is loaded, before any request is served."""
     with pytest.raises(kind, match=says):
         attempt()
 
@@ -233,24 +233,8 @@ def test_check_finds_doubled_uris_and_prompts(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
-    """Broken, asking where nobody can answer, or wanting a stronger sign-in: the rest is listed."""
-    pack = Pack("p")
-
-    @pack.resource("fixed:one")
-    async def fixed(ctx: CallContext) -> str:
-        """Hold something."""
-        return ""
-
-    @pack.resource("good:{x}")
-    async def good(ctx: CallContext, x: str) -> str:
-        """Hold something."""
-        return x
-
-    @good.list
-    async def entries(ctx: CallContext) -> list[ListedResource]:
-        """One."""
-        return [ListedResource(variables={"x": "1"})]
+def add_failing_listers(pack: Pack) -> None:
+    """Add resources whose lists fail, ask the client, or need a stronger sign-in."""
 
     @pack.resource("broken:{x}")
     async def broken(ctx: CallContext, x: str) -> str:
@@ -269,7 +253,7 @@ async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
 
     @asking.list
     async def asks(ctx: CallContext) -> list[ListedResource]:
-        """Ask somebody."""
+        """Ask the caller's client."""
         await ctx.ask("Which?", {"type": "object", "properties": {"x": {"type": "string"}}})
         return []
 
@@ -280,9 +264,30 @@ async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
 
     @strong.list
     async def never(ctx: CallContext) -> list[ListedResource]:
-        """Run for nobody who signed in weakly."""
+        """Fail the test if it runs: the caller signed in weakly."""
         raise AssertionError("ran")
 
+
+async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
+    """The other resources are listed beside one that fails, asks, or needs a stronger sign-in."""
+    pack = Pack("p")
+
+    @pack.resource("fixed:one")
+    async def fixed(ctx: CallContext) -> str:
+        """Hold something."""
+        return ""
+
+    @pack.resource("good:{x}")
+    async def good(ctx: CallContext, x: str) -> str:
+        """Hold something."""
+        return x
+
+    @good.list
+    async def entries(ctx: CallContext) -> list[ListedResource]:
+        """One."""
+        return [ListedResource(variables={"x": "1"})]
+
+    add_failing_listers(pack)
     response = await EndpointClient(pack.offers).ask("resources/list")
 
     listed = [one["uri"] for one in response.json["result"]["resources"]]

@@ -47,7 +47,7 @@ async def strong(ctx: CallContext) -> str:
 
 @pack.tool()
 async def broken(ctx: CallContext) -> str:
-    """Fail as nobody expected."""
+    """Fail unexpectedly."""
     raise RuntimeError("the password is hunter2")
 
 
@@ -186,7 +186,7 @@ async def test_a_failure_the_model_can_act_on_is_passed_on() -> None:
 
 
 async def test_a_plain_function_runs_beside_the_loop() -> None:
-    """A tool that blocks must not block everybody."""
+    """A tool that blocks must not block other calls."""
     outcome = await runner_of().run(call_of("threaded"))
 
     assert outcome.content[0]["text"] != threading.main_thread().name

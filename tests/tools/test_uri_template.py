@@ -70,7 +70,7 @@ REFUSED = [
 
 @each(("text", "says"), REFUSED)
 def test_a_template_that_is_ambiguous_or_unknown_is_refused(text: str, says: str) -> None:
-    """When it is written, not when somebody reads."""
+    """When it is written, not when it is read."""
     with pytest.raises(ValueError, match="(?s)" + says.replace("{", r"\{").replace("?", r"\?")):
         UriTemplate(text)
 

@@ -75,7 +75,9 @@ class ScriptedUpstream:
         self.may_answer.set()
         self.has_stream = False
         self.opened = asyncio.Event()
-        self.notices: asyncio.Queue[UpstreamNotification | ConnectionFailure] = asyncio.Queue()
+        self.server_notifications: asyncio.Queue[UpstreamNotification | ConnectionFailure] = (
+            asyncio.Queue()
+        )
 
     def listed(self, method: str, params: Mapping[str, Any]) -> Answer:
         """Answer with the whole list at once."""
@@ -141,23 +143,23 @@ class ScriptedConnection:
     def notifications(
         self,
     ) -> AbstractAsyncContextManager[AsyncIterator[UpstreamNotification]]:
-        """Give the notices of the script."""
+        """Yield the notifications of the script."""
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[AsyncIterator[UpstreamNotification]]:
             if not self._upstream.has_stream:
                 raise ConnectionFailure("invalid", "There is no stream.")
             self._upstream.opened.set()
-            yield self._notices()
+            yield self._notifications()
 
         return opened()
 
-    async def _notices(self) -> AsyncIterator[UpstreamNotification]:
+    async def _notifications(self) -> AsyncIterator[UpstreamNotification]:
         while True:
-            notice = await self._upstream.notices.get()
-            if isinstance(notice, ConnectionFailure):
-                raise notice
-            yield notice
+            notification = await self._upstream.server_notifications.get()
+            if isinstance(notification, ConnectionFailure):
+                raise notification
+            yield notification
 
     async def aclose(self) -> None:
         """Do nothing."""

@@ -37,7 +37,9 @@ async def test_a_change_of_the_list_is_fetched_at_once(
 
     await running.hears(announced=1)
     upstream.lists["tools/list"].append(tool("b", inputSchema={"type": "object"}))
-    upstream.notices.put_nowait(UpstreamNotification("notifications/tools/list_changed", {}))
+    upstream.server_notifications.put_nowait(
+        UpstreamNotification("notifications/tools/list_changed", {})
+    )
     running.clock.now += TOLD_S
 
     await running.hears(announced=2)
@@ -77,8 +79,8 @@ async def test_updates_of_resources_reach_the_clients(
     async with asyncio.timeout(10):
         await upstream.opened.wait()
     for uri in ("notes://own", 5, "crm://user/7", "crm://all"):
-        notice = UpstreamNotification("notifications/resources/updated", {"uri": uri})
-        upstream.notices.put_nowait(notice)
+        notification = UpstreamNotification("notifications/resources/updated", {"uri": uri})
+        upstream.server_notifications.put_nowait(notification)
 
     await running.hears(updated=2)
     assert sorted(running.updated) == [("acme", "crm://all"), ("acme", "crm://user/7")]

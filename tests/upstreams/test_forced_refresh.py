@@ -1,4 +1,4 @@
-"""A refresh that somebody asks for: it sees what changed before, and others share it."""
+"""A refresh that a person asks for: it sees what changed before, and others share it."""
 
 import asyncio
 

@@ -135,7 +135,7 @@ async def test_an_outage_keeps_the_last_good_catalogue(
 async def test_a_server_that_never_answered_fails_with_a_sentence(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """Whoever registers it hears at once, and reads it later."""
+    """The person who registers it is told at once, and reads it later."""
     server = await register(replica.store)
     upstream.answer = lambda *_: ConnectionFailure("unauthorized", "The server crm answers 401.")
 

@@ -51,7 +51,7 @@ async def test_a_folder_is_a_root_of_its_own(acme: TenantWorkspace, vault: Tenan
 async def test_a_folder_that_is_a_link_is_none(
     acme: TenantWorkspace, vault: TenantWorkspace, tmp_path: Path
 ) -> None:
-    """Whoever can write files cannot point it elsewhere."""
+    """A person who can write files cannot point it elsewhere."""
     (tmp_path / "outside").mkdir()
     await acme.make_folder("deep")
     (tmp_path / "acme/deep/vault").symlink_to(tmp_path / "outside")
@@ -63,12 +63,12 @@ async def test_a_folder_that_is_a_link_is_none(
 
 
 async def test_what_a_folder_holds_counts(acme: TenantWorkspace, vault: TenantWorkspace) -> None:
-    """And so do the folders that lead to it; one tally for both."""
+    """And so do the folders that lead to it; one usage change counts both."""
     await acme.usage()
     await vault.write("a/b", b"12345")
     counted = acme._home.usage_file
-    with counted.changing(threading.Event()) as tally:
-        told = (tally.bytes, tally.files)
+    with counted.changing(threading.Event()) as usage_change:
+        told = (usage_change.bytes, usage_change.files)
 
     usage = await acme.usage()
     assert told == (usage.bytes, usage.files) == (5, 4)
@@ -166,7 +166,7 @@ async def test_what_can_be_made_again_lies_apart(
 
 
 async def test_background_work_is_told_when_its_call_ends(acme: TenantWorkspace) -> None:
-    """Work that is apart ends when its call does."""
+    """Background work ends when its call does."""
     begun, ended = threading.Event(), threading.Event()
 
     def work(place: Path, stop: threading.Event) -> None:

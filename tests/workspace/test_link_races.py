@@ -137,7 +137,7 @@ async def test_a_folder_that_vanishes_during_a_walk_is_a_concurrent_change(
 
 
 async def test_a_way_that_leads_out_is_never_opened(tmp_path: Path) -> None:
-    """What the kernel finds outside is taken for a change by somebody else, and not opened."""
+    """What the kernel finds outside is taken for a concurrent change, and not opened."""
     if not kernel_resolves():
         pytest.skip("this kernel has no openat2")
     root = os.open(tmp_path, os.O_RDONLY)

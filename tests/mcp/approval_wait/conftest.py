@@ -88,7 +88,7 @@ class Request:
         self._stir()
 
     def hiccup(self) -> None:
-        """The store is away for a moment, for whoever waits."""
+        """The store is away for a moment, for every waiting call."""
         self.outages = 1
         self._stir()
 

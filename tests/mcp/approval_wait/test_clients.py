@@ -33,7 +33,7 @@ pack = Pack("signing")
 
 @pack.tool()
 async def sign(ctx: CallContext, label: str) -> str:
-    """Sign something, once somebody has approved it."""
+    """Sign something, once a person has approved it."""
     SignedLabels.labels[label] += 1
     return f"signed {label}"
 
@@ -45,7 +45,7 @@ class SignedLabels:
 
 
 WITHIN_S = 30
-NOBODY = Operator("nobody in particular")
+APPROVER = Operator("nobody in particular")
 
 
 class ApprovalServer:
@@ -70,9 +70,9 @@ class ApprovalServer:
         request, service = self.waits(label), self.server.services.approvals
         assert request is not None
         if label.startswith("bad"):
-            self._there(service.reject("acme", request.id, NOBODY, "It is bad."))
+            self._there(service.reject("acme", request.id, APPROVER, "It is bad."))
         else:
-            self._there(service.approve("acme", request.id, NOBODY))
+            self._there(service.approve("acme", request.id, APPROVER))
 
     def streams(self) -> int:
         """How many answers are streams that stay open."""
@@ -83,7 +83,7 @@ class ApprovalServer:
         self, *labels: str, once: Callable[[int], object] = lambda decided: True
     ) -> Iterator[None]:
         """
-        Somebody decides about these, one after the other, for the time of a block.
+        A person decides about these, one after the other, for the time of a block.
 
         Each as soon as it waits, and *once* holds for how many were decided before.
         """
@@ -97,11 +97,11 @@ class ApprovalServer:
             except BaseException as error:  # noqa: BLE001 - raised below, in the test's own thread
                 failed.append(error)
 
-        somebody = threading.Thread(target=decide, daemon=True)
-        somebody.start()
+        approver = threading.Thread(target=decide, daemon=True)
+        approver.start()
         yield
-        somebody.join(WITHIN_S)
-        assert not somebody.is_alive()
+        approver.join(WITHIN_S)
+        assert not approver.is_alive()
         assert not failed, failed
 
     def _there(self, work: Any) -> Any:
@@ -143,7 +143,9 @@ class ApprovingUser:
         self.pages: list[str] = []
         self.told: list[str | None] = []
 
-    async def visit(self, context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def open_page(
+        self, context: object, params: types.ElicitRequestParams
+    ) -> types.ElicitResult:
         assert isinstance(params, types.ElicitRequestURLParams)
         self.pages.append(params.url)
         return types.ElicitResult(action="accept")
@@ -190,7 +192,7 @@ async def test_a7_the_python_client_waits_and_gets_what_was_decided(
     person = ApprovingUser()
     options: dict[str, Any] = {}
     if "pages" in way:
-        options["elicitation_callback"] = person.visit
+        options["elicitation_callback"] = person.open_page
     if "tasks" in way:
         options["extensions"] = [Tasks(person.within_task)]
     good, bad = labels()

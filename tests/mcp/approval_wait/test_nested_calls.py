@@ -36,7 +36,7 @@ def lends(client: EndpointClient) -> None:
         keyring=client.keyring,
         outbound=OutboundClient(Network(), tls=ssl.create_default_context),
     )
-    client.kit = TenantToolServices(
+    client.tool_services = TenantToolServices(
         Packs(),
         records=services.records,
         secrets=services.secrets,

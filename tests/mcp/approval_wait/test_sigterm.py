@@ -35,7 +35,7 @@ pack = Pack("seldom")
 
 @pack.tool(approval=True)
 async def sign(ctx: CallContext, label: str) -> str:
-    """Sign something, once somebody has approved it."""
+    """Sign something, once a person has approved it."""
     return f"signed {label}"
 '''
 
@@ -78,7 +78,7 @@ class SigtermCaller:
         self._connection.close()
 
     def say(self, fields: list[tuple[str, str]], body: bytes) -> None:
-        """Send one request; nobody waits for its answer yet."""
+        """Send one request without waiting for its answer."""
         self._connection.request("POST", self._path, body, self._headers | dict(fields))
 
     def result(self) -> Any:

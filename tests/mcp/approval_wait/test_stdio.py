@@ -55,7 +55,7 @@ def approve(folder: Path) -> None:
 
 @pytest.mark.requirement("A7")
 def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Path) -> None:
-    """As over HTTP; nobody can sign in here, so there is no page, but the command line."""
+    """As over HTTP; no person can sign in here, so there is no page, but the command line."""
     params = {"name": "echo", "arguments": {"text": "one"}}
     call = talk.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
     told = talk.hears("notifications/progress")
@@ -87,7 +87,7 @@ def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> Non
 @pytest.mark.requirement("A7", "N23")
 @pytest.mark.parametrize("by_signal", [True, False])
 def test_a7_the_end_waits_for_no_person(tmp_path: Path, *, by_signal: bool) -> None:
-    """Whoever waits is answered at once, in every era, however long other calls may take."""
+    """A waiting call is answered at once, in every era, however long other calls may take."""
     gatepost(tmp_path, "keyring", "new", "keyring.json")
     config = CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
     with talking(tmp_path, config, drain_s=600) as talk:

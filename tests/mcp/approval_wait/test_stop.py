@@ -30,7 +30,7 @@ Calling = tuple[EndpointClient, Awaitable[Any]]
 
 @pytest.fixture(autouse=True)
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody who waits is woken by anything but a decision, or the stop."""
+    """Only a decision or the stop wakes a waiting call."""
     monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", HOUR_S)
     monkeypatch.setattr(mcp_client, "HOLD_S", HOUR_S)
 
@@ -156,7 +156,7 @@ async def test_a7_a_decision_at_the_moment_of_a_stop_counts(
 
 
 async def handed_over(client: EndpointTaskClient, task_id: str) -> None:
-    """Return once the task is nobody's."""
+    """Return once no process has the task."""
     tasks = client.records.of("acme").tasks
     async with asyncio.timeout(WITHIN_S):
         while (record := await tasks.get(task_id)) is None or record.runner:

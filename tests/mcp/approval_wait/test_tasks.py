@@ -178,7 +178,7 @@ async def test_a7_what_was_approved_and_begun_is_not_begun_again(
     await waiting(server, task_id)
     request = await decisions.only()
     if taken_up:
-        request.verdict = "approved"  # nobody hears of it: who takes the task up finds it
+        request.verdict = "approved"  # no notification: the runner that takes the task up finds it
         await server.crash()
     else:
         request.decide("approved")
@@ -194,7 +194,7 @@ async def test_a7_what_was_approved_and_begun_is_not_begun_again(
 async def test_k_13_a_cancelled_task_does_not_begin(
     server: TaskReplicas, decisions: DecisionStage
 ) -> None:
-    """Whoever took its call back was told so before somebody approved it."""
+    """A caller that withdrew its call was told so before a person approved it."""
     task_id = (await server.first.start("pay"))["taskId"]
     await waiting(server, task_id)
     await server.second.about("cancel", task_id)
@@ -208,7 +208,7 @@ async def test_k_13_a_cancelled_task_does_not_begin(
 async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
     server: TaskReplicas, decisions: DecisionStage
 ) -> None:
-    """However long after its own time somebody decides."""
+    """However long after its own time a person decides."""
     task_id = (await server.first.start("pay"))["taskId"]
     shown = await waiting(server, task_id)
     for _ in range(5):

@@ -64,9 +64,9 @@ async def test_a7_the_page_is_the_answer_and_nothing_waits(
     """It names what waits and where; the call is over, and what it asked for is not."""
     asked = input_requests_of(await begin(client))
 
-    (question,) = asked.values()
-    assert question["method"] == "elicitation/create"
-    assert question["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
+    (client_request,) = asked.values()
+    assert client_request["method"] == "elicitation/create"
+    assert client_request["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
     assert (await decisions.only()).watchers == 0
     assert Paid.amounts == []
 

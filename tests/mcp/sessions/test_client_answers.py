@@ -120,7 +120,7 @@ async def test_several_client_requests_go_out_at_once(replicas: EndpointPair) ->
 
 
 async def test_a_failed_client_request_withdraws_the_others(replicas: EndpointPair) -> None:
-    """Nobody fills in a form for a call that is over."""
+    """No person fills in a form for a call that is over."""
     live = replicas.call(replicas.one, "ask_two")
     first, second = await next_request(live), await next_request(live)
     await replicas.answer(replicas.two, second["id"], error={"code": -1, "message": "no"})

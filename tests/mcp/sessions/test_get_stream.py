@@ -131,7 +131,7 @@ async def test_s_11_the_newest_stream_of_a_session_is_told_and_no_other(
 
 @pytest.mark.requirement("S-11")
 async def test_s_11_each_session_has_a_stream_of_its_own(replicas: EndpointPair) -> None:
-    """Another session's client hears for itself and ends nobody's stream."""
+    """The client of another session gets its own messages and ends no other stream."""
     mine = await replicas.get(replicas.one).opened()
     await replicas.open()
     other = await replicas.get(replicas.one).opened()
@@ -226,7 +226,7 @@ async def test_s_21_a_stream_shows_that_it_lives(replicas: EndpointPair) -> None
 
 @pytest.mark.requirement("S-21", "S-20")
 async def test_s_20_a_stream_ends_with_its_token(replicas: EndpointPair) -> None:
-    """Whoever lost the right to listen hears nothing more."""
+    """A caller that lost the right to listen receives nothing more."""
     replicas.become(a_caller(expires_at=int(replicas.one.clock.now) + 60))
     live = await replicas.get(replicas.one).opened()
     replicas.one.clock.now += 61
@@ -254,7 +254,7 @@ async def test_s_21_a_server_that_stops_lets_go_of_its_streams(replicas: Endpoin
 
 @pytest.mark.requirement("S-21")
 async def test_s_21_a_caller_holds_so_many_streams_and_no_more(replicas: EndpointPair) -> None:
-    """429 and when to try again; somebody else is not affected, and a closed one makes room."""
+    """429 and when to try again; another caller is not affected, and a closed one makes room."""
     replicas.one.streams.most_per_caller = 2
     held: list[OpenExchange] = []
     for _ in range(2):
@@ -291,5 +291,5 @@ async def test_s_21_a_shared_store_that_fails_leaves_nothing_behind(
     assert live.status == 503
     assert len(replicas.one.streams) == 0
     assert replicas.one.pubsub.tenants == ()
-    await replicas.hears_no_more()
+    await replicas.receives_no_more()
     assert vars(replicas.one.shared_store.of("acme"))["_followers"] == {}

@@ -174,5 +174,5 @@ async def test_two_first_requests_at_once_follow_once(
     await asyncio.gather(*(two.level(two.here, session) for _ in range(5)))
     await asyncio.sleep(0)
 
-    (ears,) = vars(shared_store)["_followers"].values()
-    assert len(ears) == len(two.here) == 1
+    (registered,) = vars(shared_store)["_followers"].values()
+    assert len(registered) == len(two.here) == 1

@@ -145,7 +145,7 @@ async def test_s_12_another_process_has_what_the_lost_connection_missed(version:
 
 @pytest.mark.requirement("S-12", "S-08")
 async def test_s_12_an_answer_that_came_meanwhile_waits(replicas: EndpointPair) -> None:
-    """Whoever comes back after the end gets all that is left, and the stream ends."""
+    """A client that returns after the end gets all that is left, and the stream ends."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen = await primed(live)
     live.hang_up()
@@ -290,8 +290,8 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
     """Beats keep the event log and the connection; the client sees comments at most."""
     live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
-    shelf = vars(replicas.one.shared_store.of("acme"))["_logs"]
-    (event_log,) = shelf.values()
+    event_logs = vars(replicas.one.shared_store.of("acme"))["_logs"]
+    (event_log,) = event_logs.values()
     before, taken = event_log.until, live.taken
     for _ in range(resumable.MARK_EVERY):
         for _ in range(replicas.one.streams.steps):

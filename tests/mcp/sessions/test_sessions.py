@@ -37,7 +37,7 @@ async def say(ctx: CallContext) -> str:
 
 @pack.tool(timeout_s=20)
 async def wait(ctx: CallContext, report: bool) -> str:
-    """Wait until somebody ends it."""
+    """Wait until it is ended."""
     if report:
         await ctx.progress(1)
     SessionSignal.started.set()

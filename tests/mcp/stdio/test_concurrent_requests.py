@@ -84,8 +84,10 @@ def test_a_client_request_of_an_older_revision_goes_out_and_is_answered(talk: St
     talk.open(**ELICIT)
     call(talk, False, "ask_colour", 1)
     asked = talk.hears("elicitation/create")
-    (question,) = [one for one in talk.messages() if one.get("method") == "elicitation/create"]
-    talk.write_line(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": ACCEPTED}))
+    (client_request,) = [
+        one for one in talk.messages() if one.get("method") == "elicitation/create"
+    ]
+    talk.write_line(json.dumps({"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPTED}))
 
     assert asked[0]["message"] == "Which colour?"
     assert text(talk.of(1)) == "accept red"

@@ -14,7 +14,7 @@ from gatepost.mcp.tasks.running_task import failed
 from gatepost.mcp.tasks.store import TaskStore
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
-from tests.mcp import fixture_questions
+from tests.mcp import fixture_client_requests
 from tests.support.endpoint import DECLARED, META, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import listening
 
@@ -23,12 +23,12 @@ pack = Pack("owned")
 
 @pack.tool(task_support="optional", scopes={"files:write"})
 async def write_slowly(ctx: CallContext) -> str:
-    """Write for as long as nobody stops it."""
+    """Write until it is stopped."""
     await asyncio.Event().wait()
     return "written"
 
 
-TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
+TOOLS = [*fixture_client_requests.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ STRANGERS = [
 async def test_k_17_a_task_is_its_creators(
     client: EndpointTaskClient, stranger: TenantContext, method: str
 ) -> None:
-    """Knowing the id gives nothing: the answer is that for a task nobody has, byte for byte."""
+    """Knowing the id gives nothing: the answer is that for an unknown task, byte for byte."""
     task = await client.start("multi_input")
     client.caller = stranger
     foreign = await client.about(method, task["taskId"], inputResponses={})

@@ -13,8 +13,8 @@ from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call
-from tests.mcp import fixture_questions
-from tests.mcp.fixture_questions import TaskConfirmation
+from tests.mcp import fixture_client_requests
+from tests.mcp.fixture_client_requests import TaskConfirmation
 from tests.support.client_requests import accept
 from tests.support.endpoint import EndpointTaskClient
 from tests.support.proxies import DetachableRecords
@@ -72,7 +72,7 @@ async def ask_twice(ctx: CallContext) -> str:
     return f"{first.action} {second.action}"
 
 
-TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
+TOOLS = [*fixture_client_requests.task_pack.tools.values(), *pack.tools.values()]
 
 
 class SharedTaskReplicas:
@@ -103,7 +103,7 @@ class SharedTaskReplicas:
         self.time_passes(TERMS.lease_s + 1)
 
     async def keep(self, task_id: str, **changes: Any) -> None:
-        """Change a record behind everybody's back."""
+        """Change a record without a notification."""
         tasks = self.records.of("acme").tasks
         record = await tasks.get(task_id)
         assert record is not None

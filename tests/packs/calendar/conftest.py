@@ -121,7 +121,7 @@ class CalDavServer:
             assert put.status_code in (201, 204), put.text
 
     def clear(self) -> None:
-        """No calendar of anybody, as it was at the start."""
+        """No calendar, as it was at the start."""
         for user, word in USERS.items():
             for calendar in CALENDARS:
                 gone = self._client.delete(f"{self.url}{user}/{calendar}/", auth=(user, word))

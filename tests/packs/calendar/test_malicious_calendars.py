@@ -1,4 +1,4 @@
-"""Whoever may write into a calendar can neither stop the server nor hide other events."""
+"""A person who may write into a calendar can neither stop the server nor hide other events."""
 
 import pytest
 

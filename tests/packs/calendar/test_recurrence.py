@@ -24,7 +24,7 @@ START, END = datetime(2026, 3, 25, tzinfo=BERLIN), datetime(2026, 4, 2, tzinfo=B
 
 def asked(documents: dict[str, str], *, words: list[str] | None = None, seconds: float = 6) -> Any:
     """The worker's answer about calendars with one document each, in Berlin."""
-    question = {
+    request = {
         "start": START.isoformat(),
         "end": END.isoformat(),
         "words": words or [],
@@ -39,7 +39,7 @@ def asked(documents: dict[str, str], *, words: list[str] | None = None, seconds:
             for name, text in documents.items()
         ],
     }
-    return asyncio.run(ask(Path(worker.__file__), question, timeout_s=30))
+    return asyncio.run(ask(Path(worker.__file__), request, timeout_s=30))
 
 
 def berlin(*times: str) -> list[tuple[str, str]]:

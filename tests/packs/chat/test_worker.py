@@ -100,14 +100,14 @@ def certificates(network: Network) -> str:
 async def sent(client: OutboundClient, url: str, *, trusted: bool = True) -> tuple[Any, list[str]]:
     """What the worker answers, and why it was refused connections."""
     network = client.network
-    switchboard = WorkerConnections(client.of("acme"), network)
+    worker_connections = WorkerConnections(client.of("acme"), network)
     ca = certificates(network) if trusted else ""
     request = {"url": url, "title": "", "body": "hello", "ca": ca, "max_parts": 1, "handle": 3}
-    async with switchboard.open():
+    async with worker_connections.open():
         said = await ask(
-            Path(worker.__file__), request, timeout_s=30, handles=((switchboard.handle, 3),)
+            Path(worker.__file__), request, timeout_s=30, handles=((worker_connections.handle, 3),)
         )
-    return said, [failure.failure.kind for failure in switchboard.failures]
+    return said, [failure.failure.kind for failure in worker_connections.failures]
 
 
 async def test_a_message_takes_the_way_of_every_request(

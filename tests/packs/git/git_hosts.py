@@ -136,7 +136,7 @@ class SshHost:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         accounts = self.accounts
 
-        class Door(asyncssh.SSHServer):
+        class GitSshServer(asyncssh.SSHServer):
             def begin_auth(self, username: str) -> bool:
                 return True
 
@@ -147,7 +147,7 @@ class SshHost:
                 return username == "git" and key.public_data in accounts
 
         server = await asyncssh.create_server(
-            Door,
+            GitSshServer,
             "127.0.0.1",
             0,
             server_host_keys=[self.key],

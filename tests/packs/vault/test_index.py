@@ -52,9 +52,11 @@ class VaultTools:
 
     @property
     def ctx(self) -> CallContext:
-        kit: Any = self.told
+        tool_services: Any = self.told
         space: Any = Counting(self._space, self)
-        return CallContext(caller=a_caller(), request_id="1", workspace=space, services=kit)
+        return CallContext(
+            caller=a_caller(), request_id="1", workspace=space, services=tool_services
+        )
 
     def put(self, path: str, text: str, *, at: float = OLD) -> Path:
         file = self.vault / path
@@ -74,14 +76,14 @@ class Counting:
     """A workspace that takes note of the notes it is asked to read."""
 
     def __init__(self, inner: TenantWorkspace, secrets: VaultTools) -> None:
-        self._inner, self._desk = inner, secrets
+        self._inner, self._secrets = inner, secrets
 
     def folder(self, path: str, shown: str) -> "Counting":
-        return Counting(self._inner.folder(path, shown), self._desk)
+        return Counting(self._inner.folder(path, shown), self._secrets)
 
     async def heads(self, paths: Sequence[str], *, limit: int) -> list[FileHead | None]:
-        self._desk.read += paths
-        self._desk.reading.set()
+        self._secrets.read += paths
+        self._secrets.reading.set()
         return await self._inner.heads(paths, limit=limit)
 
     def __getattr__(self, name: str) -> Any:
@@ -215,14 +217,14 @@ async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(
 async def test_no_caller_waits_for_another_tenants_index(tmp_path: Path) -> None:
     """Each has its own, beside its own workspace."""
     spaces = Workspaces(tmp_path)
-    desks = [VaultTools(spaces, tmp_path, tenant) for tenant in ("acme", "globex")]
-    for one in desks:
+    tenants = [VaultTools(spaces, tmp_path, tenant) for tenant in ("acme", "globex")]
+    for one in tenants:
         one.put("same.md", f"apple of {one.vault.parent.name}")
 
-    found = await asyncio.gather(*(one.search("apple") for one in desks))
+    found = await asyncio.gather(*(one.search("apple") for one in tenants))
 
     assert found == [["same.md"], ["same.md"]]
-    assert all(one.index.is_file() for one in desks)
+    assert all(one.index.is_file() for one in tenants)
     spaces.close()
 
 
@@ -270,10 +272,10 @@ from gatepost.workspace import Workspaces
 
 async def main():
     spaces = Workspaces(Path(sys.argv[1]))
-    desk = VaultTools(spaces, Path(sys.argv[1]))
+    vault = VaultTools(spaces, Path(sys.argv[1]))
     for round in range(4):
-        desk.put(f"{sys.argv[2]}/n{round}.md", f"{sys.argv[2]}word{round}")
-        found = await desk.search(f"{sys.argv[2]}word{round}")
+        vault.put(f"{sys.argv[2]}/n{round}.md", f"{sys.argv[2]}word{round}")
+        found = await vault.search(f"{sys.argv[2]}word{round}")
         assert found == [f"{sys.argv[2]}/n{round}.md"], found
     spaces.close()
 

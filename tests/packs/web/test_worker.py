@@ -41,11 +41,11 @@ async def test_a_tenant_has_one_page_read_at_a_time(monkeypatch: pytest.MonkeyPa
     """A tenant's hostile pages take one worker and not all of them, and none once it has left."""
     release, running = asyncio.Event(), list[str]()
 
-    async def slow(worker: Path, question: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
-        running.append(question["url"])
-        if question["url"].endswith("/slow"):
+    async def slow(worker: Path, request: dict[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        running.append(request["url"])
+        if request["url"].endswith("/slow"):
             await release.wait()
-        return {"title": "", "text": question["url"], "cut": False}
+        return {"title": "", "text": request["url"], "cut": False}
 
     def reads(tenant: str, name: str) -> asyncio.Task[tools.HtmlPage]:
         reply = msgspec.structs.replace(REPLY, url=f"https://www.web.test/{name}")

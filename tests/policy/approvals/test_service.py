@@ -362,8 +362,8 @@ async def test_a_machines_call_is_for_those_whom_a_rule_names() -> None:
 
     with pytest.raises(Undecidable, match="the role robots"):
         await replica.service.approve(ACME, request.id, BOB)
-    keeper = a_caller(subject="robot", roles=frozenset({"robots"}))
-    await replica.service.approve(ACME, request.id, keeper)
+    robot_approver = a_caller(subject="robot", roles=frozenset({"robots"}))
+    await replica.service.approve(ACME, request.id, robot_approver)
     assert text_of(await replica.call(caller=ROBOT, what="a")) == "a 0 1"
 
 

@@ -153,14 +153,14 @@ async def test_rates_hold_over_two_replicas(
                 ("rent-globex", TOOL): RepeatingCallers(customers, "globex", 2, "rent"),
             }
             pressing = [
-                asyncio.create_task(crowd.press(number))
-                for crowd in by.values()
+                asyncio.create_task(callers.press(number))
+                for callers in by.values()
                 for number in range(8)
             ]
-            begun = [await crowd.empty(0.0) for crowd in by.values()]
+            begun = [await callers.empty(0.0) for callers in by.values()]
             ended = [
-                await crowd.empty(since + WINDOW_S)
-                for crowd, since in zip(by.values(), begun, strict=True)
+                await callers.empty(since + WINDOW_S)
+                for callers, since in zip(by.values(), begun, strict=True)
             ]
             await over(pressing)
         for (word, rate), since, until in zip(by, begun, ended, strict=True):

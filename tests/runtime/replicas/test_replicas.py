@@ -105,9 +105,9 @@ async def test_an_answer_finds_the_call_that_waits_for_it(
         async with client.stream(
             "POST", _encoded(body), {"Mcp-Session-Id": session}, at=1
         ) as stream:
-            question = await stream.until("elicitation/create")
+            client_request = await stream.until("elicitation/create")
             await bounce(replicas, 0)
-            answer = {"jsonrpc": "2.0", "id": question["id"], "result": ACCEPTED}
+            answer = {"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPTED}
             assert await client.post(session, answer, at=0) == 202
             done = await stream.until("")
 

@@ -103,9 +103,9 @@ def bomb() -> bytes:
 
 
 BOMB = bomb()
-NOTICE = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
+NOTIFICATION = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
 HOSTILE: dict[str, tuple[Answer, str]] = {
-    "endless events": (endless(event(NOTICE) * 100), "invalid"),
+    "endless events": (endless(event(NOTIFICATION) * 100), "invalid"),
     "endless comments": (endless(b":\n" * 10_000), "invalid"),
     "endless other requests": (
         endless(event({"jsonrpc": "2.0", "id": 10**6, "result": {}}) * 100), "invalid",
@@ -270,10 +270,10 @@ async def test_a_stalled_request_ends_after_its_time_although_progress_arrives(c
         await begin(send, kind=EVENTS)
         token = posted.body["params"]["_meta"]["progressToken"]
         progress = {"progressToken": token, "progress": 1}
-        notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}
+        notification = {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}
         gone = asyncio.ensure_future(stall(posted))
         while not gone.done():
-            await more(send, event(notice))
+            await more(send, event(notification))
             await asyncio.wait([gone], timeout=0.05)
 
     app.answers["tools/call"] = call

@@ -140,13 +140,15 @@ async def test_a_call_has_progress_and_a_result(
         connection, params={"name": "count", "arguments": {"upto": 3}}, progress_token="mine"
     )
 
-    assert {one.params["progressToken"] for one in messages[:-1] if is_notice(one)} == {"mine"}
+    assert {one.params["progressToken"] for one in messages[:-1] if is_notification(one)} == {
+        "mine"
+    }
     assert len(messages) == 4
     assert isinstance(messages[-1], UpstreamResult)
     assert messages[-1].value["structuredContent"] == {"result": 3}
 
 
-def is_notice(message: Any) -> bool:
+def is_notification(message: Any) -> bool:
     return isinstance(message, UpstreamNotification)
 
 

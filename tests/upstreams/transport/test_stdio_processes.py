@@ -150,7 +150,7 @@ async def test_it_gets_the_environment_that_is_configured_and_no_other(
 
 
 async def test_it_reaches_no_machine_unless_it_may(process: ConnectingProcess) -> None:
-    """Neither by TCP nor by UDP, whoever runs the server."""
+    """Neither by TCP nor by UDP, under any user."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         env = {"PORT": str(listening.getsockname()[1])}
         closed = await said(process.stdio(doing(env=env)), "reach")

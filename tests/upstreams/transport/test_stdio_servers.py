@@ -30,7 +30,7 @@ async def test_everything_works_over_its_pipes(process: ConnectingProcess) -> No
 
     slow = {"name": "trigger-long-running-operation", "arguments": {"duration": 0.2, "steps": 2}}
     *progress, done = await messages_of(connection, params=slow, progress_token="mine")
-    tokens = [one.params["progressToken"] for one in progress if is_notice(one)]
+    tokens = [one.params["progressToken"] for one in progress if is_notification(one)]
     assert tokens == ["mine", "mine"]
     assert isinstance(done, UpstreamResult)
     picture = await result_of(connection, params={"name": "get-tiny-image", "arguments": {}})
@@ -39,7 +39,7 @@ async def test_everything_works_over_its_pipes(process: ConnectingProcess) -> No
     assert read["resources"]
 
 
-def is_notice(message: Any) -> bool:
+def is_notification(message: Any) -> bool:
     return isinstance(message, UpstreamNotification)
 
 

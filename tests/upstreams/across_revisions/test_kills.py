@@ -20,7 +20,7 @@ from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import free_port
 from tests.support.replicas import BalancedReplicas, ReplicaClient
 from tests.support.stores import Postgres, Valkey
-from tests.upstreams.bridge.conftest import ACCEPTED, BeforeDiscovery, BridgeChoice
+from tests.upstreams.across_revisions.conftest import ACCEPTED, BeforeDiscovery, BridgeChoice
 
 TOOL = "mcp_shop__order"
 FORMS = {"elicitation": {"form": {}}}

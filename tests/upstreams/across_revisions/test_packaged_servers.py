@@ -16,7 +16,7 @@ from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs
 from tests.support.node import FOLDER, NODE, install
 from tests.support.server import Server, issuer_settings, running_server
-from tests.upstreams.bridge.conftest import RevisionCaller, calling
+from tests.upstreams.across_revisions.conftest import RevisionCaller, calling
 
 SECRET = "gh-secret-0123456789"
 ERAS = [MODERN, "2025-11-25"]
@@ -116,7 +116,7 @@ async def test_everything_works(gate: Server, revision: str) -> None:
         prompt = await caller.ask("prompts/get", name=offered_name("everything", "simple-prompt"))
 
     assert "image" in {block["type"] for block in picture.result["content"]}
-    assert [one["params"]["progress"] for one in slow.notices] == [1, 2]
+    assert [one["params"]["progress"] for one in slow.server_notifications] == [1, 2]
     assert asked.asked[0]["message"].startswith("everything: ")
     assert asked.result.get("isError", False) is False
     assert "Ann" in asked.text

@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, in front of the tools of upstreams of both eras."""
+"""Clients of other authors, in front of the tools of upstreams of both eras."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.support.browser import BrowserUser
 from tests.support.node import inspector, walk_typescript
-from tests.upstreams.bridge.conftest import WITHIN_S, Bridge, Era, calling
+from tests.upstreams.across_revisions.conftest import WITHIN_S, Bridge, Era, calling
 
 UPSTREAMS = ["modern", "session"]
 MODES = ["legacy", "2026-07-28"]

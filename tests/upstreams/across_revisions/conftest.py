@@ -131,7 +131,7 @@ class Answered(msgspec.Struct):
     """How a call ended, and what came before."""
 
     message: dict[str, Any]
-    notices: list[dict[str, Any]]
+    server_notifications: list[dict[str, Any]]
     asked: list[dict[str, Any]]
 
     @property
@@ -146,7 +146,7 @@ class Answered(msgspec.Struct):
 
 
 class RevisionCaller:
-    """Somebody who speaks one revision, and says yes to every question."""
+    """A client of one revision that accepts every client request."""
 
     def __init__(self, http: httpx2.AsyncClient, url: str, revision: str) -> None:
         self._http, self._url, self.revision = http, url, revision
@@ -231,7 +231,7 @@ class RevisionCaller:
                     ended.asked.append(one["params"])
                     await self.say({"jsonrpc": "2.0", "id": one["id"], "result": self.answer})
                 else:
-                    ended.notices.append(one)
+                    ended.server_notifications.append(one)
 
     async def cancelled(self, tool: str, begun: Callable[[], object]) -> None:
         """Call a tool, and cancel the call once it has begun, as the revision does."""

@@ -177,7 +177,7 @@ async def test_input_required_result_tampered_state(ctx: CallContext) -> str:
 
 @pack.tool(read_only=True)
 async def test_input_required_result_capabilities(ctx: CallContext) -> str:
-    """Ask whoever can be asked."""
+    """Ask a client that can be asked."""
     if ctx.can("elicitation"):
         return (await ctx.ask("Go on?", FixtureConfirmation, key="confirm")).action
     return (await ctx.sample("Shall we go on?", max_tokens=20, key="opinion")).text
@@ -247,7 +247,7 @@ async def protocol_error_job(ctx: CallContext) -> str:
 # Not marked destructive: the suite expects its own question first, not a person's approval.
 @task_pack.tool(task_support="optional")
 async def confirm_delete(ctx: CallContext, filename: str) -> str:
-    """Delete a file, once somebody has said yes; asked while the task runs."""
+    """Delete a file, once a person has said yes; asked while the task runs."""
     answer = await ctx.ask(f"Delete {filename}?", TaskConfirmation)
     deleted = answer.content is not None and answer.content.confirm
     return f"{filename} was {'deleted' if deleted else 'kept'}."

@@ -15,7 +15,15 @@ from itertools import count
 import pytest
 
 from tests.support.measuring import eventually
-from tests.upstreams.bridge.conftest import ASKED, PIXEL, REVISIONS, WITHIN_S, Bridge, Era, calling
+from tests.upstreams.across_revisions.conftest import (
+    ASKED,
+    PIXEL,
+    REVISIONS,
+    WITHIN_S,
+    Bridge,
+    Era,
+    calling,
+)
 
 every_cell = [
     pytest.mark.parametrize("era", ["modern", "session"]),
@@ -41,7 +49,7 @@ async def test_call(bridge: Bridge, revision: str, era: Era) -> None:
 
     assert answered.text == "0"
     assert answered.result.get("isError", False) is False
-    assert answered.notices == []
+    assert answered.server_notifications == []
     if revision >= "2025-06-18":
         assert answered.result["structuredContent"] == {"result": 0}
     assert bridge.servers[era].did["count"] == before + 1
@@ -54,7 +62,7 @@ async def test_progress(bridge: Bridge, revision: str, era: Era) -> None:
         await caller.listed(f"mcp_{era}__count")
         answered = await caller.call(f"mcp_{era}__count", upto=3)
 
-    told = [one["params"] for one in answered.notices]
+    told = [one["params"] for one in answered.server_notifications]
     assert answered.text == "3"
     assert [one["progress"] for one in told] == [1, 2, 3]
     assert {one["total"] for one in told} == {3}
