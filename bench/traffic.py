@@ -87,7 +87,7 @@ class BenchTraffic:
             ("Host", self._authority),
             ("Authorization", f"Bearer {self._token}"),
             ("Accept", "application/json, text/event-stream"),
-            ("TrafficConnection", "close"),
+            ("Connection", "close"),
             *((("Content-Type", "application/json"),) if body else ()),
             ("Content-Length", str(len(body))),
         ]

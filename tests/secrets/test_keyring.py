@@ -114,7 +114,7 @@ def test_a_broken_file_changes_nothing_for_who_runs(
 
     assert running.verify("session", "ffffffff." + token[9:]) is None
     assert running.verify("session", token) == b"x"
-    assert "stays as it was" in caplog.text
+    assert "keyring_not_reloaded" in caplog.text
 
 
 def test_the_file_is_the_owners_alone(path: Path) -> None:

@@ -22,11 +22,12 @@ from gatepost.redaction.quoted_strings import (
 from gatepost.redaction.search import (
     AND,
     BACKSLASH,
+    NEWLINE,
     PERCENT,
+    RETURN,
     SCREENED_BYTES,
     Automaton,
     TooMuch,
-    has_layers,
     layers,
     plain_automaton,
     readings,
@@ -106,12 +107,14 @@ class Redactor:
 
     @cached_property
     def _split_screen(self) -> SplitScreen | None:
-        """The screen of long texts; there is none for the secrets of a single call."""
+        """Return the screen of long texts; there is none for the secrets of a single call."""
         return None if self._marks is None else SplitScreen(self._marks)
 
     def is_unsplit(self, text: bytes) -> bool:
         """Return True only if no secret is split over the quoted strings of a text."""
-        return self._split_screen is not None and self._split_screen.is_unsplit(text)
+        return self._split_screen is not None and self._split_screen.is_unsplit(
+            text, plain=not has_layers(text)
+        )
 
     def is_promptly_unsplit(self, text: bytes) -> bool:
         """
@@ -193,6 +196,11 @@ def _marks_of(values: Iterable[tuple[str, str]]) -> list[KnownMatch]:
     return [
         mark for name, value in values for one in meant_by(value) for mark in marks_of(name, one)
     ]
+
+
+def has_layers(text: bytes) -> bool:
+    """Return whether a text may have more than one decoding."""
+    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
 
 
 def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:

@@ -89,11 +89,6 @@ def has_breaks(text: bytes) -> bool:
     return NEWLINE in text or RETURN in text
 
 
-def has_layers(text: bytes) -> bool:
-    """Return whether a text may have more than one decoding."""
-    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
-
-
 def layers(text: bytes) -> list[bytes]:
     """Yield the text itself, then each further decoding."""
     found = [text]

@@ -19,7 +19,6 @@ from gatepost.redaction.search import (
     PERCENT,
     RETURN,
     has_breaks,
-    has_layers,
     is_escaped,
     layers,
     unescaped,
@@ -134,11 +133,15 @@ class SplitScreen:
             quote: [*_passes(quote + one + quote for one in self._single)] for quote in _QUOTES
         }
 
-    def is_unsplit(self, text: bytes) -> bool:
-        """Return True only if no value is split over the strings of a decoding of the text."""
+    def is_unsplit(self, text: bytes, *, plain: bool) -> bool:
+        """
+        Return True only if no value is split over the strings of a decoding of the text.
+
+        *plain* says that the text has no decoding but itself, as `has_layers` finds.
+        """
         if not self._is_usable:
             return False
-        if not has_layers(text):
+        if plain:
             return not self._finds(text)
         # With escapes, a value of too few bytes to be searched for may be written with enough.
         decodings = None if self._has_short else separate_decodings(text)
