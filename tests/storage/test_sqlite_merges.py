@@ -24,7 +24,6 @@ async def test_files_stay_small(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much is recorded without a pause: the write-ahead log and the log of the database."""
-    monkeypatch.setattr(module, "MERGED_BYTES", 1_048_576)
     monkeypatch.setattr(module, "RESTARTED_BYTES", 4_194_304)
     long = new_record(reason="x" * (MOST_BYTES // 2))
     for _ in range(100):

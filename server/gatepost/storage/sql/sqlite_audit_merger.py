@@ -57,7 +57,7 @@ from gatepost.storage.sql.sqlite_audit_wal import (
 )
 from gatepost.storage.sql.tables import escaped
 
-AT_ONCE = 16_777_216
+AT_ONCE = 8_388_608
 """The approximate bytes of frames that one transaction merges."""
 COPIED_BYTES = 4_194_304
 """The bytes of SQLite's log after which it is copied into the database file, between two merges."""

@@ -15,17 +15,19 @@ from typing import Any
 
 import msgspec
 
-from gatepost.storage.audit import Batch, Checkpoint, Link, Linker, Sign
+from gatepost.storage.audit import Batch, ChainKey, Checkpoint, Link, Linker, Sign
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database
 from gatepost.storage.sql.sqlite_audit_merger import SqliteMerger
 from gatepost.storage.sql.sqlite_audit_wal import WriteAheadLog
 
-MERGED_BYTES = 8_388_608
+MERGED_BYTES, MOST_MERGED_BYTES = 1_048_576, 4_194_304
+"""The bytes of batches after which they are merged: of few chains, and at most."""
+MERGED_BYTES_OF_CHAIN = 4_096
 """
-The bytes of batches after which they are merged. Each chain in a merge costs as much as eight
-records, so a merge should have several records of each of a thousand tenants.
+The bytes for each chain before a merge. A chain costs a merge as much as eight records, so there
+should be several of each; but more at once takes more memory, and keeps other writers waiting.
 """
 MERGED_S = 1.0
 """The longest time that a batch waits to be merged while others follow."""
@@ -58,6 +60,10 @@ class SqliteAuditStore(SqlAuditStore):
         self._merging = WorkThread("audit merge", self._look)
         self._seen = 0, 0.0
         """The end of the write-ahead log, and when it was first seen there."""
+        self._chains: set[ChainKey] = set()
+        """The chains of the batches since the last merge."""
+        self._merged_bytes = MERGED_BYTES
+        """The bytes after which the batches of these chains are merged."""
         self._since: float | None = None
         """The time when a batch was first seen that waits to be merged."""
         self._closed = False
@@ -109,7 +115,10 @@ class SqliteAuditStore(SqlAuditStore):
     def _append(self, wal: WriteAheadLog, batch: Batch) -> None:
         waited = wal.unmerged
         wal.append(batch)
-        if not waited or waited < MERGED_BYTES <= wal.unmerged:
+        self._chains.update(batch)
+        wanted = len(self._chains) * MERGED_BYTES_OF_CHAIN
+        self._merged_bytes = min(max(wanted, MERGED_BYTES), MOST_MERGED_BYTES)
+        if not waited or waited < self._merged_bytes <= wal.unmerged:
             self._merging.wake()
 
     def _look(self) -> float | None:
@@ -123,10 +132,11 @@ class SqliteAuditStore(SqlAuditStore):
         is_idle = now >= self._seen[1] + IDLE_S
         restarts = is_idle or wal.position >= RESTARTED_BYTES
         self._since = now if self._since is None else self._since
-        if restarts or wal.unmerged >= MERGED_BYTES or now >= self._since + MERGED_S:
+        if restarts or wal.unmerged >= self._merged_bytes or now >= self._since + MERGED_S:
+            self._chains = set()
             with suppress(StoreUnavailable):
                 self._merge_all(wal, linker, restart=restarts)
-        if wal.unmerged >= MERGED_BYTES and not self.is_failing:
+        if wal.unmerged >= self._merged_bytes and not self.is_failing:
             return 0  # the log has grown meanwhile
         return IDLE_S if wal.position else None
 
