@@ -10,7 +10,7 @@ from gatepost.audit.chain import WriteAttempt
 from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.audit.verify import verify
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery, ChainHead, ChainKey, NewAuditRecord, Segment

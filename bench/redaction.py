@@ -11,7 +11,7 @@ from statistics import median
 import msgspec
 
 from bench.report import number, table
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
 
 SECRETS = (0, 1, 100, 1_000)

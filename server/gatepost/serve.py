@@ -23,7 +23,7 @@ from gatepost.app import Application, build_app
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
-from gatepost.http.descriptors import raise_limit
+from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.policy.idempotency import execution
 from gatepost.policy.idempotency.stage import IdempotencyStage
-from gatepost.policy.limits.requests import RetryLimits
+from gatepost.policy.limits.request_limits import RetryLimits
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryIdempotency
 from gatepost.storage.rate_limits import Buckets

@@ -9,10 +9,9 @@ import pytest
 from pydantic import AfterValidator, BaseModel
 
 from gatepost import CallContext, Pack, Secret
-from gatepost.redaction import search
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import PROMPT_BYTES, Redactor
-from gatepost.redaction.search import AT_ONCE, unwrapped
+from gatepost.redaction.secret_search import AT_ONCE, unwrapped
 from gatepost.redaction.spans import replaced
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES
@@ -48,7 +47,7 @@ def test_repeats_of_what_a_secret_is_made_of_cost_little(
     literal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that writes a secret to be found everywhere gets nothing told, soon."""
-    monkeypatch.setattr(search, "EFFORT", 4_000)
+    monkeypatch.setattr(secret_search, "EFFORT", 4_000)
     redactor = KNOWN.with_values([("TOKEN", literal)])
     text = literal[-6:-2] * 4_000
     found: list[bytes] = []
@@ -59,7 +58,7 @@ def test_repeats_of_what_a_secret_is_made_of_cost_little(
 
 def test_what_costs_too_much_is_still_valid_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """A document that is withheld keeps its form."""
-    monkeypatch.setattr(search, "EFFORT", 1_000)
+    monkeypatch.setattr(secret_search, "EFFORT", 1_000)
     redactor = KNOWN.with_values([("TOKEN", "a" * 4_000)])
     clean = cleaned(msgspec.json.encode({"rows": ["a" * 5_000, 1, None], "b": "c"}), redactor)
     assert clean is not None

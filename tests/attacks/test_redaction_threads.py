@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gatepost.redaction import search as layer
+from gatepost.redaction import secret_search as layer
 from gatepost.redaction.redactor import Redactor, cleaned_text
-from gatepost.redaction.search import layers, readings, unescaped
+from gatepost.redaction.secret_search import layers, readings, unescaped
 
 KNOWN = Redactor({"KEY": "hunter2hunter2"})
 

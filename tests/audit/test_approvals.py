@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import AuditQuery

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost.audit.chain import RingLinker
-from gatepost.audit.search import AuditRecord, read
+from gatepost.audit.record_search import AuditRecord, read
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from tests.audit.conftest import AUDITED_TOOLS

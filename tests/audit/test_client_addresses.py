@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
 from tests.audit.conftest import AUDITED_TOOLS, AuditLog

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from gatepost.audit.record import RecordedPerson
+from gatepost.audit.record_search import AuditSearch
 from gatepost.audit.retention import Retention
-from gatepost.audit.search import AuditSearch
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.sql.sqlite import empty_log

@@ -11,7 +11,7 @@ from gatepost.audit.export import (
     read,
     verify_lines,
 )
-from gatepost.audit.search import AuditRecord, AuditSearch
+from gatepost.audit.record_search import AuditRecord, AuditSearch
 from gatepost.audit.siem import as_cef, as_otlp, attributes_of
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.memory.records import MemoryRecords

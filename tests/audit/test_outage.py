@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from gatepost.audit import writer as writer_module
+from gatepost.audit.record_search import AuditSearch
 from gatepost.audit.refusals import ALONE
-from gatepost.audit.search import AuditSearch
 from gatepost.audit.writer import AuditWriter, Listener
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing

@@ -11,8 +11,8 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.audit import refusals
+from gatepost.audit.record_search import AuditRecord, AuditSearch, read
 from gatepost.audit.refusals import ALONE, ALONE_TOGETHER, MOST_KINDS
-from gatepost.audit.search import AuditRecord, AuditSearch, read
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.tools.api import Call, Failure, Outcome

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.audit.checkpoints import as_pem, public_keys
 from gatepost.audit.export import exported, verify_lines
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer_lease import TTL_S, WriterLease
 from gatepost.cli.audit import told

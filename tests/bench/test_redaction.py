@@ -1,7 +1,7 @@
 """The bench of redaction searches what it says, and shows it."""
 
 from bench.redaction import SECRETS, answers, render, run, secrets
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
 
 

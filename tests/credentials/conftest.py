@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gatepost.credentials.client import CredentialServices
-from gatepost.outbound.client import OutboundClient
+from gatepost.credentials.token_client import CredentialServices
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore

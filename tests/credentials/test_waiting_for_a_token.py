@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from gatepost.credentials import client as module
-from gatepost.credentials.client import ClientCredential, TokenClient
+from gatepost.credentials import token_client as module
 from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.credentials.token_cache import IssuedToken, TokenCache
+from gatepost.credentials.token_client import ClientCredential, TokenClient
 from tests.credentials.conftest import TENANT, CredentialsReplica, CredentialsReplicas
 
 LONG, WITHIN_S, TURNS = 60.0, 10.0, 100

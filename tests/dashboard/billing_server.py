@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolFailure
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.cli.token import GRANT
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.config.settings import Config, LimitsSettings, ToolsSettings

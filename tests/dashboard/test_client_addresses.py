@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gatepost.audit.search import AuditRecord, AuditSearch
+from gatepost.audit.record_search import AuditRecord, AuditSearch
 from gatepost.storage.audit import AuditQuery
 from tests.dashboard.billing_server import BillingServer, open_billing_server
 from tests.dashboard.conftest import HttpBrowser

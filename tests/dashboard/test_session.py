@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
-from gatepost.dashboard.session import RENEWED_S, CookieTooLong, DashboardSessions, digest
+from gatepost.dashboard.dashboard_session import RENEWED_S, CookieTooLong, DashboardSessions, digest
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.revocations import RevocationRecord

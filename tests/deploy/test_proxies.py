@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gatepost.audit.chain import RingLinker
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records

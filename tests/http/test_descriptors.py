@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.http.descriptors import DescriptorLimits
+from gatepost.http.file_descriptors import DescriptorLimits
 from tests.http.wire import Front, ask
 from tests.support.client import RawAnswer, modern, read_answer, request, result
 from tests.support.commands import ServerProcess, server_process

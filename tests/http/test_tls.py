@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.descriptors import DescriptorLimits
 from gatepost.http.edge import respond
+from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.runtime import server as listen
 from tests.http.conftest import WITHIN_S, Encrypted, encrypted, rest_of, until
 from tests.support.measuring import eventually

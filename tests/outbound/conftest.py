@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import pytest
 
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.services import Services
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gatepost.outbound.client import checked_addresses
+from gatepost.outbound.http_client import checked_addresses
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
 from tests.support.cases import each

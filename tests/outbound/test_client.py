@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import Upload
 from tests.outbound.conftest import PUBLIC, Internet

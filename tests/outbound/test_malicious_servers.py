@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.response import PARTS_AT_ONCE
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.response import Unpacker
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply

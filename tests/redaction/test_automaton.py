@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.stream import RedactedStream
 from tests.redaction.echo_server import FORMS, b64, leaks

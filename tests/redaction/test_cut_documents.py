@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_before
-from gatepost.redaction.document import bare, cleaned
+from gatepost.redaction.json_document import bare, cleaned
 from gatepost.redaction.redactor import Redactor
 from tests.redaction.test_automaton import PIECES, REDACTOR, SECRETS
 from tests.support.cases import each

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from gatepost.redaction import quoted_strings
 from gatepost.redaction.cut_document import cut_whole, is_clear_before
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES, Screen
 from gatepost.tools.api import CallContext, Outcome

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, CallContext, Outcome, ToolFailure

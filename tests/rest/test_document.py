@@ -15,7 +15,7 @@ from schemathesis.engine.events import NonFatalError, ScenarioFinished
 from schemathesis.openapi import from_dict
 
 from gatepost import CallContext, Pack
-from gatepost.rest.descriptors import MOST_TOOLS
+from gatepost.rest.tool_descriptions import MOST_TOOLS
 from gatepost.runtime.version import version
 from gatepost.tools.api import Outcome
 from tests.rest.conftest import Octopus

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.rest.descriptors import DRAFT_07, as_draft_07
+from gatepost.rest.tool_descriptions import DRAFT_07, as_draft_07
 from gatepost.tools.raw_schema import validator_of
 from tests.support.cases import each
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.storage.audit import AuditQuery
 from tests.rest.conftest import Octopus, RestAnswer
 from tests.support.issuers import Idp

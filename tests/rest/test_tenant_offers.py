@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import generate_latest
 
-from gatepost.rest.descriptors import MOST_TOOLS
+from gatepost.rest.tool_descriptions import MOST_TOOLS
 from gatepost.telemetry.exposition import registry_of
 from gatepost.tools.tenant_offers import Agent
 from tests.rest.conftest import Octopus

@@ -15,8 +15,8 @@ from gatepost.dashboard.live import LiveInbox
 from gatepost.runtime import metrics_sampler, recent_callers, stores
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage import changes
-from gatepost.storage.changes import ChangePoller
+from gatepost.storage import change_poller
+from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.valkey.channels import Channels
@@ -169,7 +169,7 @@ async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def polls(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    patch.setattr(changes, "POLL_S", 0.01)
+    patch.setattr(change_poller, "POLL_S", 0.01)
     records = MemoryRecords()
     async with ChangePoller(records, MemorySharedStore()).polling({}):
         patch.setattr(records, "changes", lambda subjects: fault())
@@ -178,7 +178,7 @@ async def polls(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def reads_again(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    patch.setattr(changes, "POLL_S", 0.01)
+    patch.setattr(change_poller, "POLL_S", 0.01)
     poller = ChangePoller(MemoryRecords(), MemorySharedStore())
     async with poller.polling({}), poller.following("secrets", lambda counter: fault()):
         yield

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 from click.testing import CliRunner
 
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.audit.writer import AuditWriter
 from gatepost.cli.doctor import command
 from gatepost.cli.revoke import revoke

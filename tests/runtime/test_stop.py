@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.audit.search import read
+from gatepost.audit.record_search import read
 from gatepost.storage.backends import open_records
 from tests.runtime.test_serve import asking
 from tests.support.commands import READY, Gatepost, token

@@ -5,7 +5,7 @@ import pytest
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SUBJECT, SecretStore
-from gatepost.storage.changes import ChangePoller
+from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 

@@ -11,8 +11,8 @@ from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.secrets.names import SecretRefused
 from gatepost.secrets.store import SUBJECT, SecretStore, SecretUnreadable
-from gatepost.storage import changes
-from gatepost.storage.changes import ChangePoller
+from gatepost.storage import change_poller
+from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
@@ -330,7 +330,7 @@ async def test_the_looking_goes_on_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also after an outage."""
-    monkeypatch.setattr(changes, "POLL_S", 0.001)
+    monkeypatch.setattr(change_poller, "POLL_S", 0.001)
     await known(secrets)
     looks = 0
     real = records.changes

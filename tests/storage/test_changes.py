@@ -5,8 +5,8 @@ from collections.abc import Collection
 
 import pytest
 
-from gatepost.storage import changes
-from gatepost.storage.changes import ChangePoller, notify
+from gatepost.storage import change_poller
+from gatepost.storage.change_poller import ChangePoller, notify
 from gatepost.storage.entries import CHANGES, NO_TENANT
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
@@ -79,12 +79,12 @@ def poller(kept: CountedRecords, shared_store: MemorySharedStore) -> ChangePolle
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll only when notified."""
-    monkeypatch.setattr(changes, "POLL_S", 3_600)
+    monkeypatch.setattr(change_poller, "POLL_S", 3_600)
 
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "POLL_S", 0.001)
+    monkeypatch.setattr(change_poller, "POLL_S", 0.001)
 
 
 async def test_each_subject_counts_its_own_changes(records: Records) -> None:

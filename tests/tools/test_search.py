@@ -9,8 +9,8 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.tools.api import Effects, Failure, Outcome, Tool
 from gatepost.tools.client import ProtocolError
-from gatepost.tools.search import MOST_FOUND, ToolIndex
 from gatepost.tools.tenant_offers import Agent
+from gatepost.tools.tool_search import MOST_FOUND, ToolIndex
 from tests.rest.conftest import Octopus
 from tests.support.client import RawAnswer, result
 from tests.support.client_requests import Ok

@@ -12,14 +12,14 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.backends import open_records
-from gatepost.storage.changes import ChangePoller
+from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.leases import Leases
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import CallContext, Outcome
 from gatepost.upstreams.catalogue import Catalogue, Definition
-from gatepost.upstreams.changes import SUBJECT, ChangeCounter
+from gatepost.upstreams.change_counter import SUBJECT, ChangeCounter
 from gatepost.upstreams.connection import (
     NO_OPTIONS,
     ConnectionFailure,

@@ -9,8 +9,8 @@ import pytest
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
+from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.fetch import DAY_MS, MOST_BYTES, MOST_ITEMS, MOST_PAGES, fetched
-from gatepost.upstreams.pinning import Pins
 from gatepost.upstreams.server import UpstreamServer
 from tests.upstreams.conftest import (
     EVERYTHING,

@@ -14,6 +14,7 @@ from gatepost.tools.resource import document
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.listing import read_list
 from gatepost.upstreams.offers import (
     GRACE_S,
@@ -23,9 +24,8 @@ from gatepost.upstreams.offers import (
     scopes_of,
     server_offers,
 )
-from gatepost.upstreams.pinning import Pins
 from gatepost.upstreams.server import UpstreamServer
-from gatepost.upstreams.source import merged
+from gatepost.upstreams.upstream_offers import merged
 from tests.upstreams.conftest import EVERYTHING, NamedCalls, tool
 
 

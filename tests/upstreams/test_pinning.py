@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.upstreams import pinning as pinning_module
+from gatepost.upstreams import definition_pins as pinning_module
 from gatepost.upstreams.assembly import Listed, after_accepting, assembled, pins_after
 from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.cleaning import Unusable
 from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.definition_pins import Pins, diff
 from gatepost.upstreams.digest import canonical, digest_of
 from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.pinning import Pins, diff
 from gatepost.upstreams.server import Pin, UpstreamServer
 from tests.upstreams.conftest import tool
 

@@ -6,18 +6,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.storage import changes
+from gatepost.storage import change_poller
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.tenant_offers import Agent, OfferSource, TenantOffers
-from gatepost.upstreams import source as source_module
+from gatepost.upstreams import upstream_offers as source_module
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.pinning import Pins
 from gatepost.upstreams.server import UpstreamServer
-from gatepost.upstreams.source import AGAIN_S, NOTHING, RETRY_S, UpstreamOffers, Wanted
 from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.upstream_offers import AGAIN_S, NOTHING, RETRY_S, UpstreamOffers, Wanted
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 from tests.upstreams.conftest import NamedCalls, RefreshClock, poll, polling, register, tool
@@ -268,7 +268,7 @@ async def test_a_published_change_is_seen_at_once(
     in_memory: UpstreamStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the next poll, through the shared store."""
-    monkeypatch.setattr(changes, "POLL_S", 3_600)
+    monkeypatch.setattr(change_poller, "POLL_S", 3_600)
     watch = ChangeWatch(in_memory.counter)
     changed = asyncio.Event()
     watch.tell(lambda tenant: changed.set() if tenant == "acme" else None)

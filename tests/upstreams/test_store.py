@@ -16,10 +16,10 @@ from gatepost.upstreams import store as store_module
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue
-from gatepost.upstreams.changes import ChangeCounter
+from gatepost.upstreams.change_counter import ChangeCounter
 from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.pinning import Pins
 from gatepost.upstreams.sealed_headers import SealedHeaders, ServerSecrets
 from gatepost.upstreams.server import StdioProgram, UpstreamServer
 from gatepost.upstreams.store import (

@@ -6,10 +6,10 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorize import UnusableRequest, decide, review, turn_away
+from gatepost_keys.issuer.browser_session import session_of
 from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.server import AuthorizationServer
-from gatepost_keys.issuer.session import session_of
 from gatepost_keys.issuer.signin import expired, form_in
 
 

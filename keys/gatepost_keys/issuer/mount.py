@@ -9,7 +9,6 @@ from gatepost_keys.imitation import DEVELOPMENT
 from gatepost_keys.issuer import (
     authorize,
     consent,
-    grants,
     introspect,
     jwks,
     metadata,
@@ -19,6 +18,7 @@ from gatepost_keys.issuer import (
     rotate,
     signin,
     token,
+    token_grants,
 )
 from gatepost_keys.issuer.guard import AllowedOrigins, Handler, IssuerEndpoint
 from gatepost_keys.issuer.server import AuthorizationServer
@@ -36,7 +36,7 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
     issuer = subject if isinstance(subject, DevelopmentIssuer) else DevelopmentIssuer(subject)
     settings = issuer.settings
     server = AuthorizationServer(issuer)
-    grants.register(server)
+    token_grants.register(server)
     shown = pages.Pages()
 
     def route(path: str, audience: AllowedOrigins, **handlers: Handler) -> Route:

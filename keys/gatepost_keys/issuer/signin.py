@@ -6,10 +6,10 @@ from starlette.responses import RedirectResponse, Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorize import UnusableRequest, review, turn_away
+from gatepost_keys.issuer.browser_session import keep, session_of, start
 from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.server import AuthorizationServer, Form
-from gatepost_keys.issuer.session import keep, session_of, start
 from gatepost_keys.issuer.settings import ACR_VALUES
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from gatepost.redaction.cut_document import cut_whole, is_clear_before
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import are_clear
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.errors import StoreUnavailable

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.audit.search import AuditRecord
+from gatepost.audit.record_search import AuditRecord
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.telemetry.logs import in_json, in_line
 

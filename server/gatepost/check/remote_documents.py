@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
 from gatepost_authz.config import Network

@@ -25,7 +25,7 @@ from gatepost.config.references import plain
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.dashboard.escaping import shown
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.approvals.request import (
     USES,
     ApprovalGrant,

@@ -20,7 +20,7 @@ from gatepost.runtime.erasure import TenantErasure, TenantInventory, Unfinished,
 from gatepost.runtime.recent_callers import forget_person
 from gatepost.storage.audit import EVERY_TENANT
 from gatepost.storage.backends import scheme_of
-from gatepost.storage.changes import notify
+from gatepost.storage.change_poller import notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.storage.sql.sqlite import empty_log

@@ -18,8 +18,8 @@ from gatepost.cli.doctor import STDIN, read_token, tls_context
 from gatepost.cli.token import DEFAULT_STATE, STATE_FILE, DevState
 from gatepost.doctor.http import Unreachable
 from gatepost.mcp_client.access_tokens import SignedInTokens, no_sign_in
+from gatepost.mcp_client.client_session import RemoteSession, RequestFailed, SignIn, connected
 from gatepost.mcp_client.kept_sign_in import KeptSignIn, state_home
-from gatepost.mcp_client.session import RemoteSession, RequestFailed, SignIn, connected
 from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.upstreams.connection import RequestOptions

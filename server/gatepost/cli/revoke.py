@@ -13,7 +13,7 @@ from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
 from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S
 from gatepost.policy.revocation.orders import revocation, seconds_of
-from gatepost.storage.changes import notify
+from gatepost.storage.change_poller import notify
 from gatepost.storage.revocations import FOR_EVER, RevocationRecord
 
 

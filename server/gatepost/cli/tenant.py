@@ -12,7 +12,7 @@ from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, 
 from gatepost.config.settings import Config
 from gatepost.policy.revocation.orders import SUSPENDED, suspension
 from gatepost.runtime.reload import known_tenants
-from gatepost.storage.changes import notify
+from gatepost.storage.change_poller import notify
 from gatepost.storage.records import Records
 from gatepost_authz.config import TENANT_ID
 

@@ -12,8 +12,8 @@ from gatepost.cli.upstream_services import operator, tenant_option, with_upstrea
 from gatepost.credentials.keyring_key import key_set
 from gatepost.runtime.upstreams import UpstreamServices
 from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.definition_pins import diff as difference
 from gatepost.upstreams.examination import ExaminedServer, examined
-from gatepost.upstreams.pinning import diff as difference
 from gatepost.upstreams.registration_changes import ServerChanges
 from gatepost.upstreams.server import Status, UpstreamServer
 

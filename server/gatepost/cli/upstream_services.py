@@ -11,13 +11,13 @@ from gatepost.audit.writer import AuditWriter
 from gatepost.cli.configuration import administrator, check_tenant
 from gatepost.cli.stores import OpenStores, at_stores, configured
 from gatepost.config.settings import Config
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.upstreams import UpstreamServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.names import SecretRefused
 from gatepost.secrets.store import SecretStore
-from gatepost.storage.changes import ChangePoller
+from gatepost.storage.change_poller import ChangePoller
 from gatepost.tools.registry import Registry
 from gatepost.upstreams.administration import Conflict, NotRegistered
 from gatepost.upstreams.connection import ConnectionFailure

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gatepost.config.table import SettingsTable
+from gatepost.config.settings_table import SettingsTable
 
 LONGEST_S = 43_200.0
 """Half a day: the record of an approval's use is kept for a day and must outlast the approval."""

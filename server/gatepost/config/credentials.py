@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gatepost.config.table import SettingsTable
+from gatepost.config.settings_table import SettingsTable
 
 
 class CredentialSettings(SettingsTable, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """The settings of `[dashboard]`."""
 
-from gatepost.config.table import SettingsTable
+from gatepost.config.settings_table import SettingsTable
 
 
 class DashboardSettings(SettingsTable, frozen=True, kw_only=True):

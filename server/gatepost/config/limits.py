@@ -1,6 +1,6 @@
 """The limits of tenants and tools: `[limits.tenant]`, `[limits.tool]`, `[limits.tools]`."""
 
-from gatepost.config.table import SettingsTable
+from gatepost.config.settings_table import SettingsTable
 
 
 class TenantLimitSettings(SettingsTable, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from gatepost.config.limits import NamedToolLimitSettings, TenantLimitSettings, 
 from gatepost.config.metrics_address import Address, read_address
 from gatepost.config.pack_registration import registrations
 from gatepost.config.packs import Packs
-from gatepost.config.table import SettingsTable
+from gatepost.config.settings_table import SettingsTable
 from gatepost.config.telemetry import LogFormat, LogLevel, TelemetrySettings
 from gatepost.config.upstreams import AgentSettings, UpstreamSettings, UpstreamsFile
 from gatepost_authz.config import Issuer, Network

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gatepost.config.table import SettingsTable
+from gatepost.config.settings_table import SettingsTable
 
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gatepost.config.table import SettingsTable
+from gatepost.config.settings_table import SettingsTable
 
 EVERY_TENANT = "*"
 """Stands for every tenant in a list of tenants."""

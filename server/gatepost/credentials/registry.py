@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from gatepost.config.credentials import CredentialSettings
 from gatepost.config.settings import Config
 from gatepost.config.upstreams import EVERY_TENANT
-from gatepost.credentials.client import ClientCredential, CredentialServices, TokenClient
 from gatepost.credentials.credential import (
     CredentialDenied,
     NoCredential,
@@ -15,6 +14,7 @@ from gatepost.credentials.credential import (
 from gatepost.credentials.references import referred
 from gatepost.credentials.static import ReadHeaders, StaticCredential, bearer
 from gatepost.credentials.token_cache import TokenCache
+from gatepost.credentials.token_client import ClientCredential, CredentialServices, TokenClient
 from gatepost.secrets.hosts import checked_hosts, destination
 from gatepost.tools.context import SignedHeaders
 

@@ -9,7 +9,7 @@ import msgspec
 from gatepost.audit.chain import START, hash_of
 from gatepost.audit.checkpoints import last_numbers
 from gatepost.audit.record import Kind, commitment, decode_numbered, decode_side
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.dashboard import argument_tree
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import NotShown, PageRequest, PageResponse

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 from starlette.types import Receive
 
+from gatepost.dashboard.dashboard_session import DashboardSessions, SignedInSession
 from gatepost.dashboard.page import ServerSentEvent
 from gatepost.dashboard.response import ResponseSender
 from gatepost.dashboard.security_headers import NO_STORE
-from gatepost.dashboard.session import DashboardSessions, SignedInSession
 from gatepost.http.open_streams import OpenStreams
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext

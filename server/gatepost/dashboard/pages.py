@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.config.packs import by_type
 from gatepost.config.references import plain
 from gatepost.config.settings import Config

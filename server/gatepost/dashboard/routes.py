@@ -12,13 +12,13 @@ from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.dashboard.assets import FOLDER, Assets
 from gatepost.dashboard.cookie import Cookies
+from gatepost.dashboard.dashboard_session import DashboardSessions, digest
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths
 from gatepost.dashboard.openid import OpenIdClient, SignInVerifier
 from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
 from gatepost.dashboard.page_guard import GuardedPage, PageRefused, PageServices, RequestOrigin
 from gatepost.dashboard.pages import pages
 from gatepost.dashboard.security_headers import Header, SecurityHeaders, guards_of
-from gatepost.dashboard.session import DashboardSessions, digest
 from gatepost.dashboard.signin import (
     SignInServices,
     SignInStep,

@@ -12,13 +12,13 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from gatepost.dashboard.cookie import Cookies
+from gatepost.dashboard.dashboard_session import CookieTooLong, DashboardSessions
 from gatepost.dashboard.form_data import UnreadableForm, cookie_of, query_of
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
 from gatepost.dashboard.openid import OpenIdClient, SignInAttempt, SignInVerifier
 from gatepost.dashboard.page_guard import ABSENT, PageRefused
 from gatepost.dashboard.response import ResponseSender
 from gatepost.dashboard.security_headers import Header
-from gatepost.dashboard.session import CookieTooLong, DashboardSessions
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import peer_of
 from gatepost.secrets.keyring import KeyRing

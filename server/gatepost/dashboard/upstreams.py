@@ -20,7 +20,7 @@ from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import ServerChanges
 from gatepost.upstreams.server import Status, UpstreamServer
-from gatepost.upstreams.source import UpstreamOffers
+from gatepost.upstreams.upstream_offers import UpstreamOffers
 
 ADMIN = frozenset({"admin"})
 """The roles of which a user needs one."""

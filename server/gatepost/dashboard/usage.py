@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.dashboard.chart import ChartInterval, UsageMeter, columns
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from operator import itemgetter
 from typing import Any, Protocol
 
-from gatepost.http.descriptors import DescriptorLimits
+from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost_authz.ratelimited import RateLimitedLog
 
 QUEUE = 2048

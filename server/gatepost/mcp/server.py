@@ -30,7 +30,7 @@ from gatepost.tools.api import IdempotencyKey, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
-from gatepost.tools.search import CALL
+from gatepost.tools.tool_search import CALL
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode

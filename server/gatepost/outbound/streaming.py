@@ -8,8 +8,8 @@ from typing import Unpack, cast
 
 import httpx2
 
-from gatepost.outbound.client import TIMEOUT_S, Sender
 from gatepost.outbound.failure import failure_of
+from gatepost.outbound.http_client import TIMEOUT_S, Sender
 from gatepost.outbound.response import PARTS_AT_ONCE, Unpacker, coding_of
 from gatepost.tools.context import Sending
 

@@ -2,7 +2,7 @@
 
 import re
 
-from gatepost.redaction.document import JsonDocument, bare, plain_string
+from gatepost.redaction.json_document import JsonDocument, bare, plain_string
 from gatepost.redaction.quoted_strings import (
     SEPARATOR,
     joined_strings,
@@ -10,7 +10,7 @@ from gatepost.redaction.quoted_strings import (
     unmasked_escapes,
 )
 from gatepost.redaction.redactor import Redactor, is_unquoted
-from gatepost.redaction.search import DEEPEST, LONGEST, layers
+from gatepost.redaction.secret_search import DEEPEST, LONGEST, layers
 
 HALF_ESCAPE = 5
 """The most bytes of an incomplete escape in JSON."""

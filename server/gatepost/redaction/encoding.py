@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from gatepost.redaction.matching import Hex, KnownMatch, Literal, base64_core
-from gatepost.redaction.search import settled
+from gatepost.redaction.secret_search import settled
 
 LEAST_BYTES = 4
 """The minimum length of a value; shorter ones occur in every text."""

@@ -12,7 +12,7 @@ from ahocorasick_rs import BytesAhoCorasick
 
 from gatepost.redaction.matching import ends_of
 from gatepost.redaction.screen import holds
-from gatepost.redaction.search import portions
+from gatepost.redaction.secret_search import portions
 
 STRINGS_AT_ONCE = 20_000
 """The number of strings that are split at once, while no other thread runs."""

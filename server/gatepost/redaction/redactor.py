@@ -19,7 +19,7 @@ from gatepost.redaction.quoted_strings import (
     masked_escapes,
     unmasked_escapes,
 )
-from gatepost.redaction.search import (
+from gatepost.redaction.secret_search import (
     AND,
     BACKSLASH,
     NEWLINE,

@@ -11,7 +11,7 @@ from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from gatepost.redaction.matching import Hex, KnownMatch
 from gatepost.redaction.screen import PIECE_BYTES, PIECES_AT_ONCE, STEP_BYTES, common_in, holds
-from gatepost.redaction.search import (
+from gatepost.redaction.secret_search import (
     AND,
     BACKSLASH,
     BLANK,

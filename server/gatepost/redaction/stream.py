@@ -1,6 +1,6 @@
 """Redacts a stream of messages, including secrets split over consecutive messages."""
 
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.matching import SecretSpan
 from gatepost.redaction.redactor import (
     LEAST_SPLIT,

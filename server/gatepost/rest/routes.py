@@ -13,7 +13,6 @@ from gatepost.http.body import (
 from gatepost.http.edge import peer_of
 from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.rest import responses
-from gatepost.rest.descriptors import Descriptors
 from gatepost.rest.envelope import (
     TenantDiffers,
     check_type,
@@ -21,6 +20,7 @@ from gatepost.rest.envelope import (
 )
 from gatepost.rest.exchange import RestExchange, RestLimits, require_method, suspended
 from gatepost.rest.responses import RestRefusal, RestResponse
+from gatepost.rest.tool_descriptions import Descriptors
 from gatepost.storage.commit import CommitFailed
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.trace import Tracer, context_in

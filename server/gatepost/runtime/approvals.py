@@ -8,7 +8,7 @@ from gatepost.audit.writer import AuditWriter
 from gatepost.check.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.approvals.channel_notifications import ChannelNotifications, Run
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from gatepost.http.acceptor import QUEUE, Acceptor
 from gatepost.http.deadlines import HEAD_ALLOWANCE, Deadlines, ListenConfig
-from gatepost.http.descriptors import DescriptorLimits
+from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.http.flow_control import UnreadResponses
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime import garbage_collector

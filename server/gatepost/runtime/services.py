@@ -17,9 +17,9 @@ from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.mcp.tasks.store import TaskLimits, TaskStore
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.idempotency.execution import RunningCalls
-from gatepost.policy.limits.requests import CallerRequests
+from gatepost.policy.limits.request_limits import CallerRequests
 from gatepost.policy.limits.rules import rules_of
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.policy.revocation.denials import DenialCounter
@@ -41,7 +41,7 @@ from gatepost.runtime.upstream_loading import UpstreamLoader
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
-from gatepost.storage.changes import ChangePoller
+from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.storage.shared_store import SharedStore

@@ -4,7 +4,7 @@ from gatepost.config.settings import Config
 from gatepost.policy.debug_log import DebugStage
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.stage import IdempotencyStage
-from gatepost.policy.limits.requests import AuditedRetries, RetryLimits
+from gatepost.policy.limits.request_limits import AuditedRetries, RetryLimits
 from gatepost.policy.limits.stage import DenialHold, LimitStage
 from gatepost.policy.revocation.denials import DenialCounter
 from gatepost.policy.revocation.watch import Revocations

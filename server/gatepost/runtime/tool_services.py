@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from gatepost.config.packs import Packs, by_type
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.request import plain
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.hosts import BoundSecret, destination

@@ -8,16 +8,16 @@ from typing import Any, Protocol
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.settings import Config
-from gatepost.credentials.client import CredentialServices
 from gatepost.credentials.credential import CredentialDenied, CredentialUnavailable
 from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.token_client import CredentialServices
 from gatepost.mcp.change_notifications import ChangePubSub
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.upstream_metrics import UpstreamMetrics
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretUnreadable
-from gatepost.storage.changes import ChangePoller
+from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
@@ -33,19 +33,19 @@ from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Catalogue
-from gatepost.upstreams.changes import SUBJECT, ChangeCounter
+from gatepost.upstreams.change_counter import SUBJECT, ChangeCounter
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.upstreams.management_audit import ManagementAudit
 from gatepost.upstreams.refresh import CatalogueRefresher
 from gatepost.upstreams.sealed_headers import SealedHeaders
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.signing import UpstreamCredentials
-from gatepost.upstreams.source import UpstreamOffers
 from gatepost.upstreams.store import UpstreamStore, configured_id
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.transport.connections import UpstreamConnections
 from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost.upstreams.update import CatalogueUpdate
+from gatepost.upstreams.upstream_offers import UpstreamOffers
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 

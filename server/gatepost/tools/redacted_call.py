@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.redaction import document
+from gatepost.redaction import json_document
 from gatepost.redaction.redactor import HERE, PROMPT_BYTES, Redactor, cleaned_text, is_prompt
 from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
@@ -172,7 +172,7 @@ class RedactedCall(msgspec.Struct):
         """
         if not is_quoted(self.call.arguments, with_secrets=bool(self.offer.secret_arguments)):
             return refused
-        clean = document.cleaned(self.call.arguments, self.now())
+        clean = json_document.cleaned(self.call.arguments, self.now())
         if clean is None:
             return refused
         try:
@@ -192,7 +192,7 @@ class RedactedCall(msgspec.Struct):
         redactor = self.now()
         message, data = cleaned_text(str(error.message), redactor), error.data
         with suppress(*UNENCODABLE):  # it has no JSON: the call fails when it is answered
-            clean = None if data is None else document.cleaned(_encode(data), redactor)
+            clean = None if data is None else json_document.cleaned(_encode(data), redactor)
             data = data if clean is None else _decode(clean)
         if message == error.message and data is error.data:
             return error

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.redaction import document
+from gatepost.redaction import json_document
 from gatepost.redaction.redactor import (
     Redactor,
     cleaned_text,
@@ -15,7 +15,7 @@ from gatepost.redaction.redactor import (
     quoted,
     redact_logs_of,
 )
-from gatepost.redaction.search import BACKSLASH
+from gatepost.redaction.secret_search import BACKSLASH
 from gatepost.tools.api import Failure, Offer, Outcome, Tool
 from gatepost.tools.client import (
     InputRequest,
@@ -245,18 +245,18 @@ def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcom
     neither of them shows what the other hides.
     """
     if outcome.structured is UNSET:
-        clean = document.cleaned(_encode(outcome.content), redactor, blocks=True)
+        clean = json_document.cleaned(_encode(outcome.content), redactor, blocks=True)
         return outcome if clean is None else _replace(outcome, content=tuple(_decode(clean)))
     encoded, names = _encode(outcome.structured), frozenset[bytes]()
-    structured = document.cleaned(encoded, redactor)
+    structured = json_document.cleaned(encoded, redactor)
     if structured is not None and isinstance(offer, Tool) and offer.output_schema:
         # A secret may equal a member's name in the schema, which must not be redacted.
         names = frozenset(names_in(offer.output_schema))
-        structured = document.cleaned(encoded, redactor, names=names)
+        structured = json_document.cleaned(encoded, redactor, names=names)
     copy = {"type": "text", "text": encoded.decode()}
     copies = [at for at, block in enumerate(outcome.content) if block == copy]
     content = [{} if block == copy else block for block in outcome.content]
-    clean = document.cleaned(_encode(content), redactor, blocks=True, names=names)
+    clean = json_document.cleaned(_encode(content), redactor, blocks=True, names=names)
     if clean is None and structured is None:
         return outcome
     content = list(outcome.content) if clean is None else _decode(clean)
@@ -279,7 +279,7 @@ def failure_without(failure: Failure, redactor: Redactor) -> Failure:
 def request_without(request: InputRequest, redactor: Redactor) -> InputRequest:
     """Redact a request for input; return the same object if there are no secrets."""
     try:
-        params = document.cleaned(_encode(request.params), redactor)
+        params = json_document.cleaned(_encode(request.params), redactor)
     except UNENCODABLE:
         return request  # it has no JSON: sending it fails
     return request if params is None else InputRequest(request.method, _decode(params))

@@ -16,8 +16,8 @@ from gatepost.tools.offers import (
     Template,
     derived_of,
 )
-from gatepost.tools.search import search_tools
 from gatepost.tools.tenant_offers import OfferSource, TenantOffers, entries_of
+from gatepost.tools.tool_search import search_tools
 from gatepost.tools.uri_template import is_uri
 from gatepost.tools.visible import Visible, of_kind
 from gatepost.tools.visible_offers import OfferIndex, VisibleOffers

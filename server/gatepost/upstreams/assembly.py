@@ -19,9 +19,9 @@ from gatepost.upstreams.cleaning import (
     usable_input,
 )
 from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.definition_pins import Pins, accept, review, review_instructions
 from gatepost.upstreams.listing import Found
 from gatepost.upstreams.names import offered_name
-from gatepost.upstreams.pinning import Pins, accept, review, review_instructions
 from gatepost.upstreams.server import UpstreamServer
 
 MOST_ICONS = 8

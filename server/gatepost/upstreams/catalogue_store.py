@@ -11,8 +11,8 @@ from gatepost.storage.entries import Entries, Entry
 from gatepost.storage.records import Records
 from gatepost.upstreams.assembly import after_accepting, pins_after
 from gatepost.upstreams.catalogue import Catalogue, CatalogueSummary
-from gatepost.upstreams.changes import ChangeCounter
-from gatepost.upstreams.pinning import Pins
+from gatepost.upstreams.change_counter import ChangeCounter
+from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.server import UpstreamServer
 
 CATALOGUES = "mcp_catalogues"

@@ -12,7 +12,7 @@ from gatepost.storage.entries import Entries, Entry
 from gatepost.storage.records import Records
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue_store import CatalogueStore
-from gatepost.upstreams.changes import ChangeCounter
+from gatepost.upstreams.change_counter import ChangeCounter
 from gatepost.upstreams.sealed_headers import (
     UNCHANGED,
     SealedHeaders,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gatepost.upstreams.changes import ChangeCounter
+from gatepost.upstreams.change_counter import ChangeCounter
 
 
 class ChangeWatch:

@@ -11,8 +11,8 @@ import recurring_ical_events  # type: ignore[import-untyped]  # noqa: F401  # or
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Pack, ToolFailure
+from gatepost_packs.calendar.calendar_source import CalendarDocuments, CalendarSource
 from gatepost_packs.calendar.settings import CalendarSettings
-from gatepost_packs.calendar.source import CalendarDocuments, CalendarSource
 from gatepost_packs.child.process import WorkerFailed, ask
 
 EARLIEST, LATEST = 1900, 2100

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gatepost.config.packs import Packs
-from gatepost.credentials.client import CredentialServices
 from gatepost.credentials.registry import CredentialRegistry
-from gatepost.outbound.client import OutboundClient
+from gatepost.credentials.token_client import CredentialServices
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.tool_services import TenantToolServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.store import SecretStore

@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost.tools.context import OutboundReply
-from gatepost_packs.calendar.source import CacheKey, DocumentCache
+from gatepost_packs.calendar.calendar_source import CacheKey, DocumentCache
 
 pytestmark = pytest.mark.requirement("P7")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from gatepost_packs.chat import worker

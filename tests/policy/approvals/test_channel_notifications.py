@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Pack, ToolFailure
-from gatepost.audit.search import AuditSearch
+from gatepost.audit.record_search import AuditSearch
 from gatepost.check.approvals import problems
 from gatepost.check.pack_loading import load
 from gatepost.config.approvals import ApprovalsSettings, NotificationSettings

@@ -10,7 +10,7 @@ from gatepost.audit.writer import AuditWriter
 from gatepost.config.approvals import ApprovalsSettings, WebhookSettings
 from gatepost.config.audit import AuditSettings
 from gatepost.config.settings import Config
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.secrets.keyring import KeyRing

@@ -10,11 +10,11 @@ import pytest
 
 from gatepost import CallContext, Outcome, Pack
 from gatepost.audit import refusals
-from gatepost.audit.search import read
+from gatepost.audit.record_search import read
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.policy.limits.call_limits import TOLD_PART
-from gatepost.policy.limits.requests import AuditedRetries
+from gatepost.policy.limits.request_limits import AuditedRetries
 from gatepost.policy.limits.rules import DAY_S, Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.secrets.keyring import KeyRing

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.limits.requests import CallerRequests
+from gatepost.policy.limits.request_limits import CallerRequests
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.storage.backends import open_shared_store

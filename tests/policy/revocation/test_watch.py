@@ -10,8 +10,8 @@ import pytest
 from gatepost.http.open_streams import OpenStreams
 from gatepost.policy.revocation.orders import SUSPENDED, hold, suspension
 from gatepost.policy.revocation.watch import FRESH_S, Revocations
-from gatepost.storage import changes
-from gatepost.storage.changes import ChangePoller, notify
+from gatepost.storage import change_poller
+from gatepost.storage.change_poller import ChangePoller, notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.revocations import SUBJECT, RevocationRecord
@@ -189,7 +189,7 @@ async def watching(
     process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[WatchingProcess]:
     """One that looks by itself only when it is woken."""
-    monkeypatch.setattr(changes, "POLL_S", 3600.0)
+    monkeypatch.setattr(change_poller, "POLL_S", 3600.0)
     async with process.watching():
         yield process
 
@@ -219,7 +219,7 @@ async def test_without_a_wake_up_it_looks_by_itself(
     process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The shared store may lose anything."""
-    monkeypatch.setattr(changes, "POLL_S", 0.01)
+    monkeypatch.setattr(change_poller, "POLL_S", 0.01)
     async with process.watching():
         await process.records.revocations.put(CUT)
         await told(process, 1)

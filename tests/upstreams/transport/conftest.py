@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gatepost.credentials.credential import NoCredential, OutboundCredential
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     RequestOptions,

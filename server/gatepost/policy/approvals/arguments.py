@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 from gatepost.policy.approvals.exact_json import decoded, encoded
 from gatepost.policy.approvals.request import SealedArguments, Undecidable
 from gatepost.policy.idempotency.record import digest_of
-from gatepost.redaction import document
+from gatepost.redaction import json_document
 from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord
@@ -96,9 +96,9 @@ def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: by
     redactor = redaction.of(tenant)
     if not written and is_prompt(arguments) and are_clear([arguments], redactor):
         return arguments  # true for nearly all calls
-    before = shown = document.cleaned(arguments, redactor) or arguments
+    before = shown = json_document.cleaned(arguments, redactor) or arguments
     if written:
-        shown = document.cleaned(arguments, redactor.with_values(written)) or arguments
+        shown = json_document.cleaned(arguments, redactor.with_values(written)) or arguments
     texts = [text for _, text in written]
     if hides_words(arguments, shown) or hides_arguments(arguments, before, shown, texts):
         raise ToolFailure("validation", WITHHELD)

@@ -7,7 +7,7 @@ from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.request import ApprovalRequest, ToolFacts, token_claims
 from gatepost.policy.approvals.rules import ApprovalPolicy, Plan, conditions_of, facts_of, policy_of
 from gatepost.tools.api import Tool
-from gatepost.tools.search import SEARCH_TOOLS
+from gatepost.tools.tool_search import SEARCH_TOOLS
 from gatepost_authz.caller import TenantContext
 
 MOST_KNOWN = 4_096

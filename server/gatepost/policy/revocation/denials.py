@@ -10,7 +10,7 @@ from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.limits.rules import bucket_of
 from gatepost.policy.revocation.orders import hold
 from gatepost.policy.revocation.watch import Revocations
-from gatepost.storage.changes import notify
+from gatepost.storage.change_poller import notify
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
+from gatepost.rest.management.management_requests import AdminRequest, Handler, answered, nothing
 from gatepost.rest.management.representation import (
     agent_shown,
     pack_capability,
     server_capability,
 )
-from gatepost.rest.management.requests import AdminRequest, Handler, answered, nothing
 from gatepost.rest.responses import RestResponse
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from gatepost.rest.exchange import RestExchange
 from gatepost.rest.management.agents import AgentRoutes
-from gatepost.rest.management.requests import AdminRoute, Handler
+from gatepost.rest.management.management_requests import AdminRoute, Handler
 from gatepost.rest.management.servers import ServerRoutes
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration

@@ -1,7 +1,7 @@
 """`/v1/mcp-servers`: a tenant's upstream MCP servers."""
 
+from gatepost.rest.management.management_requests import AdminRequest, Handler, answered, nothing
 from gatepost.rest.management.representation import server_shown, server_with_tools
-from gatepost.rest.management.requests import AdminRequest, Handler, answered, nothing
 from gatepost.rest.responses import RestResponse
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.registration_changes import server_changes

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gatepost.credentials.credential import OutboundCredential
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.upstreams.connection import UpstreamConnection
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.transport.concurrency import UpstreamConcurrency

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from gatepost.credentials.credential import OutboundCredential
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.streaming import StreamedReply, streamed
 from gatepost.tools.context import Sending, SignedHeaders
 from gatepost.upstreams.connection import ConnectionFailure

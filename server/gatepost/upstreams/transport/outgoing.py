@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost.mcp.request import CAPABILITIES, IDEMPOTENCY_KEY, LOG_LEVEL, PREFIX, VERSION
 from gatepost.mcp.revisions import MODERN
-from gatepost.outbound.client import AGENT
+from gatepost.outbound.http_client import AGENT
 from gatepost.upstreams.connection import Era, RequestOptions
 
 CLIENT_INFO = PREFIX + "clientInfo"

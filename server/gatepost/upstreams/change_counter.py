@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from gatepost.storage.changes import notify
+from gatepost.storage.change_poller import notify
 from gatepost.storage.entries import CHANGES, NO_TENANT
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore

@@ -26,7 +26,7 @@ from gatepost.credentials.token_endpoint import (
     discovered,
     endpoint_of,
 )
-from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
