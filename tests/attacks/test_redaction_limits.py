@@ -9,6 +9,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel
 
 from gatepost import CallContext, Pack, Secret
+from gatepost.redaction import secret_search
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import PROMPT_BYTES, Redactor
 from gatepost.redaction.secret_search import AT_ONCE, unwrapped

@@ -9,13 +9,14 @@ from typing import Any, get_type_hints
 
 import pytest
 
+import gatepost_authz as authz
 from gatepost.testing import serving
 from gatepost.tools.api import Tool
 from gatepost.tools.function import OfferOptions as CommonOptions
 from gatepost.tools.pack import Pack, ToolOptions
 from gatepost.tools.resource import ResourceOptions
 from gatepost_packs import BUILT_IN
-from tests.architecture.source import ROOT
+from tests.architecture.source import ROOT, contents
 from tests.support.cases import each
 from tests.support.client_requests import accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
@@ -90,6 +91,20 @@ def test_every_public_name_is_described(module: str) -> None:
     }
 
     assert named == set(import_module(module).__all__)
+
+
+def test_what_the_built_in_packs_import_of_the_gate_is_described() -> None:
+    """Of `gatepost_authz` the page lists what its own packs use, and nothing else."""
+    (sentence,) = re.findall(r"^From `gatepost_authz`, packs use (.*)$", PAGE, re.MULTILINE)
+    imported = {
+        name.rpartition(".")[2]
+        for path in (ROOT / "server/gatepost_packs").rglob("*.py")
+        for name, _ in contents(path).imports
+        if name.startswith("gatepost_authz.")
+    }
+
+    described = {name for name in re.findall(r"`(\w+)`", sentence) if hasattr(authz, name)}
+    assert imported | {"TenantContext"} == described
 
 
 def example(number: int) -> Pack:

@@ -174,7 +174,7 @@ def _notification(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Pro
         yield Problem(
             "config.E086",
             f"no enabled tool is called {name!r}, so no person is told of waiting requests",
-            "name a tool that sends messages, such as chat_send of the pack chat",
+            "name a tool that sends messages, such as chat_send",
             setting="approvals.notification.tool",
         )
     elif plan_of(settings, found):

@@ -56,7 +56,7 @@ class TenantScripts(msgspec.Struct, frozen=True):
 @click.group()
 def scripts() -> None:
     """
-    List, approve and revoke the scripts of tenants (the pack `scripts`).
+    List, approve and revoke the scripts of tenants.
 
     Decisions are stored in the database and apply to the next call on every running server.
     """

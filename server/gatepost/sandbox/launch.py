@@ -142,7 +142,7 @@ def _call(number: int, *arguments: int | bytes) -> int:
     return done
 
 
-def never_more() -> None:
+def forbid_new_rights() -> None:
     """Keep the process and its programs from gaining rights, and end them with the server."""
     if sys.platform == "linux":
         _libc().prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)
@@ -279,7 +279,7 @@ def main(words: Sequence[str]) -> None:
     if "offline" in told:
         leave_network()
     end_first()
-    never_more()
+    forbid_new_rights()
     filter_calls(offline="offline" in told)
     if "confine" in told:
         paths = {

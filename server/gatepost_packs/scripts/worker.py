@@ -160,7 +160,7 @@ def confine(limits: dict[str, Any], launch: Any) -> None:
     # If the server vanishes, the kernel ends this process at once, or else at this time.
     signal.setitimer(signal.ITIMER_REAL, limits["wall_s"] + 1)
     room = mapped_bytes()
-    launch.never_more()
+    launch.forbid_new_rights()
     if launch.landlock_version():
         launch.confine({}, ())
     # At the first limit a signal gives the reason; at the second the kernel kills the process.
