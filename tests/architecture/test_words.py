@@ -94,6 +94,7 @@ CHECKED_TESTS = [
     "doctor",
     "http",
     "keys",
+    "packs",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""
 PAGES = [

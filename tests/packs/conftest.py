@@ -48,7 +48,7 @@ KINDS = {
 
 
 class PackResult(msgspec.Struct, frozen=True):
-    """What came of a call: its value (structured, else text), or a failure's message."""
+    """The outcome of a call: its value (structured, else text), or the failure's message."""
 
     value: Any = None
     text: str = ""
@@ -141,7 +141,7 @@ def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[
 
 
 class SecretWriter:
-    """Remembers the server's loop; `SecretWriter().begin` is what a server takes as *prepare*."""
+    """Sets secrets on the server's loop; pass `SecretWriter().begin` to a server as *prepare*."""
 
     def begin(self, services: Services) -> None:
         self.services, self._loop = services, asyncio.get_running_loop()
@@ -190,9 +190,8 @@ class StubResponse(msgspec.Struct, frozen=True):
 
 class HttpServer:
     """
-    Serves *answer* on loopback, and keeps what was asked in `asked`.
-
-    None is no answer at all, for as long as somebody waits for one.
+    Serves *answer* on loopback, and keeps the requests in `asked`; None leaves the request open
+    until the client closes it.
     """
 
     def __init__(self, answer: Callable[[RecordedRequest], StubResponse | None]) -> None:

@@ -267,7 +267,7 @@ async def test_half_characters_name_nothing(
 @pytest.mark.requirement("P14")
 @each("path", [*LEADS_OUT, *ODD], ids=shown)
 def test_a_bad_path_is_refused_by_rest_too(server: PackServer, path: str) -> None:
-    """The same rules whoever asks, with the argument named."""
+    """REST refuses the same paths as MCP and leaves the workspace empty."""
     agent = server.agent("rest", "hostile")
     for tool in TOOLS:
         if leads_astray(tool, path):

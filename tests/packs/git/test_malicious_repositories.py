@@ -1,4 +1,4 @@
-"""Somebody has written into a repository: nothing of it runs, and nothing leads elsewhere."""
+"""An attacker has written into a repository: git runs none of it and follows none of it."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ COMMANDS = (["status"], ["fetch", "origin"])
 
 
 class PlantedConfig(NamedTuple):
-    """What stands in the repository that only an operator's mistake could have put there."""
+    """A part of a repository that only an operator's mistake could have put there."""
 
     name: str
     plant: Callable[[Path, str], None]
@@ -206,7 +206,7 @@ def test_git_is_not_let_into_a_repository_that_steers_it(
 
 
 def test_the_traps_work(mcp_agent: PackCaller) -> None:
-    """Plain git walks into them, so that a trace would be seen."""
+    """Without Gatepost's rules git runs the programs, so the other tests would see a trace."""
     folder, run = prepared(mcp_agent)
     setting("[core]\n\tfsmonitor = RUN\n")(folder, run)
 

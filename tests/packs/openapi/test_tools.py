@@ -179,8 +179,8 @@ def test_arguments_are_written_as_the_description_wants_them(
     assert case.reply.items() <= (answer["body"] or {}).items()
 
 
-def test_headers_reach_the_api(loaded: PackCaller) -> None:
-    """Those that a caller may set, once each."""
+def test_headers_are_sent_to_the_api(loaded: PackCaller) -> None:
+    """The API gets each header that a caller may set, once."""
     answer = loaded.call(
         "openapi_call",
         name="echo",

@@ -229,7 +229,7 @@ CALLED = [
 def test_what_a_called_tool_meets_is_an_outcome(
     agent: PackCaller, tool: str, kind: str, says: str
 ) -> None:
-    """Nobody is asked from within a script: it would run again from its start, with all it did."""
+    """A script cannot wait for an answer: it would start again and repeat all its calls."""
     reply = agent.call("script_run", name="tools", function="attempt", args=[tool, {}])
 
     assert reply.failure is None

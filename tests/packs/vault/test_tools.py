@@ -205,7 +205,7 @@ def test_notes_are_listed(agent: PackCaller) -> None:
 
 
 def test_an_empty_vault_is_no_failure(agent: PackCaller) -> None:
-    """Nobody wrote anything yet."""
+    """No tool has written a note yet."""
     assert agent.call("vault_list").value == {"notes": [], "total": 0, "remarks": []}
     assert agent.call("vault_search", query="x").value["hits"] == []
 
