@@ -95,6 +95,7 @@ CHECKED_TESTS = [
     "http",
     "keys",
     "packs",
+    "rest",
     "storage",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""
