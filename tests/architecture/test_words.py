@@ -96,6 +96,7 @@ CHECKED_TESTS = [
     "keys",
     "packs",
     "rest",
+    "sandbox",
     "storage",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""
