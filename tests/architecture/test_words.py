@@ -97,6 +97,7 @@ CHECKED_TESTS = [
     "packs",
     "rest",
     "sandbox",
+    "secrets",
     "storage",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""

@@ -119,7 +119,7 @@ def test_a_url_leads_to_one_host_or_to_none(url: str, place: str | None) -> None
 async def test_a_binding_is_sealed_with_its_value(
     vault: SecretStore, records: MemoryRecords
 ) -> None:
-    """Whoever can write to the database cannot choose another host for it."""
+    """An attacker who can write to the database cannot choose another host for it."""
     await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
     entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
 
