@@ -99,6 +99,7 @@ CHECKED_TESTS = [
     "sandbox",
     "secrets",
     "storage",
+    "workspace",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""
 PAGES = [

@@ -125,7 +125,7 @@ async def test_many_files_are_read_at_once(vault: TenantWorkspace, tmp_path: Pat
 
 
 async def test_a_list_without_what_is_hidden(acme: TenantWorkspace) -> None:
-    """Whatever begins with a dot, and all below it."""
+    """The list leaves out names that begin with a dot, and everything below them."""
     for path in (".obsidian/app", "a/.b/c", "a/d", ".e"):
         await acme.write(path, b"1")
 

@@ -81,7 +81,7 @@ ACTIONS: list[Action] = [
 
 
 async def attempt(acme: TenantWorkspace, action: Action, number: int = 0) -> str:
-    """What one use of what is being swapped answers, or the kind of its refusal."""
+    """Use the path once during the swaps; return the answer or the kind of the refusal."""
     try:
         return repr(await action(acme, number))
     except ToolFailure as failure:
