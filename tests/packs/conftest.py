@@ -212,7 +212,7 @@ class HttpServer:
 
     @property
     def place(self) -> str:
-        """As `network.allow_hosts` names it."""
+        """Return the host and port as `network.allow_hosts` names them."""
         return f"127.0.0.1:{self.server.port}"
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
@@ -323,7 +323,7 @@ class TenantFiles:
         return self.home
 
     def others(self) -> dict[str, str]:
-        """Everything that is not acme's workspace, with what is in it."""
+        """Return everything outside acme's workspace, with its content."""
         return {
             str(path.relative_to(self.folder)): path.read_text() if path.is_file() else "folder"
             for path in sorted(self.folder.rglob("*"))
@@ -345,7 +345,7 @@ def tenant_files(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ten
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
-    """As many tenants as the tests need, each with little room."""
+    """A server with as many tenants as the tests need, each with a small quota."""
     folder = tmp_path_factory.mktemp("office")
     room = {
         "root": str(folder / "workspaces"),

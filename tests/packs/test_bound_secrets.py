@@ -312,7 +312,7 @@ def test_a_redirect_takes_no_configured_secret_along(
 def test_a_redirect_takes_no_named_secret_along(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
-    """Neither where the caller chose the first host."""
+    """This holds also if the caller chose the first host."""
     agent.call(
         "gitlab_request", endpoint=secret_servers.home.url, token="secret:BOUND", path="/moved"
     )

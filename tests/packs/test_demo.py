@@ -209,7 +209,7 @@ async def test_the_workspace_is_listed_read_and_completed(
 
 
 async def test_another_tenants_files_are_not_there(client: EndpointClient) -> None:
-    """Neither in the list, nor by their name, nor while one types it."""
+    """Neither the list, nor a read by name, nor the completion shows them."""
     client.caller = READER
     await result_of(client, "save_csv", filename="secret", rows=[])
     client.caller = a_caller(tenant_id="globex", scopes=READER.scopes)
@@ -258,7 +258,7 @@ async def test_check_invoice_brings_the_file_along(client: EndpointClient) -> No
 async def test_delete_csv_deletes_the_file_that_save_csv_made(
     client: EndpointClient, tmp_path: Path
 ) -> None:
-    """Once; the next time there is nothing to delete, and a folder is no name."""
+    """A second deletion finds no file, and a path with a folder is refused."""
     await result_of(client, "save_csv", filename="old", rows=[])
     deleted = await result_of(client, "delete_csv", filename="old")
     again = await result_of(client, "delete_csv", filename="old")

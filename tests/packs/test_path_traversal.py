@@ -306,7 +306,7 @@ PIECES = st.sampled_from(
     )
 )
 async def test_no_text_at_all_leads_out(tenant_files: TenantFiles, path: str) -> None:
-    """Whatever the path: nothing of others is shown, changed, or added to."""
+    """No path shows, changes or adds a file outside the workspace."""
     (tenant_files.cleared() / "link").symlink_to("../globex")
     before = tenant_files.others()
     if any("\ud800" <= character <= "\udfff" for character in path):

@@ -61,7 +61,7 @@ def test_a_webhook_as_slack_has_it_gets_text(chat_servers: ChatServers) -> None:
 
 
 def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
-    """Where the provider takes short ones only, as many as are allowed, and the answer says so."""
+    """If a provider takes only short messages, Gatepost sends several or refuses the call."""
     chat_servers.webhook_server.came.clear()
     agent = chat_servers.agent(
         "rest", f"mmost://{chat_servers.web}/3ccdd113474722377935511fc85d3dd4"

@@ -41,7 +41,7 @@ class GitServers(PackServer):
     loop: asyncio.AbstractEventLoop
 
     def keep_secret(self, tenant: str, name: str, value: str, *hosts: str) -> None:
-        """As `gatepost secrets set` does with these hosts."""
+        """Set a secret as `gatepost secrets set` does with these hosts."""
         self.inside(self.gatepost.services.secrets.put(tenant, name, value, hosts))
 
     def inside(self, work: Coroutine[Any, Any, T]) -> T:

@@ -184,7 +184,7 @@ def prepared(mcp_agent: PackCaller) -> tuple[Path, str]:
 
 @pytest.fixture
 def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a kernel without Landlock: the rules hold alone."""
+    """Run git as on a kernel without Landlock, where only Gatepost's rules protect."""
     monkeypatch.setattr(child, "confines", lambda: False)
 
 
@@ -274,7 +274,7 @@ def test_new_repositories_do_not_take_up_what_is_there(
 def test_links_that_an_operator_made_are_not_gone_through(
     mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
-    """Neither to a repository, nor to a place for one."""
+    """Git follows them neither to a repository nor to a place for a new one."""
     folder, _ = prepared(mcp_agent)
     other = folder.parent / f"{mcp_agent.tenant}-beside"
     other.mkdir()

@@ -35,7 +35,7 @@ def test_the_public_key_is_one_line_and_stays_the_same(
 
 
 def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: PackCaller) -> None:
-    """Neither by a path, nor by what git could be made to read."""
+    """Neither a path of a file tool nor an argument of git leads to it."""
     mcp_agent.call("ssh_public_key")
     place = private_key(git_servers, mcp_agent)
     secret = place.read_text().split("\n")[2]

@@ -111,7 +111,7 @@ CONTENTS = [
 
 @pytest.fixture
 def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a kernel without Landlock: the rules hold alone."""
+    """Run git as on a kernel without Landlock, where only Gatepost's rules protect."""
     monkeypatch.setattr(child, "confines", lambda: False)
 
 
@@ -183,7 +183,7 @@ def test_a_clone_that_is_too_large_leaves_nothing(
 
 
 def test_a_full_workspace_begins_nothing(mcp_agent: PackCaller) -> None:
-    """Until something is deleted; what only reads still runs."""
+    """Commands that write are refused until a file is deleted; those that only read still run."""
     fine(mcp_agent, "init")
     (mcp_agent.folder / "large").write_bytes(bytes(3_100_000))
 

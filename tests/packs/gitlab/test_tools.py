@@ -144,7 +144,7 @@ def test_an_issue_is_created_once(agent: PackCaller, forge_servers: ForgeServers
 
 
 def test_bytes_travel_as_base64(agent: PackCaller, forge_servers: ForgeServers) -> None:
-    """Where they are asked for; as text they are nothing."""
+    """The caller asks for base64, because bytes are not text."""
     path = "/projects/1/repository/files/logo.png/raw"
     value = ask(agent, forge_servers, path, include_base64=True).value
 
@@ -155,7 +155,7 @@ def test_bytes_travel_as_base64(agent: PackCaller, forge_servers: ForgeServers) 
 def test_a_long_answer_is_cut_where_it_stays_valid(
     agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
-    """Half a value is none, half a character neither; and it says so."""
+    """The answer holds no half value and no half character, and says that it was cut."""
     huge = ask(agent, forge_servers, "/huge", max_bytes=1_001, include_base64=True).value
     letters = ask(agent, forge_servers, "/letters", max_bytes=101).value
 
@@ -275,7 +275,7 @@ def test_a_path_stays_below_the_base_url(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["@evil.example", ".evil.example", ":80@evil.example/"])
 def test_a_path_never_changes_the_server(path: str) -> None:
-    """Not even of a base URL without a path."""
+    """This holds also for a base URL without a path."""
     try:
         url = address_of("https://gitlab.example", path)
     except ToolFailure:

@@ -231,7 +231,7 @@ def test_redirects_are_followed_for_what_only_reads(loaded: PackCaller) -> None:
 def test_two_tenants_with_the_same_names_never_meet(
     server: PackServer, petstore_server: PetstoreServer, protocol: Any
 ) -> None:
-    """Neither in lists, nor in descriptions, nor by loading anew."""
+    """They share no lists and no descriptions, and a load of one leaves the other unchanged."""
     one, other = server.agent(protocol), server.agent(protocol)
     load(one, petstore_server, "echo")
 

@@ -214,7 +214,7 @@ def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
 
 
 def children_of(parent: int) -> set[int]:
-    """The processes that another one has started and that are not gone, zombies included."""
+    """Return the children of a process, zombies included."""
     pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
     return {pid for pid in pids if int(_stat_of(pid)[1]) == parent}
 
@@ -234,7 +234,7 @@ def _stat_of(pid: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
-    """As many tenants as the tests need."""
+    """A server with as many tenants as the tests need."""
     with open_script_server(tmp_path_factory.mktemp("script_server")) as script_server:
         yield script_server
 

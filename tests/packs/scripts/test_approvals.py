@@ -206,7 +206,7 @@ def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer)
 
 
 def test_bytes_are_allowed_by_their_hash_wherever_they_lie(script_server: ScriptServer) -> None:
-    """As `sha256sum` prints it; one other byte, or another name, and it waits."""
+    """The hash is that of `sha256sum`; a script with another byte or another name waits."""
     settings = script_server.server.gatepost.config.packs.scripts
     bound = f"mine@sha256:{_sha256(ONE)}"
     allows = type(settings)(allow=[bound])

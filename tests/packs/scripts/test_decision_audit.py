@@ -87,7 +87,7 @@ def test_a_command_that_decides_about_a_script_is_on_record(gatepost: Gatepost) 
 
 
 def test_the_webhook_is_told_what_a_command_decides(gatepost: Gatepost, tmp_path: Path) -> None:
-    """As of any other decision: the command leaves it to the servers."""
+    """The command stores the message as for any other decision, and the servers send it."""
     with (tmp_path / "gatepost.toml").open("a", encoding="utf-8") as file:
         file.write(WEBHOOK)
     key = base64.b64encode(bytes(32)).decode()

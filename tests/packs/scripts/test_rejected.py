@@ -79,7 +79,7 @@ def test_a_change_asks_again(script_server: ScriptServer, agent: PackCaller) -> 
 def test_code_without_a_file_is_rejected_likewise(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """Without a reason there is none; any other code waits."""
+    """A rejection without a reason shows none; any other code waits."""
     first = agent.call("script_exec", code="6 * 7")
     (name,) = re.findall(r"exec-[0-9a-f]{16}", str(first.failure))
     reject(script_server, agent.tenant, name, "")

@@ -98,7 +98,7 @@ def secrets(tmp_path: Path) -> Iterator[VaultTools]:
 
 
 async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: VaultTools) -> None:
-    """Whatever their number: what a search reads is what changed since the last."""
+    """A search reads only the notes that changed since the last one, however many there are."""
     for number in range(600):
         secrets.put(f"f{number % 7}/n{number}.md", f"Note {number}, word{number}")
 
