@@ -109,7 +109,7 @@ def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(octopus: Oct
 
 @pytest.mark.requirement("O13")
 def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
-    """So that one episode can be followed through every system."""
+    """An operator can then follow one episode through every system."""
     octopus.call("create_ticket", {"subject": "a"}, (CORRELATION, "episode-xyz789"))
 
     assert RUNS[-1].correlation == "episode-xyz789"

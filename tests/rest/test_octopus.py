@@ -255,7 +255,7 @@ def test_o5_an_unexpected_error_is_reported_without_detail(octopus: Octopus) -> 
 def test_o6_every_answer_is_json(
     octopus: Octopus, method: str, path: str, body: bytes, status: int
 ) -> None:
-    """Also those to requests that no route serves (the client checks the type of each)."""
+    """Answers to requests that no route serves are JSON, too, as the client checks each type."""
     answer = octopus.send(method, path, body=body)
 
     assert answer.status == status

@@ -75,7 +75,7 @@ def test_each_tenant_has_the_routes_at_its_own_resource(tenants: Server) -> None
 
 
 def test_challenges_name_the_tenants_own_document(tenants: Server) -> None:
-    """So that the client signs in where this tenant's people do."""
+    """The client then signs in at this tenant's issuer."""
     refused = Octopus(tenants, "", base="/t/acme").tools()
     token = tenants.token(tenant="acme", scope="")
     stepping = Octopus(tenants, token, base="/t/acme").call("save_csv", {})

@@ -245,7 +245,7 @@ async def test_idle_tenants_are_forgotten(
 async def test_what_the_server_keeps_is_kept_from_every_tenant(
     secrets: SecretCache, vault: SecretStore
 ) -> None:
-    """Also from those that it does not know yet; a reload changes it for all."""
+    """This includes tenants that it has not met yet; a reload changes the values for all."""
     await vault.put("acme", "KEY", ONE)
     await known(secrets)
     secrets.keep_own({"GATEPOST": "first own"})
@@ -329,7 +329,7 @@ async def test_the_looking_goes_on_by_itself(
     records: MemoryRecords,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also after an outage."""
+    """The poll continues after an outage as well."""
     monkeypatch.setattr(changes, "POLL_S", 0.001)
     await known(secrets)
     looks = 0

@@ -64,7 +64,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_nothing_else_is_taken_back(path: Path, forgery: str) -> None:
-    """Whatever is changed, the answer is no, and never an error."""
+    """A changed value is refused without an error."""
     ring = load(path)
 
     assert ring.verify("session", FORGERIES[forgery](ring.sign("session", b"payload!"))) is None

@@ -110,13 +110,13 @@ def outbox_message(**settings: Any) -> OutboxMessage:
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where records are kept, once for each backend."""
+    """The URL of a new database, once for each backend."""
     return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", POOLED])
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where records are kept that several processes share."""
+    """The URL of a new database that several processes share, once for each backend."""
     return a_sql_url(request, tmp_path)
 
 

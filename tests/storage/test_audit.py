@@ -307,7 +307,7 @@ async def test_only_what_the_page_shows_is_counted(records: Records) -> None:
 
 
 async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Records) -> None:
-    """In their order; of a tenant without records there is none."""
+    """They come in their order; a tenant without records has none."""
     trail = records.of("acme").trail
     nothing = await trail.check(sign)
     for _ in range(2):

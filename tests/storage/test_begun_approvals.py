@@ -149,7 +149,7 @@ async def test_an_agent_that_comes_back_first_ends_it_too(deployment: RecordedDe
 
 
 async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) -> None:
-    """Whatever the time of its approval; then it is used, and nothing is unknown."""
+    """The time of its approval may pass; afterwards it is used, and its outcome is known."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
     tenant = deployment.records.of(ACME)

@@ -162,7 +162,7 @@ async def test_nothing_is_taken_over_that_is_not_there(records: Records) -> None
 
 
 async def test_a_sweep_removes_claims_whose_time_is_over(records: Records) -> None:
-    """A lease that is over is no end: the outcome of that call is still unknown."""
+    """A claim whose lease has ended stays, because the outcome of its call is still unknown."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(expires_at=NOW), now=0)
     await idempotency.begin(idempotency_record(key=b"k2", leased_until=1.0), now=0)

@@ -205,7 +205,7 @@ async def test_a_later_migration_keeps_what_there_is(empty_url: str, tmp_path: P
 async def test_a_migration_that_fails_leaves_everything_as_it_was(
     empty_url: str, tmp_path: Path, last: str
 ) -> None:
-    """Neither its columns nor its changes nor its revision; and it may be tried again."""
+    """No column, no change and no revision of it remains, and it can be tried again."""
     database = await kept(empty_url)
 
     with pytest.raises((StoreUnavailable, RuntimeError)):

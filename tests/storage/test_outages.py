@@ -94,7 +94,7 @@ async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
     ids=["user", "password", "port", "database"],
 )
 async def test_no_password_is_told(postgres: str, change: tuple[str, str]) -> None:
-    """Whatever keeps a connection from being made."""
+    """No reason for a failed connection shows the password."""
     wrong = re.sub(*change, postgres, count=1)
     assert wrong != postgres
 

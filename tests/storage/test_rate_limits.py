@@ -42,7 +42,7 @@ async def come_to(shared_store: TenantSharedStore, limit: ConcurrencyLimit, numb
 
 @pytest.mark.requirement("P12")
 async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) -> None:
-    """What one bucket refuses is not missing in the others, whatever their order."""
+    """If one bucket refuses a call, the others keep their tokens, in any order of the buckets."""
     acme = shared_store.of("acme")
     wide, narrow = bucket("wide", 10), bucket("narrow", 2)
     for order in ((wide, narrow), (narrow, wide)):

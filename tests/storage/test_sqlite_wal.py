@@ -46,7 +46,7 @@ async def file(path: Path) -> AsyncIterator[SqlRecords]:
 
 
 async def process(path: Path) -> SqlRecords:
-    """As another process of the same servers opens it."""
+    """Open the file as another process of the same servers does."""
     records = await opened(f"sqlite:///{path}")
     records.audit.attach(RingLinker(RING))
     return records
@@ -296,7 +296,7 @@ async def test_a_write_ahead_log_that_is_gone_loses_no_record(file: SqlRecords, 
 async def test_the_write_ahead_log_of_another_database_is_not_merged(
     file: SqlRecords, path: Path, tmp_path: Path
 ) -> None:
-    """As when a database is removed or replaced, and what is beside it is not."""
+    """An operator may remove or replace a database and leave the files beside it."""
     await write(file, acme=5)
     elsewhere = tmp_path / "other" / "records.db"
     elsewhere.parent.mkdir()

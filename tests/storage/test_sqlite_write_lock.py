@@ -85,7 +85,7 @@ async def test_all_writes_wait_for_the_writer_before(tmp_path: Path) -> None:
 
 
 def test_a_writer_waits_in_its_own_thread_alone(file: Path, connection: sqlite3.Connection) -> None:
-    """Until the one before has finished."""
+    """The thread waits until the previous writer has finished."""
     holder, done = LockHolder(file), threading.Event()
 
     def write() -> None:

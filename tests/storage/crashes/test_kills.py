@@ -184,7 +184,7 @@ class Killer:
             os._exit(code)
 
     def _go(self, processes: list[CrashProcess]) -> None:
-        """Until all have ended, by themselves or by us."""
+        """Wait until all processes have ended or have been killed."""
         self.report.runs += 1
         alive = {one.pid: one for one in processes}
         stuck_at = time.monotonic() + STUCK_S
