@@ -94,6 +94,12 @@ CHECKED_TESTS = [
     "doctor",
     "http",
     "keys",
+    "packs",
+    "rest",
+    "sandbox",
+    "secrets",
+    "storage",
+    "workspace",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""
 PAGES = [

@@ -1,1 +1,1 @@
-"""The built-in packs, through every door."""
+"""The built-in packs, over every protocol."""

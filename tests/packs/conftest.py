@@ -48,7 +48,7 @@ KINDS = {
 
 
 class PackResult(msgspec.Struct, frozen=True):
-    """What came of a call: its value (structured, else text), or a failure's message."""
+    """The outcome of a call: its value (structured, else text), or the failure's message."""
 
     value: Any = None
     text: str = ""
@@ -141,7 +141,7 @@ def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[
 
 
 class SecretWriter:
-    """Remembers the server's loop; `SecretWriter().begin` is what a server takes as *prepare*."""
+    """Sets secrets on the server's loop; pass `SecretWriter().begin` to a server as *prepare*."""
 
     def begin(self, services: Services) -> None:
         self.services, self._loop = services, asyncio.get_running_loop()
@@ -190,9 +190,8 @@ class StubResponse(msgspec.Struct, frozen=True):
 
 class HttpServer:
     """
-    Serves *answer* on loopback, and keeps what was asked in `asked`.
-
-    None is no answer at all, for as long as somebody waits for one.
+    Serves *answer* on loopback, and keeps the requests in `asked`; None leaves the request open
+    until the client closes it.
     """
 
     def __init__(self, answer: Callable[[RecordedRequest], StubResponse | None]) -> None:
@@ -213,7 +212,7 @@ class HttpServer:
 
     @property
     def place(self) -> str:
-        """As `network.allow_hosts` names it."""
+        """Return the host and port as `network.allow_hosts` names them."""
         return f"127.0.0.1:{self.server.port}"
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
@@ -324,7 +323,7 @@ class TenantFiles:
         return self.home
 
     def others(self) -> dict[str, str]:
-        """Everything that is not acme's workspace, with what is in it."""
+        """Return everything outside acme's workspace, with its content."""
         return {
             str(path.relative_to(self.folder)): path.read_text() if path.is_file() else "folder"
             for path in sorted(self.folder.rglob("*"))
@@ -346,7 +345,7 @@ def tenant_files(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Ten
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
-    """As many tenants as the tests need, each with little room."""
+    """A server with as many tenants as the tests need, each with a small quota."""
     folder = tmp_path_factory.mktemp("office")
     room = {
         "root": str(folder / "workspaces"),

@@ -1,4 +1,4 @@
-"""A secret goes to the hosts that it is bound to, whoever says where it should go."""
+"""Gatepost sends a secret only to the hosts that it is bound to, whatever a caller names."""
 
 import json
 import re
@@ -176,7 +176,7 @@ def test_a_loaded_api_gets_what_is_bound_to_it(
     attempt: tuple[str, str, str | None],
     how: str,
 ) -> None:
-    """Wherever the description, which anybody may have written, or the caller says that it is."""
+    """An attacker may have written the description, and the caller may name another host."""
     name, base, says = attempt
     document = described(
         "http://unused.example" if how == "override" else filled(base, secret_servers)
@@ -203,7 +203,7 @@ def judge(
     kind: str | None,
     says: str | None,
 ) -> None:
-    """Told in words that help, and nothing sent to whom it is not for."""
+    """Assert that the failure says what helps and that no other host got the secret."""
     if says is None:
         assert failure is None
     else:
@@ -285,7 +285,7 @@ def test_where_the_configuration_says_the_host(
 def test_a_description_that_was_fetched_does_not_say_the_host(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
-    """Whoever serves it could send the secrets of all tenants anywhere."""
+    """Its server could otherwise direct the secrets of all tenants to any host."""
     secret_servers.secrets.put(agent.tenant, TOKEN=TOKEN)
     refused = agent.call("astray_get_list")
     secret_servers.secrets.put(agent.tenant, secret_servers.thief.place, TOKEN=TOKEN)
@@ -312,7 +312,7 @@ def test_a_redirect_takes_no_configured_secret_along(
 def test_a_redirect_takes_no_named_secret_along(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
-    """Neither where the caller chose the first host."""
+    """This holds also if the caller chose the first host."""
     agent.call(
         "gitlab_request", endpoint=secret_servers.home.url, token="secret:BOUND", path="/moved"
     )
@@ -326,7 +326,7 @@ def test_a_redirect_takes_no_named_secret_along(
 def test_a_literal_goes_where_its_caller_says(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
-    """It is the caller's own."""
+    """A literal credential belongs to the caller."""
     reply = agent.call(
         "gitlab_request",
         endpoint=secret_servers.thief.url,

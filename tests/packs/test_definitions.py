@@ -361,7 +361,7 @@ def test_a_tool_is_what_its_page_says(name: str) -> None:
 @pytest.mark.requirement("P3", "P4", "X1")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_all_of_them_are_listed(server: PackServer, protocol: Any) -> None:
-    """To whoever may use them."""
+    """A caller with the scopes sees every tool."""
     served = {name for name, page in PAGES.items() if page.pack in server.packs}
 
     assert set(server.agent(protocol).listed()) == served

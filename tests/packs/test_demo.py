@@ -48,7 +48,7 @@ async def test_save_csv_writes_the_invoice(client: EndpointClient, tmp_path: Pat
 
 @pytest.mark.requirement("A9")
 def test_save_csv_has_the_schema_the_platform_documents() -> None:
-    """Whoever wrote a prompt against that page finds the same arguments."""
+    """A prompt written for that page finds the same arguments."""
     schema = pack.tools["save_csv"].input_schema
 
     assert schema["required"] == ["filename", "rows"]
@@ -101,7 +101,7 @@ async def test_each_tenant_has_its_own_files(client: EndpointClient, tmp_path: P
 async def test_a_cell_never_becomes_a_formula(
     client: EndpointClient, tmp_path: Path, start: str
 ) -> None:
-    """A vendor named =WEBSERVICE(…) would send the sheet away when somebody opens it."""
+    """A vendor named =WEBSERVICE(…) would send the sheet to an attacker when a person opens it."""
     rows = [{"vendor": f"{start}1+1", "date": f"{start}1"}]
     await result_of(client, "save_csv", filename="a", rows=rows)
 
@@ -162,12 +162,12 @@ async def test_count_slowly_reports_each_step(client: EndpointClient) -> None:
 
 @pytest.mark.parametrize(("steps", "delay"), [(0, 0), (1001, 0), (1, -1), (1, 11)])
 async def test_count_slowly_has_bounds(client: EndpointClient, steps: int, delay: float) -> None:
-    """Nobody counts for days on our account."""
+    """A call must not hold its resources for days."""
     assert (await result_of(client, "count_slowly", steps=steps, delay_s=delay))["isError"] is True
 
 
 def test_every_demo_tool_says_what_it_does_to_the_world() -> None:
-    """Hints for whoever approves calls; a tool without any reads like a destructive one."""
+    """The approver sees the hints; clients take a tool without any for destructive."""
     for tool in pack.tools.values():
         assert tool.annotations.read_only_hint is not None
         assert tool.annotations.idempotent_hint is not None
@@ -209,7 +209,7 @@ async def test_the_workspace_is_listed_read_and_completed(
 
 
 async def test_another_tenants_files_are_not_there(client: EndpointClient) -> None:
-    """Neither in the list, nor by their name, nor while one types it."""
+    """Neither the list, nor a read by name, nor the completion shows them."""
     client.caller = READER
     await result_of(client, "save_csv", filename="secret", rows=[])
     client.caller = a_caller(tenant_id="globex", scopes=READER.scopes)
@@ -239,7 +239,7 @@ async def test_the_workspace_asks_for_its_scope(client: EndpointClient) -> None:
 
 
 async def test_check_invoice_brings_the_file_along(client: EndpointClient) -> None:
-    """So that whoever answers needs no tool to see it; a missing one is said."""
+    """The model needs no tool to read the file; a missing file is an error."""
     client.caller = READER
     await result_of(client, "save_csv", filename="a b", rows=SEED_ROWS)
     params = {"name": "check_invoice", "arguments": {"path": "a b.csv"}}
@@ -258,7 +258,7 @@ async def test_check_invoice_brings_the_file_along(client: EndpointClient) -> No
 async def test_delete_csv_deletes_the_file_that_save_csv_made(
     client: EndpointClient, tmp_path: Path
 ) -> None:
-    """Once; the next time there is nothing to delete, and a folder is no name."""
+    """A second deletion finds no file, and a path with a folder is refused."""
     await result_of(client, "save_csv", filename="old", rows=[])
     deleted = await result_of(client, "delete_csv", filename="old")
     again = await result_of(client, "delete_csv", filename="old")
@@ -271,7 +271,7 @@ async def test_delete_csv_deletes_the_file_that_save_csv_made(
 
 @pytest.mark.requirement("A7")
 def test_deleting_waits_for_a_person() -> None:
-    """Whoever tries Gatepost sees an approval without configuring one."""
+    """A person who tries Gatepost sees an approval without configuring one."""
     assert pack.tools["delete_csv"].approval
     assert not pack.tools["save_csv"].approval
 

@@ -267,7 +267,7 @@ async def test_half_characters_name_nothing(
 @pytest.mark.requirement("P14")
 @each("path", [*LEADS_OUT, *ODD], ids=shown)
 def test_a_bad_path_is_refused_by_rest_too(server: PackServer, path: str) -> None:
-    """The same rules whoever asks, with the argument named."""
+    """REST refuses the same paths as MCP and leaves the workspace empty."""
     agent = server.agent("rest", "hostile")
     for tool in TOOLS:
         if leads_astray(tool, path):
@@ -306,7 +306,7 @@ PIECES = st.sampled_from(
     )
 )
 async def test_no_text_at_all_leads_out(tenant_files: TenantFiles, path: str) -> None:
-    """Whatever the path: nothing of others is shown, changed, or added to."""
+    """No path shows, changes or adds a file outside the workspace."""
     (tenant_files.cleared() / "link").symlink_to("../globex")
     before = tenant_files.others()
     if any("\ud800" <= character <= "\udfff" for character in path):

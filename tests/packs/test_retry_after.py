@@ -29,7 +29,7 @@ def test_a_wait_is_read_and_bounded(text: str) -> None:
 
 @pytest.mark.requirement("X7", "P8", "P9")
 def test_every_pack_tells_a_date_as_seconds() -> None:
-    """As far as it lets anybody wait."""
+    """Each pack bounds the wait by its own maximum."""
     reply = OutboundReply(
         429, {"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}, b"{}", False, "https://a.example/"
     )

@@ -222,7 +222,7 @@ def test_what_is_remembered_is_read_again(agent: PackCaller) -> None:
 @pytest.mark.requirement("P3", "P4", "P14", "X1")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_two_tenants_with_the_same_names_never_meet(server: PackServer, protocol: Any) -> None:
-    """Neither by reading, nor by listing, nor by replacing, nor by deleting."""
+    """Reading, listing, replacing and deleting touch only the caller's own files."""
     one, other = server.agent(protocol), server.agent(protocol)
     for agent in (one, other):
         agent.call("fs_write_text", path="a/same.txt", text=agent.tenant)

@@ -28,7 +28,7 @@ from tests.support.server import Server, issuer_settings, running_server
 
 
 class RestAnswer(msgspec.Struct):
-    """One answer, which is JSON and says so, whatever it is about."""
+    """One answer, which is JSON and has its content type, whatever its status."""
 
     status: int
     json: Any
@@ -197,7 +197,7 @@ async def wait_briefly(ctx: CallContext) -> str:
 
 @pack.tool(read_only=True)
 async def wait_long(ctx: CallContext) -> str:
-    """Wait until somebody calls it off."""
+    """Wait until the caller cancels the call."""
     return await _wait()
 
 
@@ -212,8 +212,8 @@ async def _wait() -> str:
 
 
 @pack.tool()
-async def book_slot(ctx: CallContext, day: str) -> Ticket:
-    """Book a slot; takes as long as the test wants."""
+async def book_appointment(ctx: CallContext, day: str) -> Ticket:
+    """Book an appointment; takes as long as the test wants."""
     RUNS.append(ctx)
     STARTED.set()
     assert await asyncio.to_thread(GO_ON.wait, 10)
@@ -278,7 +278,7 @@ async def ask_user(ctx: CallContext) -> str:
 
 @pack.tool(read_only=True)
 async def break_down(ctx: CallContext) -> str:
-    """Fail in a way that nobody foresaw."""
+    """Fail with an unexpected exception."""
     raise KeyError("secret-of-the-tool")
 
 

@@ -1,4 +1,4 @@
-"""One decision for every protocol: who sees a tool, who may call it, and who is told how."""
+"""Both protocols decide alike who sees a tool, who may call it, and who is challenged."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ def registries(draw: st.DrawFn) -> tuple[list[Tool], frozenset[str] | None]:
 
 
 def decision(answer: Response) -> tuple[str, str]:
-    """What an answer of either protocol comes to, and the challenge in it."""
+    """Return the decision that an answer of either protocol shows, and its challenge."""
     body = answer.json
     challenge = answer.headers.get("www-authenticate", "")
     if challenge:

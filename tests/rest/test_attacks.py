@@ -42,7 +42,7 @@ BODIES = [
 def test_a_body_that_is_no_argument_object_is_refused(
     octopus: Octopus, body: bytes, status: int, word: str
 ) -> None:
-    """What two readers would read differently is read by none."""
+    """Two parsers could read such a body differently, so Gatepost refuses it."""
     before = len(RUNS)
 
     assert octopus.post("create_ticket", body).error == (status, word)
@@ -74,7 +74,7 @@ TYPES = [
 @pytest.mark.requirement("O6")
 @pytest.mark.parametrize(("kind", "status"), TYPES)
 def test_only_json_is_read(octopus: Octopus, kind: str, status: int) -> None:
-    """A form is what a foreign page can send without asking."""
+    """A foreign page can send a form without a preflight request."""
     client = octopus.server.client
     head = [("Host", client.authority), ("Authorization", f"Bearer {octopus.token}")]
     head += [("Content-Type", kind), ("Content-Length", str(len(TICKET))), ("Connection", "close")]
@@ -128,7 +128,7 @@ def test_a_mark_that_could_be_read_twice_or_not_at_all_is_refused(
     ],
 )  # fmt: skip
 def test_a_header_that_pretends_changes_nothing(octopus: Octopus, name: str) -> None:
-    """It is gone before anything could believe it."""
+    """Gatepost drops the header before any code could trust it."""
     answer = octopus.post("whoami", b"{}", (name, "globex"))
 
     assert (answer.status, answer.json["tenant"]) == (200, "acme")
@@ -165,7 +165,7 @@ PATHS = ["//tools", "/tools/", "/Tools", "/tools%2f", "/tools%0a", "/tools/x", "
 @pytest.mark.requirement("W15")
 @pytest.mark.parametrize("path", PATHS)
 def test_the_list_has_one_address(octopus: Octopus, path: str) -> None:
-    """Every other spelling is any unknown path: behind the gate, and 404."""
+    """Any other spelling is an unknown path: it needs a token and answers 404."""
     assert octopus.send("GET", path, token="").error == (401, "invalid_token")
     assert octopus.send("GET", path).error == (404, "not_found")
 

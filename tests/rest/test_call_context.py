@@ -44,7 +44,7 @@ def test_o13_a_differing_tenant_header_is_refused_and_logged(
 
 @pytest.mark.requirement("O13", "A6")
 def test_o13_the_tenant_is_the_tokens(octopus: Octopus) -> None:
-    """With a header that agrees, without one, and among headers that somebody might believe."""
+    """The token decides with an equal header, without one, and beside other platforms' headers."""
     octopus.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
     octopus.call("create_ticket", {"subject": "a"}, ("X-Tenant-Id", "globex"), ("X-Org", "globex"))
     Octopus(octopus.server, octopus.server.token(org_id="globex")).call(
@@ -109,7 +109,7 @@ def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(octopus: Oct
 
 @pytest.mark.requirement("O13")
 def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
-    """So that one episode can be followed through every system."""
+    """An operator can then follow one episode through every system."""
     octopus.call("create_ticket", {"subject": "a"}, (CORRELATION, "episode-xyz789"))
 
     assert RUNS[-1].correlation == "episode-xyz789"
@@ -125,7 +125,7 @@ def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
 
 @pytest.mark.requirement("O12")
 def test_o12_reading_in_an_episode_reads_every_time(octopus: Octopus) -> None:
-    """An episode asks again because it wants to know what it is now."""
+    """An agent that reads again in an episode wants the current value."""
     seen = [
         octopus.call("whoami", {}, (CORRELATION, "episode-3"))
         for octopus in (octopus, Octopus(octopus.server, octopus.server.token(scope="other")))

@@ -1,4 +1,4 @@
-"""/openapi.json describes the routes as they are: strangers' requests, generated from it, agree."""
+"""/openapi.json describes the routes: generated requests and their answers agree with it."""
 
 import json
 import urllib.request
@@ -56,7 +56,7 @@ async def draw(ctx: CallContext) -> Outcome:
 
 @pack.tool(scopes={"never:granted"})
 async def guarded(ctx: CallContext) -> str:
-    """Need a scope that nobody has."""
+    """Need a scope that no caller has."""
     return "no"
 
 

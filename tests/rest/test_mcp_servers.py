@@ -143,7 +143,7 @@ def test_a_body_with_a_wrong_field_is_refused_and_names_it(admin: Administrator,
 
 @pytest.mark.parametrize("header", FORBIDDEN_HEADERS)
 def test_headers_that_frame_a_message_cannot_be_set(admin: Administrator, header: str) -> None:
-    """Neither when a server is added nor later."""
+    """The API refuses them when a server is added and when it is changed."""
     added = admin.ask("POST", SERVERS, {**LEARN, "headers": {}})
     for answer in (
         admin.ask("POST", SERVERS, {**LEARN, "name": "b", "headers": {header: "value"}}),

@@ -40,7 +40,7 @@ def test_o1_tools_are_an_array_of_descriptors_that_the_token_may_see(octopus: Oc
 
 @pytest.mark.requirement("O1")
 def test_o1_a_tool_beyond_the_token_is_not_listed_and_unknown(idp: Idp) -> None:
-    """Where a scope cannot be obtained, its tool does not exist for this caller."""
+    """If the caller cannot obtain its scope, the tool does not exist for this caller."""
     with running_server(
         idp, [issuer_settings(idp)], tools={"load": [TOOLS]}, scopes={"obtainable": []},
         tenancy={"create_on_first_use": True},
@@ -122,7 +122,7 @@ def test_o2_a_number_or_a_list_keeps_its_type(octopus: Octopus, tool: str) -> No
 
 @pytest.mark.requirement("O3")
 def test_o3_health_needs_no_token(octopus: Octopus) -> None:
-    """A probe knows nothing but the address."""
+    """A health probe has no token."""
     answer = octopus.health()
 
     assert (answer.status, answer.json["status"]) == (200, "ok")
@@ -255,7 +255,7 @@ def test_o5_an_unexpected_error_is_reported_without_detail(octopus: Octopus) -> 
 def test_o6_every_answer_is_json(
     octopus: Octopus, method: str, path: str, body: bytes, status: int
 ) -> None:
-    """Also those to requests that no route serves (the client checks the type of each)."""
+    """Answers to requests that no route serves are JSON, too, as the client checks each type."""
     answer = octopus.send(method, path, body=body)
 
     assert answer.status == status
@@ -267,7 +267,7 @@ def test_o6_every_answer_is_json(
 @pytest.mark.requirement("O7")
 @pytest.mark.parametrize("path", ["/tools", "/tool/echo/call"])
 async def test_o7_production_refuses_plain_http(path: str) -> None:
-    """Also behind a proxy whose word nobody configured; development allows loopback."""
+    """This holds also behind an untrusted proxy; development allows loopback."""
     tree = {
         "resource": "https://mcp.example.com/mcp",
         "mode": "production",

@@ -27,7 +27,7 @@ def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s
 
 @pytest.mark.requirement("O8")
 def test_o8_a_client_that_hangs_up_takes_its_call_back(octopus: Octopus) -> None:
-    """Nobody waits for the answer any more, so nothing is done for it."""
+    """No client waits for the answer any more, so Gatepost cancels the call."""
     STARTED.clear()
     CANCELLED.clear()
     client = octopus.server.client

@@ -18,7 +18,7 @@ from tests.support.endpoint import EndpointClient, a_caller
 
 
 def test_the_table_has_a_row_for_each_kind() -> None:
-    """A kind without one would be a 500 of our own making."""
+    """A kind without a row would be a 500."""
     assert set(TABLE) == set(get_args(FailureKind)) - {"tool_error"}
 
 

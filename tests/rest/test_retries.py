@@ -22,7 +22,7 @@ BOOKING = {"day": "monday"}
 
 @pytest.fixture(autouse=True)
 def slow_bookings() -> Iterator[None]:
-    """A booking takes until somebody says so; at the end of the test at the latest."""
+    """A booking takes until the test ends it, or until the end of the test."""
     STARTED.clear()
     GO_ON.clear()
     yield
@@ -38,7 +38,7 @@ class Later(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        self.heard = self.octopus.call("book_slot", BOOKING, *self.fields)
+        self.heard = self.octopus.call("book_appointment", BOOKING, *self.fields)
 
     def done(self) -> RestAnswer:
         GO_ON.set()
@@ -65,7 +65,7 @@ def test_o12_a_call_that_comes_again_runs_once(octopus: Octopus, name: str) -> N
 
 @pytest.mark.parametrize("name", [KEY, EPISODE])
 def test_o12_a_retry_while_the_first_runs_waits_for_it(octopus: Octopus, name: str) -> None:
-    """Octopus retries what it lost patience with; the slot is booked once."""
+    """Octopus retries a call that timed out; the appointment is booked once."""
     mark, before = (name, f"meanwhile-{name}"), len(RUNS)
     first = Later(octopus, mark)
     assert STARTED.wait(60)
@@ -76,7 +76,7 @@ def test_o12_a_retry_while_the_first_runs_waits_for_it(octopus: Octopus, name: s
 
 
 def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus) -> None:
-    """Whoever hung up comes back with the same id, and finds the call still running."""
+    """A client that hung up retries with the same id and gets the outcome of the running call."""
     mark, before = (EPISODE, "broken"), len(RUNS)
     client, body = octopus.server.client, json.dumps(BOOKING).encode()
     fields = [
@@ -87,7 +87,7 @@ def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus
         mark,
     ]
     with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
-        connection.sendall(request("POST", "/tool/book_slot/call", fields, body))
+        connection.sendall(request("POST", "/tool/book_appointment/call", fields, body))
         assert STARTED.wait(60)
     eventually(lambda: '"correlation":"broken"' in octopus.server.log(), within=10)
     again = Later(octopus, mark)
@@ -120,7 +120,7 @@ def test_o12_no_caller_meets_the_call_of_another_tenant(octopus: Octopus) -> Non
 
 
 def test_o12_both_protocols_share_their_keys(octopus: Octopus) -> None:
-    """One caller, one tool, one key: one effect, whatever brings it."""
+    """The same caller, tool and key have one effect, over either protocol."""
     before, client, token = len(RUNS), octopus.server.client, octopus.token
     arguments = {"subject": "shared"}
     rest = octopus.call("create_ticket", arguments, (KEY, "shared")).json

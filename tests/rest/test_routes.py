@@ -47,7 +47,7 @@ TENANTS = [
 
 @each(("path", "tenant"), TENANTS)
 def test_a_path_beside_a_tenants_endpoint_is_that_tenants(path: str, tenant: str | None) -> None:
-    """And any other path is nobody's."""
+    """Any other path belongs to no tenant."""
     target = Beside(Resource("https://h.example/t/{tenant}/mcp")).locate(path)
 
     assert (target.tenant if target else None) == tenant
@@ -75,7 +75,7 @@ def test_each_tenant_has_the_routes_at_its_own_resource(tenants: Server) -> None
 
 
 def test_challenges_name_the_tenants_own_document(tenants: Server) -> None:
-    """So that the client signs in where this tenant's people do."""
+    """The client then signs in at this tenant's issuer."""
     refused = Octopus(tenants, "", base="/t/acme").tools()
     token = tenants.token(tenant="acme", scope="")
     stepping = Octopus(tenants, token, base="/t/acme").call("save_csv", {})
@@ -86,7 +86,7 @@ def test_challenges_name_the_tenants_own_document(tenants: Server) -> None:
 
 
 def test_the_public_document_names_no_tenant_and_no_tool(tenants: Server, server: Server) -> None:
-    """Anybody may read it, so it describes the routes and nothing behind them."""
+    """Any client may read it, so it describes the routes and nothing behind them."""
     templated = Octopus(tenants, "").send("GET", "/openapi.json").json
     single = Octopus(server, "").send("GET", "/openapi.json").json
 

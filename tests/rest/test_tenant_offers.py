@@ -102,7 +102,7 @@ def test_without_the_store_nothing_is_decided(server: Server) -> None:
 
 
 def test_names_of_tenants_are_no_labels(server: Server) -> None:
-    """All of them count as one: a tenant decides how many there are."""
+    """All tools of tenants share one label, because a tenant decides how many there are."""
     assert of(server, "acme").call(NAME).status == 200
     server.services.call_batch.flush()
     registry = registry_of(server.shared_metrics, version="1")

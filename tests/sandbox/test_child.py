@@ -1,4 +1,4 @@
-"""A confined program reaches what it is given, and is gone with its children when it is over."""
+"""A confined program has only the access that it is given, and no child outlives it."""
 
 import asyncio
 import os
@@ -132,7 +132,7 @@ async def test_without_a_network_there_is_no_socket_of_one(
 
 
 async def test_a_folder_that_became_a_link_is_not_entered(tmp_path: Path) -> None:
-    """Between the check and the start somebody may have swapped it."""
+    """An attacker may have swapped the folder between the check and the start."""
     (tmp_path / "inside").mkdir()
     (tmp_path / "link").symlink_to("/")
 
@@ -198,7 +198,7 @@ def group_of(folder: Path) -> list[int]:
 async def test_a_process_that_ignores_the_signal_is_killed_with_its_children(
     tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked first; both ignore it, and neither is there afterwards."""
+    """The signal comes first; the program and its child ignore it, and both are gone afterwards."""
     monkeypatch.setattr("gatepost.sandbox.child.GRACE_S", 0.2)
     work = asyncio.create_task(done(shell(tmp_path, STUBBORN), 1 if ends == "timeout" else 60))
     await asyncio.to_thread(eventually, lambda: len(group_of(tmp_path)) >= 3, within=20)
@@ -215,14 +215,14 @@ async def test_a_process_that_ignores_the_signal_is_killed_with_its_children(
 
 
 async def test_what_outlives_its_parent_is_killed_with_it(tmp_path: Path) -> None:
-    """A program that leaves something behind has not left it for long."""
+    """A child that its parent left behind is killed soon."""
     ended = await done(shell(tmp_path, "sleep 60 > /dev/null 2>&1 & echo $!"))
 
     eventually(lambda: not alive(int(ended.out)), within=20)
 
 
 def test_what_runs_ends_with_the_server(tmp_path: Path) -> None:
-    """Also where nobody could end it: the server was killed."""
+    """This holds also if the server is killed and cannot end it."""
     script = (
         "import asyncio; from gatepost.sandbox.child import *; "
         "program = Confined(argv=('/bin/sh', '-c', 'exec sleep 60'), env={}, "

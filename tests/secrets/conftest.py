@@ -11,7 +11,7 @@ from gatepost.storage.shared_store import MemorySharedStore
 
 
 class SecretsClock:
-    """Time that passes when a test says so."""
+    """A clock that a test moves."""
 
     def __init__(self) -> None:
         self.now = 1_000.0

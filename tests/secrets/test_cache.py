@@ -1,4 +1,4 @@
-"""What a process knows of its tenants' secrets: enough to redact, never too old to hand out."""
+"""A process caches its tenants' secrets for redaction, and gives tools no outdated one."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ def elsewhere(records: MemoryRecords, vault: SecretStore) -> SecretStore:
 
 @pytest.fixture
 def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every reading of the store from now on."""
+    """Record every reading of the store from now on."""
     seen: list[str] = []
 
     async def get(self: MemoryEntries, key: str) -> Entry | None:
@@ -55,12 +55,12 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def known(secrets: SecretCache, tenant: str = "acme") -> Mapping[str, str]:
-    """As whoever is about to run a tool asks."""
+    """Return the secrets of the tenant as before a call of a tool."""
     return beside_keys((secrets.loaded(tenant) or await secrets.load(tenant)).values)
 
 
 def told(secrets: SecretCache, tenant: str | None) -> Mapping[str, str]:
-    """As whoever is about to say something asks."""
+    """Return the cached secrets of the tenant as the redaction uses them."""
     return beside_keys(secrets.known(tenant).values)
 
 
@@ -115,7 +115,7 @@ async def test_a_change_elsewhere_is_taken_up(
 async def test_a_change_without_a_notification_is_found_by_polling(
     secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: SecretsClock
 ) -> None:
-    """Whoever made it may have died between the two."""
+    """The process that made the change may have died before the notification."""
     await known(secrets)
     sealed = elsewhere._sealed("acme", "KEY", BoundSecret(ONE))
     await records.of("acme").entries("secrets").put("KEY", sealed, now=0.0)
@@ -204,7 +204,7 @@ async def out(*_: object) -> None:
 async def test_an_outage_is_lived_through_by_whom_is_known(
     secrets: SecretCache, vault: SecretStore, clock: SecretsClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last reading counts, asked for again a second later; of a stranger nothing is known."""
+    """The last reading counts, and each second is a new try; an unread tenant meets the outage."""
     await vault.put("acme", "KEY", ONE)
     await known(secrets)
     with monkeypatch.context() as outage:
@@ -245,7 +245,7 @@ async def test_idle_tenants_are_forgotten(
 async def test_what_the_server_keeps_is_kept_from_every_tenant(
     secrets: SecretCache, vault: SecretStore
 ) -> None:
-    """Also from those that it does not know yet; a reload changes it for all."""
+    """This includes tenants that it has not met yet; a reload changes the values for all."""
     await vault.put("acme", "KEY", ONE)
     await known(secrets)
     secrets.keep_own({"GATEPOST": "first own"})
@@ -263,7 +263,7 @@ async def test_what_the_server_keeps_is_kept_from_every_tenant(
 async def test_the_keys_of_the_ring_are_kept_from_every_tenant(
     records: MemoryRecords, tmp_path: Path
 ) -> None:
-    """Those that are in it now: a rotation is taken up at the next look."""
+    """The cache knows the keys of the current ring; it takes up a rotation at the next poll."""
     path = tmp_path / "ring.json"
     first = create(path)
     ring = KeyRing.load(f"file:{path}")
@@ -314,7 +314,7 @@ async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
 async def test_a_secret_that_does_not_open_is_told(
     secrets: SecretCache, records: MemoryRecords
 ) -> None:
-    """To whoever asks for it; the others are known."""
+    """A caller that uses it gets an error; the other secrets are known."""
     await SecretStore(records, KeyRing.ephemeral()).put("acme", "LOST", ONE)
     await secrets.put("acme", "kept", TWO)
 
@@ -329,7 +329,7 @@ async def test_the_looking_goes_on_by_itself(
     records: MemoryRecords,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also after an outage."""
+    """The poll continues after an outage as well."""
     monkeypatch.setattr(change_poller, "POLL_S", 0.001)
     await known(secrets)
     looks = 0

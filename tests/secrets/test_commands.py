@@ -132,13 +132,13 @@ def test_a_user_name_may_be_short_and_says_so_each_time(deployment: DeploymentFo
 
 
 def shown(terminal: int, ending: bytes | None) -> bytes:
-    """What a program writes to its terminal until it has asked, or (None) until it is gone."""
+    """Return what a program writes to its terminal until *ending*, or (None) until it ends."""
     seen = b""
     while ending is None or not seen.endswith(ending):
         assert select.select([terminal], [], [], 30)[0], seen
         try:
             piece = os.read(terminal, 4096)
-        except OSError:  # how a terminal says that nobody is left
+        except OSError:  # the other side of the terminal is closed
             break
         if not piece:
             break
@@ -147,7 +147,7 @@ def shown(terminal: int, ending: bytes | None) -> bytes:
 
 
 def at_a_terminal(folder: Path, *answers: str) -> tuple[int, str]:
-    """The exit code for somebody who sets a secret and types these lines, and what they saw."""
+    """Set a secret at a terminal by typing these lines; return the exit code and the output."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "gatepost", "secrets", "set", "API_KEY", "--tenant", "initech"],
@@ -156,7 +156,7 @@ def at_a_terminal(folder: Path, *answers: str) -> tuple[int, str]:
         stderr=theirs,
         cwd=folder,
         env=python_environment(),
-        # Or it would ask at the terminal of whoever runs the tests.
+        # Otherwise it would ask at the terminal of the person who runs the tests.
         start_new_session=True,
     )
     os.close(theirs)
@@ -174,7 +174,7 @@ def at_a_terminal(folder: Path, *answers: str) -> tuple[int, str]:
 
 
 def test_at_a_terminal_the_value_is_asked_for_and_not_shown(deployment: DeploymentFolder) -> None:
-    """Twice, as nobody sees what they type."""
+    """The command asks twice, because the operator does not see the typed value."""
     code, seen = at_a_terminal(deployment.folder, VALUE, VALUE)
 
     assert code == 0, seen
@@ -263,7 +263,7 @@ def test_what_cannot_be_done_is_told(
 
 
 def test_a_configuration_without_a_secret_store_is_reported() -> None:
-    """Where tools take them; `gatepost check` says it before anybody needs one."""
+    """If tools take secrets, `gatepost check` reports it before a call needs one."""
     for load, warned in (([TOOLS], True), ([SAMPLE_TOOLS], False)):
         found = check_problems([issuer_of("acme")], tools={"load": load})
         assert ("config.W005" in [one.id for one in found]) is warned

@@ -29,7 +29,7 @@ SPELT = {
 
 @pytest.mark.parametrize(("entry", "spelt"), SPELT.items(), ids=SPELT)
 def test_a_host_has_one_spelling(entry: str, spelt: str) -> None:
-    """However it was typed, and however often."""
+    """Upper case and other spellings of a host become one, and duplicates count once."""
     assert checked_hosts([entry, entry.upper()]) == (spelt,)
 
 
@@ -108,7 +108,7 @@ LEADS = {
 
 @each(("url", "place"), LEADS.items(), ids=[*map(ascii, LEADS)])
 def test_a_url_leads_to_one_host_or_to_none(url: str, place: str | None) -> None:
-    """As the client for requests of tools reads it; what may be read in two ways is none."""
+    """Gatepost reads it as its HTTP client does, and refuses an ambiguous URL."""
     if place is not None:
         assert destination(url, REACH) == place
     else:
@@ -119,7 +119,7 @@ def test_a_url_leads_to_one_host_or_to_none(url: str, place: str | None) -> None
 async def test_a_binding_is_sealed_with_its_value(
     vault: SecretStore, records: MemoryRecords
 ) -> None:
-    """Whoever can write to the database cannot choose another host for it."""
+    """An attacker who can write to the database cannot choose another host for it."""
     await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
     entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
 
@@ -131,7 +131,7 @@ async def test_a_binding_is_sealed_with_its_value(
 async def test_a_new_value_stays_where_the_old_one_was(
     records: MemoryRecords, vault: SecretStore
 ) -> None:
-    """Unless other hosts are given; and other hosts leave the value as it is."""
+    """A new value keeps the old hosts unless others are given; new hosts keep the value."""
     assert await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",)) == ("gitlab.com",)
     assert await vault.put("acme", "API_KEY", VALUE + "2") == ("gitlab.com",)
     assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE + "2", ("gitlab.com",))

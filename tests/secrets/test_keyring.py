@@ -64,7 +64,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_nothing_else_is_taken_back(path: Path, forgery: str) -> None:
-    """Whatever is changed, the answer is no, and never an error."""
+    """A changed value is refused without an error."""
     ring = load(path)
 
     assert ring.verify("session", FORGERIES[forgery](ring.sign("session", b"payload!"))) is None
@@ -78,7 +78,7 @@ def test_a_value_of_one_purpose_is_none_of_another(path: Path) -> None:
 
 
 def test_rotation_signs_anew_and_still_verifies_the_old(path: Path) -> None:
-    """Nobody is thrown out, until more keys than asked for have followed."""
+    """Old sessions stay valid until more new keys have followed than the ring keeps."""
     old = load(path).sign("session", b"old")
     rotate(path, keep=2)
     new = load(path).sign("session", b"new")
@@ -106,7 +106,7 @@ def test_a_replica_meets_a_newer_key_and_takes_it_up(
 def test_a_broken_file_changes_nothing_for_who_runs(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was loaded goes on; the log says why."""
+    """The process keeps the ring that it loaded, and the log says why."""
     monkeypatch.setattr(module, "REREAD_AFTER_S", 0.0)
     running = load(path)
     token = running.sign("session", b"x")

@@ -23,19 +23,19 @@ def elsewhere(records: MemoryRecords, vault: SecretStore) -> SecretStore:
 
 
 async def known(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
-    """As whoever is about to run a tool asks."""
+    """Return the secrets of the tenant as before a call of a tool."""
     await (asyncio.sleep(0) if secrets.loaded(tenant) else secrets.load(tenant))
     return told(secrets, tenant)
 
 
 def told(secrets: SecretCache, tenant: str) -> Mapping[str, str]:
-    """The tenant's own, without what is kept from all."""
+    """Return the tenant's own secrets, without those of the server."""
     values = secrets.known(tenant).values
     return {name: value for name, value in values.items() if not name.startswith("GATEPOST")}
 
 
 def readings(monkeypatch: pytest.MonkeyPatch, refused: str = "") -> list[set[str]]:
-    """The tenants of each reading from now on; that of *refused* alone fails."""
+    """Record the tenants of each reading from now on; only that of *refused* fails."""
     asked: list[set[str]] = []
     real = SecretStore.sealed
 

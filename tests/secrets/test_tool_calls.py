@@ -270,7 +270,7 @@ def forms(value: str) -> list[bytes]:
 def test_what_is_at_rest_holds_no_value(
     secret_servers: ServersWithSecrets, postgres_server: Postgres
 ) -> None:
-    """Neither the files of SQLite nor a dump of PostgreSQL, in any simple form."""
+    """Neither the files of SQLite nor a dump of PostgreSQL holds it in any simple form."""
     name, value = secret_servers.fresh(), f"at-rest-{VALUE}"
     secret_servers.deployment.set(name, value, "acme")
     url = secret_servers.deployment.settings["storage"]["database"]

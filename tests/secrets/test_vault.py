@@ -67,7 +67,7 @@ def test_a_value_that_cannot_be_kept_out_of_answers_is_refused(value: str, says:
 async def test_a_secret_comes_back_to_its_tenant(
     vault: SecretStore, records: MemoryRecords
 ) -> None:
-    """And to nobody else, whatever it is called there; what is kept holds nothing of it."""
+    """No other tenant gets it under any name, and the stored entry holds nothing of it."""
     for tenant in ("acme", "globex"):
         await vault.put(tenant, "API_KEY", f"{VALUE} of {tenant}")
     await vault.put("acme", "LONGEST", "x" * MOST_BYTES)
@@ -131,7 +131,7 @@ TAMPERED: dict[str, tuple[Tampering, str]] = {
 async def test_what_was_tampered_with_is_told_by_name(
     vault: SecretStore, records: MemoryRecords, tamper: Tampering, says: str
 ) -> None:
-    """It opens as nothing, and the others go on."""
+    """The secret does not open, and the others still do."""
     await vault.put("acme", "API_KEY", VALUE)
     await vault.put("acme", "OTHER", VALUE)
     entries = records.of("acme").entries(SUBJECT)
@@ -156,7 +156,7 @@ MOVED = {
 async def test_a_row_that_was_moved_does_not_open(
     vault: SecretStore, records: MemoryRecords, tenant: str, name: str
 ) -> None:
-    """Whoever can write to the database cannot hand one tenant's secret to another."""
+    """An attacker who can write to the database cannot give one tenant's secret to another."""
     await vault.put("acme", "API_KEY", VALUE)
     entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
     assert entry is not None

@@ -19,7 +19,7 @@ HOUR = 3600.0
 
 
 def task(**settings: Any) -> TaskRecord:
-    """A task that works."""
+    """Return a running task."""
     return TaskRecord(
         **{
             "id": "t1",
@@ -37,7 +37,7 @@ def task(**settings: Any) -> TaskRecord:
 
 
 def idempotency_record(**settings: Any) -> IdempotencyRecord:
-    """A record that runs."""
+    """Return the idempotency record of a running call."""
     return IdempotencyRecord(
         **{
             "key": b"k1",
@@ -51,7 +51,7 @@ def idempotency_record(**settings: Any) -> IdempotencyRecord:
 
 
 def approval(**settings: Any) -> ApprovalRecord:
-    """A request that waits."""
+    """Return a pending approval request."""
     return ApprovalRecord(
         **{
             "id": "a1",
@@ -74,7 +74,7 @@ def approval(**settings: Any) -> ApprovalRecord:
 
 
 def grant(**settings: Any) -> GrantRecord:
-    """A grant of three calls."""
+    """Return a grant of three calls."""
     return GrantRecord(
         **{
             "id": "g1",
@@ -93,7 +93,7 @@ def grant(**settings: Any) -> GrantRecord:
 
 
 def outbox_message(**settings: Any) -> OutboxMessage:
-    """A message that is due and nobody has taken."""
+    """Return a message that is due and that no process has leased."""
     return OutboxMessage(
         **{
             "id": "msg_a1_requested",
@@ -110,13 +110,13 @@ def outbox_message(**settings: Any) -> OutboxMessage:
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where records are kept, once for each backend."""
+    """The URL of a new database, once for each backend."""
     return "memory:" if request.param == "memory" else a_sql_url(request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql", POOLED])
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where records are kept that several processes share."""
+    """The URL of a new database that several processes share, once for each backend."""
     return a_sql_url(request, tmp_path)
 
 

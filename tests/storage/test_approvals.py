@@ -1,4 +1,4 @@
-"""What waits for a person, on every backend."""
+"""Approval requests and grants on every backend."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def test_a_request_comes_back_as_it_went_in(records: Records, kept: Approv
 
 
 async def test_of_many_equal_calls_at_once_one_opens_a_request(records: Records) -> None:
-    """Every other one meets it, in whatever process it is."""
+    """Every other call gets that request, in any process."""
     approvals = records.of("acme").approvals
     wanted = [approval(id=f"a{number}") for number in range(20)]
 
@@ -58,7 +58,7 @@ async def test_what_no_call_meets_makes_room(records: Records) -> None:
 
 
 async def test_a_decision_counts_only_on_what_was_read(records: Records) -> None:
-    """Of two people who decide at once one is first, at any replica."""
+    """If two approvers decide at once, at any replicas, only the first decision counts."""
     approvals = records.of("acme").approvals
     await approvals.open(approval())
     wanted = [approval(state=state, changed_at=NOW) for state in ("approved", "rejected") * 5]
@@ -72,7 +72,7 @@ async def test_a_decision_counts_only_on_what_was_read(records: Records) -> None
 
 
 async def test_what_waits_is_listed_the_oldest_first(records: Records) -> None:
-    """The longest waiting is most urgent; what is decided is not among them."""
+    """The oldest request is the most urgent; decided requests are not listed."""
     approvals = records.of("acme").approvals
     for number, at in ((1, 30.0), (2, 10.0), (3, 20.0), (4, 5.0)):
         name = f"{number}"
@@ -104,7 +104,7 @@ async def test_the_history_comes_by_pages(records: Records) -> None:
 
 
 async def test_what_is_open_is_found_whosever_it_is(records: Records) -> None:
-    """Waiting, or approved and not used; what is over is not among them, nor another tenant's."""
+    """An open request is pending, or approved and unused; other tenants' are not found."""
     approvals = records.of("acme").approvals
     states = ("waiting", "approved", "rejected", "expired", "withdrawn", "used")
     for state in states:
@@ -143,7 +143,7 @@ async def test_what_waits_is_counted_by_caller(
 
 
 async def test_grants_come_by_pages(records: Records) -> None:
-    """All of a tenant's, also those that have ended, each once; nobody else's."""
+    """The pages hold all grants of the tenant once, also ended ones, and none of another tenant."""
     grants = records.of("acme").grants
     kept = {f"g{number}": grant(id=f"g{number}") for number in range(5)}
     kept["g3"] = grant(id="g3", expires_at=1.0, remaining=0)
@@ -159,7 +159,7 @@ async def test_grants_come_by_pages(records: Records) -> None:
 
 
 async def test_what_is_overdue_is_found_in_every_tenant(records: Records) -> None:
-    """The longest first; what was decided is no more due."""
+    """The longest overdue comes first; a decided request is not due."""
     for tenant, until in (("acme", 20.0), ("globex", 10.0), ("initech", 40.0)):
         approvals = records.of(tenant).approvals
         await approvals.open(approval(until=until))
@@ -185,7 +185,7 @@ async def test_a_sweep_forgets_what_is_over(records: Records) -> None:
 
 
 async def test_a_grant_is_for_as_many_calls_as_it_says(records: Records) -> None:
-    """However many try at once, at any replica."""
+    """Concurrent calls at any replica use no more than the grant allows."""
     grants = records.of("acme").grants
     await grants.add(grant())
 
@@ -209,7 +209,7 @@ async def test_a_grant_without_a_number_ends_with_its_time(records: Records) -> 
 
 
 async def test_a_grant_is_one_callers_for_one_tool(records: Records) -> None:
-    """Nobody finds somebody else's, and a revoked one is nobody's."""
+    """No other caller, tool, issuer or tenant finds the grant, and a revoked one is not found."""
     grants = records.of("acme").grants
     kept = grant()
     await grants.add(kept)

@@ -1,4 +1,4 @@
-"""Trails: chains that several writers extend, questions about them, and what goes from them."""
+"""Trails: chains that several writers extend, queries over them, and what is removed from them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ async def test_line_breaks_part_no_record(records: Records) -> None:
 
 
 async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
-    """What one tenant's part cannot be made of leaves nothing of the others."""
+    """If the records of one tenant cannot be linked, no tenant's records are written."""
 
     def broken(
         chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
@@ -126,7 +126,7 @@ async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
 
 
 async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None:
-    """Numbers without gaps, whoever writes, also when a tenant is new to all of them."""
+    """The numbers have no gaps, also if a tenant is new to all writers."""
     several = [await open_records(sql_url) for _ in range(3)]
 
     async def work(one: Records) -> None:
@@ -204,7 +204,7 @@ async def test_answers_are_found_however_far_back(records: Records) -> None:
 
 
 async def test_the_newest_segments_are_told_apart_by_time(records: Records) -> None:
-    """So many of them, of all writers, from a time on backwards."""
+    """A horizon counts the segments of all writers backwards from a time."""
     trail = records.of("acme").trail
     assert await trail.horizon(None, 0) is None
     for at in range(10, 60, 10):
@@ -219,7 +219,7 @@ async def test_the_newest_segments_are_told_apart_by_time(records: Records) -> N
 
 
 async def test_records_are_counted_slice_by_slice(records: Records) -> None:
-    """By kind, tool and outcome; those before the time are not, whoever they were written with."""
+    """By kind, tool and outcome; earlier records of the same batch are not counted."""
     batch = [
         new_record(10),
         new_record(HOUR),
@@ -307,7 +307,7 @@ async def test_only_what_the_page_shows_is_counted(records: Records) -> None:
 
 
 async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Records) -> None:
-    """In their order; of a tenant without records there is none."""
+    """They come in their order; a tenant without records has none."""
     trail = records.of("acme").trail
     nothing = await trail.check(sign)
     for _ in range(2):
@@ -325,7 +325,7 @@ async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Recor
 
 
 async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
-    """Both at once."""
+    """One transaction does both."""
     trail = records.of("acme").trail
     await records.audit.write({("acme", 1): [new_record(), new_record(), new_record()]}, link)
     await trail.chain(1).erase([1, 3], [new_record(9, kind="erasure")], link)

@@ -24,12 +24,12 @@ from tests.policy.conftest import (
 pytestmark = pytest.mark.requirement("A7")
 
 LIVES_S = 300.0
-"""How long an approval counts here: what is configured by default."""
+"""How long an approval is valid here, in seconds: the default of the configuration."""
 WITHIN_S = 30
 
 
 class RecordedDeployment(ApprovalDeployment):
-    """Keeps what would be told to the webhook."""
+    """Records what would be sent to the webhook."""
 
     def __init__(self, records: Records) -> None:
         super().__init__(records=records, require=["act", "put"])
@@ -41,7 +41,7 @@ class RecordedDeployment(ApprovalDeployment):
         return None
 
     def heard(self) -> list[str]:
-        """What was told, whoever did it."""
+        """Return the changes that any replica reported, in order."""
         return [one.what for one in self.changes]
 
 
@@ -70,7 +70,7 @@ async def running(
 
 
 async def left(deployment: ApprovalDeployment, tool: str = "act") -> ApprovalRequest:
-    """The same; its process has lost its power, and the lease of its record runs."""
+    """The same call after its process lost power; the lease of its record still runs."""
     replica = deployment.replica()
     request, call = await running(deployment, replica, tool)
     for one in replica.runs._open.values():
@@ -82,7 +82,7 @@ async def left(deployment: ApprovalDeployment, tool: str = "act") -> ApprovalReq
 
 
 async def at(replica: ApprovalReplica, request: ApprovalRequest) -> tuple[str, str]:
-    """State and use as a page shows them."""
+    """Return state and use as a page shows them."""
     found = await replica.service.get(ACME, request.id)
     assert found is not None
     return found.state, found.use
@@ -149,7 +149,7 @@ async def test_an_agent_that_comes_back_first_ends_it_too(deployment: RecordedDe
 
 
 async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) -> None:
-    """Whatever the time of its approval; then it is used, and nothing is unknown."""
+    """The time of its approval may pass; afterwards it is used, and its outcome is known."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
     tenant = deployment.records.of(ACME)

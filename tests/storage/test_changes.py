@@ -54,7 +54,7 @@ class CountedRecords(MemoryRecords):
         self.is_out = False
 
     async def changes(self, subjects: Collection[str]) -> dict[str, int]:
-        """See `Records`."""
+        """Return the counters of `Records`, and count the reading."""
         self.asked.append({*subjects})
         if self.is_out:
             raise StoreUnavailable("it is out")

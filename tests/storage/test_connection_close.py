@@ -46,9 +46,8 @@ def ended(work: Any) -> bool:
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_a_loop_ends_whose_statements_were_taken_back(tmp_path: Path, times: int) -> None:
     """
-    However often their callers were cancelled while a thread was in SQLite.
-
-    aiosqlite's close, cancelled, waits for a thread that has ended: loop and process hang.
+    Callers may be cancelled any number of times while a thread is in SQLite. A cancelled close of
+    aiosqlite would wait for a thread that has ended, and the process would hang.
     """
     hold = Hold()
 

@@ -1,4 +1,4 @@
-"""What tenants keep by subject and key, on every backend."""
+"""Entries of tenants by subject and key, on every backend."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ HOSTILE = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", "%", 
 
 
 async def test_an_entry_that_was_not_put_is_none(records: Records) -> None:
-    """Neither read nor deleted, and no list names it."""
+    """It can be neither read nor deleted, and no list names it."""
     entries = records.of("acme").entries("notes")
 
     assert await entries.get("k") is None
@@ -138,7 +138,7 @@ OLD = {"none": 0, "the first": 1, "one to come": 3, "of a deleted one": -1}
 
 @pytest.mark.parametrize("revision", OLD.values(), ids=OLD)
 async def test_an_older_reading_changes_nothing(records: Records, revision: int) -> None:
-    """Whoever approved something must have read what is there now."""
+    """An approver must have read the current revision."""
     entries = records.of("acme").entries("notes")
     await entries.put("k", b"1", now=NOW)
     assert await entries.put("k", b"2", now=NOW, revision=1)
@@ -165,7 +165,7 @@ async def test_an_entry_made_anew_is_not_the_one_that_was_read(records: Records)
 
 @pytest.mark.parametrize("revision", [0, 1])
 async def test_of_many_writers_with_one_reading_one_writes(records: Records, revision: int) -> None:
-    """Exactly one, whether there was an entry or none."""
+    """Exactly one writer succeeds, whether the entry exists or not."""
     entries = records.of("acme").entries("notes")
     if revision:
         await entries.put("k", b"", now=NOW)
@@ -191,7 +191,7 @@ async def test_a_writer_who_does_not_care_always_writes(records: Records) -> Non
 
 
 async def test_a_sweep_leaves_entries(records: Records) -> None:
-    """They stay until somebody deletes them; what is then left of them is swept in the end."""
+    """Entries stay until a caller deletes them; a sweep later removes what a deletion leaves."""
     entries = records.of("acme").entries("notes")
     await entries.put("kept", b"1", now=0.0)
     await entries.put("gone", b"2", now=0.0)
@@ -237,7 +237,7 @@ TOO_LARGE = {
 async def test_what_is_too_large_is_refused(
     records: Records, key: str, value: bytes, told: str
 ) -> None:
-    """By a sentence, not by whatever a database makes of it; a key too long is just unknown."""
+    """The error is a sentence, not that of the database; a key that is too long is unknown."""
     entries = records.of("acme").entries("notes")
 
     with pytest.raises(EntryRefused, match=told):

@@ -13,7 +13,7 @@ NOW = 1_000.0
 
 
 async def test_a_key_is_claimed_once(records: Records) -> None:
-    """The first gets nothing to look at, everybody else what holds the key."""
+    """The first caller gets None, every other caller the record that holds the key."""
     idempotency = records.of("acme").idempotency
 
     assert await idempotency.begin(idempotency_record(), now=NOW) is None
@@ -26,7 +26,7 @@ async def test_a_key_is_claimed_once(records: Records) -> None:
 
 
 async def test_of_many_at_once_exactly_one_claims(records: Records) -> None:
-    """Each loser is shown the winner."""
+    """Each other caller gets the record of the one that claimed the key."""
     idempotency = records.of("acme").idempotency
     wanted = [idempotency_record(holder=f"h{number}") for number in range(30)]
 
@@ -38,7 +38,7 @@ async def test_of_many_at_once_exactly_one_claims(records: Records) -> None:
 
 
 async def test_an_expired_lease_on_a_key_makes_room_for_another(records: Records) -> None:
-    """Nobody has to wait for the sweep, and still only one is next."""
+    """A new claim need not wait for the sweep, and exactly one of several succeeds."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(outcome=b"old", expires_at=NOW), now=NOW - 1)
     wanted = [idempotency_record(holder=f"n{number}") for number in range(10)]
@@ -53,7 +53,7 @@ async def test_an_expired_lease_on_a_key_makes_room_for_another(records: Records
 
 
 async def test_a_claim_holds_its_key_to_the_last_moment(records: Records) -> None:
-    """At its very end it is over, not before."""
+    """A claim ends exactly at its end and not before."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(expires_at=NOW), now=NOW - 1)
 
@@ -77,7 +77,7 @@ async def test_an_outcome_is_kept_once(records: Records) -> None:
 
 
 async def test_an_empty_outcome_is_an_outcome(records: Records) -> None:
-    """Nothing to say is not the same as not known."""
+    """An empty outcome differs from an unknown one."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
     await idempotency.finish(b"k1", "h1", b"", NOW + HOUR)
@@ -87,7 +87,7 @@ async def test_an_empty_outcome_is_an_outcome(records: Records) -> None:
 
 
 async def test_only_its_holder_changes_a_claim(records: Records) -> None:
-    """A call that was taken for gone must not overwrite what came after it."""
+    """A call whose claim was taken over must not overwrite the record of its successor."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
 
@@ -100,7 +100,7 @@ async def test_only_its_holder_changes_a_claim(records: Records) -> None:
 
 
 async def test_a_renewed_claim_runs_on(records: Records) -> None:
-    """Whoever meets it later reads the new end of the lease."""
+    """A later caller reads the new end of the lease."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
 
@@ -109,7 +109,7 @@ async def test_a_renewed_claim_runs_on(records: Records) -> None:
 
 
 async def test_a_released_key_is_free(records: Records) -> None:
-    """Where nothing was done, the next try is a first one."""
+    """If the call did nothing, the next attempt is a first one."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(), now=NOW)
     await idempotency.release(b"k1", "h1")
@@ -131,7 +131,7 @@ CHANGED = {
 async def test_what_changed_meanwhile_is_not_taken_over(
     records: Records, change: dict[str, object]
 ) -> None:
-    """The reading that made somebody give a holder up must still be true."""
+    """A caller may take over only if the record is still the one that it read."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(msgspec.structs.replace(idempotency_record(), **change), now=NOW)
 
@@ -142,7 +142,7 @@ async def test_what_changed_meanwhile_is_not_taken_over(
 
 @pytest.mark.parametrize("outcome", [None, b"", b"unknown"])
 async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes | None) -> None:
-    """Two replicas that find the same call gone do not both run it again."""
+    """Two replicas that find the same abandoned call do not both run it again."""
     idempotency = records.of("acme").idempotency
     was = idempotency_record(outcome=outcome)
     await idempotency.begin(was, now=NOW)
@@ -162,7 +162,7 @@ async def test_nothing_is_taken_over_that_is_not_there(records: Records) -> None
 
 
 async def test_a_sweep_removes_claims_whose_time_is_over(records: Records) -> None:
-    """A lease that is over is no end: the outcome of that call is still unknown."""
+    """A claim whose lease has ended stays, because the outcome of its call is still unknown."""
     idempotency = records.of("acme").idempotency
     await idempotency.begin(idempotency_record(expires_at=NOW), now=0)
     await idempotency.begin(idempotency_record(key=b"k2", leased_until=1.0), now=0)

@@ -39,7 +39,7 @@ def upgrade() -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database in which nothing is."""
+    """Return the URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/records.db"
     url: str = request.getfixturevalue("postgres")
@@ -145,7 +145,7 @@ async def test_a_new_file_is_what_all_steps_together_make(tmp_path: Path) -> Non
 
 
 async def test_a_file_of_another_user_is_left_as_it_is(tmp_path: Path) -> None:
-    """A table that happens to have the name of one of ours is not taken for it."""
+    """A foreign table that has the name of one of Gatepost's is not taken for it."""
     with closing(sqlite3.connect(tmp_path / "theirs.db")) as file:
         file.execute("CREATE TABLE grants (amount TEXT)")
     before = shape(tmp_path / "theirs.db")
@@ -205,7 +205,7 @@ async def test_a_later_migration_keeps_what_there_is(empty_url: str, tmp_path: P
 async def test_a_migration_that_fails_leaves_everything_as_it_was(
     empty_url: str, tmp_path: Path, last: str
 ) -> None:
-    """Neither its columns nor its changes nor its revision; and it may be tried again."""
+    """No column, no change and no revision of it remains, and it can be tried again."""
     database = await kept(empty_url)
 
     with pytest.raises((StoreUnavailable, RuntimeError)):
@@ -240,7 +240,7 @@ async def test_a_database_of_a_newer_version_is_refused(empty_url: str, tmp_path
 
 
 async def test_a_sqlite_file_is_migrated_at_the_start(tmp_path: Path) -> None:
-    """One process, one file: there is nobody to ask."""
+    """One process has one file, so no operator has to say when to migrate."""
     records = await opened(f"sqlite:///{tmp_path}/a/b/new.db")
 
     assert await schema.revision(records.database) == REVISION

@@ -1,4 +1,4 @@
-"""Stores that go away and come back: what is said meanwhile, and what works afterwards."""
+"""Stores that fail and come back: the errors meanwhile, and what works afterwards."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ from tests.support.stores import Postgres, Valkey
 
 
 async def unavailable(records: Records) -> str:
-    """What is told about a database that does not answer."""
+    """Return the error about a database that does not answer."""
     with pytest.raises(StoreUnavailable) as told:
         await records.of("acme").idempotency.begin(idempotency_record(), now=0.0)
     with pytest.raises(StoreUnavailable):
@@ -75,7 +75,7 @@ async def test_a_statement_that_hangs_is_given_up(
 
 
 async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts connections, and that is all."""
+    """The server accepts connections and never answers."""
     monkeypatch.setattr(database, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -94,7 +94,7 @@ async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
     ids=["user", "password", "port", "database"],
 )
 async def test_no_password_is_told(postgres: str, change: tuple[str, str]) -> None:
-    """Whatever keeps a connection from being made."""
+    """No reason for a failed connection shows the password."""
     wrong = re.sub(*change, postgres, count=1)
     assert wrong != postgres
 
@@ -150,7 +150,7 @@ async def test_a_cancelled_caller_leaves_nothing_behind(sql_url: str) -> None:
 
 
 async def received_again(shared_store: SharedStore, follower: Follower) -> None:
-    """Publish until the follower hears: when it has its connection back, nobody says."""
+    """Publish until the follower hears: no event tells when its connection is back."""
     async with asyncio.timeout(20):
         while not follower.heard:
             try:
@@ -248,7 +248,7 @@ async def test_a_connection_that_falls_silent_is_made_anew(
 async def test_a_database_that_hung_is_used_again(
     own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asked meanwhile is told in time, however many, and no connection is lost by it."""
+    """Every caller gets an error in time meanwhile, and the pool loses no connection."""
     with own_postgres.database() as url:
         await migrate(url)
         records = await open_records(url)
@@ -277,7 +277,7 @@ async def test_a_database_that_hung_is_used_again(
 
 
 def answers_within(shared_store: SharedStore, timeout_s: float) -> None:
-    """How long the connections that stand, and those to come, wait for their server."""
+    """Bound the time that open and new connections wait for their server."""
     assert isinstance(shared_store, ValkeySharedStore)
     pool = shared_store.client.connection_pool
     assert isinstance(pool, BlockingConnectionPool)
@@ -317,7 +317,7 @@ async def test_a_shared_store_that_hung_is_used_again(own_valkey: Valkey) -> Non
 async def test_many_requests_at_once_are_served(
     sql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand at a handful of connections wait for their turn; none is turned away."""
+    """A thousand requests wait for a handful of connections, and none is refused."""
     # The promise is that they queue, not how fast a busy machine works the queue off.
     monkeypatch.setattr(database, "ANSWER_S", 60.0)
     records = await open_records(sql_url)

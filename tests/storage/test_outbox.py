@@ -1,4 +1,4 @@
-"""What another system is still to be told, on every backend."""
+"""Messages that are still to be sent to another system, on every backend."""
 
 import asyncio
 
@@ -19,13 +19,13 @@ LATER = NOW + 30.0
 
 
 async def ids(records: Records, now: float = NOW, most: int = 99) -> list[str]:
-    """What is taken then, as `tenant/id`."""
+    """Lease what is due, and return it as `tenant/id`."""
     found = await records.lease_messages(now, now + 30.0, "h", most)
     return sorted(f"{tenant}/{one.id}" for tenant, one in found)
 
 
 async def test_a_webhook_message_is_read_as_it_was_written(records: Records) -> None:
-    """With the tenant, who took it, and until when nobody else does."""
+    """The reader gets the tenant, the holder and the end of the lease as well."""
     kept = outbox_message(body=bytes(range(256)), ordering_key="script:1", expires_at=1e10 + 1 / 3)
     assert await records.of("acme").outbox.add(kept)
     assert not await records.of("acme").outbox.add(outbox_message(body=b"another"))
@@ -36,7 +36,7 @@ async def test_a_webhook_message_is_read_as_it_was_written(records: Records) -> 
 
 
 async def test_each_is_taken_by_one(sql_url: str) -> None:
-    """Of several who look at once, each with connections of its own."""
+    """Several processes look at once, each with connections of its own."""
     replicas = [await open_records(sql_url) for _ in range(3)]
     wanted = [f"msg_{number:02}" for number in range(40)]
     for one in wanted:
@@ -75,7 +75,7 @@ async def test_an_undeliverable_message_delays_no_other(
 
 
 async def test_what_is_left_behind_is_taken_again(records: Records) -> None:
-    """When the time is over for which somebody took it; who comes late changes nothing."""
+    """After its lease another process takes it, and the late first holder changes nothing."""
     messages = records.of("acme").outbox
     await messages.add(outbox_message())
     [(_, first)] = await records.lease_messages(NOW, LATER, "h1", 9)
@@ -91,7 +91,7 @@ async def test_what_is_left_behind_is_taken_again(records: Records) -> None:
 
 
 async def test_what_is_put_off_waits_so_long(records: Records) -> None:
-    """For everybody; how often it was taken is kept."""
+    """No process takes it earlier, and the number of attempts is kept."""
     messages = records.of("acme").outbox
     await messages.add(outbox_message())
     [(_, taken)] = await records.lease_messages(NOW, LATER, "h1", 9)
@@ -103,7 +103,7 @@ async def test_what_is_put_off_waits_so_long(records: Records) -> None:
 
 
 async def test_of_one_thing_the_first_goes_first(records: Records) -> None:
-    """Whatever clocks say, also while somebody has it; not for ever, and no tenant for another."""
+    """The order holds whatever clocks say and during a lease, not for ever, and in one tenant."""
     acme = records.of("acme").outbox
     await acme.add(outbox_message(id="third", sequence=2, created_at=1.0, due_at=1.0))
     await acme.add(outbox_message(id="second", sequence=1, created_at=2.0))
@@ -133,7 +133,7 @@ async def test_a_place_may_be_a_moment(records: Records) -> None:
 
 
 async def test_the_oldest_are_dropped(records: Records) -> None:
-    """Of one tenant, those beyond the newest, each told once."""
+    """The messages of one tenant beyond the newest are dropped, and each is reported once."""
     for number in range(6):
         one = outbox_message(id=f"m{number}", ordering_key=f"a{number}", created_at=float(number))
         await records.of("acme").outbox.add(one)
@@ -158,7 +158,7 @@ async def test_a_sweep_removes_what_is_not_worth_telling(records: Records) -> No
 
 
 async def test_a_webhook_message_is_stored_with_its_change_or_not_at_all(records: Records) -> None:
-    """Whoever comes second has changed nothing, and tells nothing."""
+    """The second of two writers changes nothing and sends nothing."""
     approvals = records.of("acme").approvals
     opened = await asyncio.gather(
         *(
@@ -184,7 +184,7 @@ async def test_a_webhook_message_is_stored_with_its_change_or_not_at_all(records
 async def test_a_change_whose_webhook_message_cannot_be_stored_is_not_made(
     sql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the connection is good for others: nobody goes on in half of a transaction."""
+    """The connection then serves other callers, and no caller continues half a transaction."""
     records = await open_records(sql_url)
     approvals = records.of("acme").approvals
     impossible = outbox_message()

@@ -27,7 +27,7 @@ FOREVER = 1e9
 
 
 async def begin(records: Records, holder: str, keys: list[str]) -> list[str]:
-    """Claim every key, all at once; those that are this process's now."""
+    """Claim every key, all at once; return those that this process claimed."""
     idempotency = records.of("acme").idempotency
 
     async def one(key: str) -> str | None:
@@ -55,7 +55,7 @@ async def subscribe(records: Records, names: list[str]) -> int:
 
 
 async def take_over(records: Records, holder: str, keys: list[str]) -> list[str]:
-    """Take over every record of the holder `gone`; those that are this process's now."""
+    """Take over every record of the holder `gone`; return those that this process took over."""
     idempotency = records.of("acme").idempotency
 
     async def one(key: str) -> str | None:
@@ -131,11 +131,11 @@ class Peer(Process):
     """Another process with connections of its own."""
 
     def begin(self, url: str, operation: str, *arguments: Any) -> None:
-        """Have it do something at a database; `answer` waits for the end."""
+        """Start an operation at a database; `answer` waits for its end."""
         self.write_line(json.dumps([url, operation, *arguments]))
 
     def answer(self) -> Any:
-        """What came of it."""
+        """Return the answer of the operation."""
         return json.loads(self.next_line())
 
 
@@ -178,7 +178,7 @@ def test_a_key_is_claimed_by_one_process(peers_at: list[Peer], sql_url: str) -> 
 def test_a_holder_that_is_gone_is_replaced_by_one_process(
     peers_at: list[Peer], sql_url: str
 ) -> None:
-    """The call is looked after by one of those who message."""
+    """Exactly one of the processes that ask takes over the call."""
     gone, *others = peers_at
     gone.begin(sql_url, "begin", "gone", KEYS)
     assert gone.answer() == KEYS
@@ -270,7 +270,7 @@ async def test_a_kill_parts_no_request_from_its_webhook_message(sql_url: str) ->
 
 
 def test_a_new_file_may_be_opened_by_several_at_once(peers: list[Peer], tmp_path: Path) -> None:
-    """Whoever comes first makes the tables; nobody fails, and nobody makes them twice."""
+    """The first process makes the tables; no process fails, and none makes them again."""
     for attempt in range(4):
         url = f"sqlite:///{tmp_path}/new{attempt}.db"
         for at, peer in enumerate(peers):

@@ -20,7 +20,7 @@ def bucket(name: str, burst: float, rate: float = SLOW) -> Spending:
 
 
 async def held(shared_store: TenantSharedStore, *spendings: Spending) -> list[int]:
-    """What is in each bucket, in whole ones."""
+    """Return the whole tokens in each bucket."""
     return [int(level + 0.5) for level in await shared_store.levels(spendings, ())]
 
 
@@ -42,7 +42,7 @@ async def come_to(shared_store: TenantSharedStore, limit: ConcurrencyLimit, numb
 
 @pytest.mark.requirement("P12")
 async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) -> None:
-    """What one bucket refuses is not missing in the others, whatever their order."""
+    """If one bucket refuses a call, the others keep their tokens, in any order of the buckets."""
     acme = shared_store.of("acme")
     wide, narrow = bucket("wide", 10), bucket("narrow", 2)
     for order in ((wide, narrow), (narrow, wide)):
@@ -57,7 +57,7 @@ async def test_a_refused_call_takes_from_no_bucket(shared_store: SharedStore) ->
 
 
 async def test_the_longest_wait_is_told(shared_store: SharedStore) -> None:
-    """Whoever comes back after a shorter one is refused again."""
+    """A caller that comes back after a shorter wait is refused again."""
     acme = shared_store.of("acme")
     fast, slow = bucket("fast", 1, rate=0.1), bucket("slow", 1)
     assert await acme.spend_all((fast, slow)) is None
@@ -69,7 +69,7 @@ async def test_the_longest_wait_is_told(shared_store: SharedStore) -> None:
 
 
 async def test_concurrency_is_taken_and_released(shared_store: SharedStore) -> None:
-    """As many as there are; another tenant's of the same name are others."""
+    """The limit is exact, and another tenant's limit of the same name is a different one."""
     acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 2)
     assert await acme.spend_all((), (limit,)) is None
     assert await acme.spend_all((), (limit,)) is None
@@ -114,7 +114,7 @@ async def test_the_longer_wait_of_bucket_and_concurrency_is_told(shared_store: S
 
 
 async def test_concurrency_can_be_taken_beyond_the_limit(shared_store: SharedStore) -> None:
-    """Who came back from a person goes on; the next one has to wait until there is room again."""
+    """A call that a person approved continues; the next call waits until a place is free."""
     acme, limit = shared_store.of("acme"), ConcurrencyLimit("calls", 1)
     assert await acme.spend_all((), (limit,)) is None
     acme.hold((limit,))
@@ -129,7 +129,7 @@ async def test_concurrency_can_be_taken_beyond_the_limit(shared_store: SharedSto
 async def test_many_calls_at_once_get_exactly_the_concurrency_there_is(
     shared_store: SharedStore,
 ) -> None:
-    """Whoever asks in the same question counts too."""
+    """Calls that share one request to the store count as well."""
     acme, limit, tokens = (
         shared_store.of("acme"),
         ConcurrencyLimit("calls", 7),
@@ -142,7 +142,7 @@ async def test_many_calls_at_once_get_exactly_the_concurrency_there_is(
 
 
 async def test_two_processes_share_the_concurrency(valkey: str) -> None:
-    """What one has the other has not, and what one gives back the other gets."""
+    """A place of one process is not free for the other until the first one gives it back."""
     ours, theirs = await open_shared_store(valkey), await open_shared_store(valkey)
     limit = ConcurrencyLimit("calls", 3)
     results = await asyncio.gather(

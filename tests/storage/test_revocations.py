@@ -35,7 +35,7 @@ async def test_a_revocation_is_read_as_it_was_written(records: Records) -> None:
 
 
 async def test_the_first_of_an_id_stays(records: Records) -> None:
-    """Whoever suspends a suspended tenant does not become the one who did it."""
+    """A second suspension does not replace the name of the operator who made the first."""
     assert await records.revocations.put(SUSPENSION)
     again = msgspec.structs.replace(SUSPENSION, created_by="another")
     elsewhere = msgspec.structs.replace(again, tenant="globex")
@@ -46,12 +46,12 @@ async def test_the_first_of_an_id_stays(records: Records) -> None:
 
 
 async def counted(records: Records) -> int:
-    """The number that tells a process to read them again."""
+    """Return the change counter that tells a process to read the revocations again."""
     return (await records.changes([SUBJECT])).get(SUBJECT, 0)
 
 
 async def test_every_change_is_counted(records: Records) -> None:
-    """Whoever asks for the number learns that there is something to read, whoever changed it."""
+    """A process that reads the counter learns of each change, by any process."""
     numbers = [await counted(records)]
     assert await records.revocations.put(SUSPENSION)
     numbers.append(await counted(records))

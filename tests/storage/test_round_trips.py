@@ -119,7 +119,7 @@ def server(
 
 @contextmanager
 def counted_statements(server: Server) -> Iterator[list[Asked]]:
-    """What a server asks its database during a block, except for the batches of records."""
+    """Yield the statements of a server during a block, except for the batches of records."""
     assert isinstance(server.services.records, SqlRecords)
     statements: list[Asked] = []
     engine = server.services.records.database.engine.sync_engine
@@ -143,7 +143,7 @@ def test_a_call_is_one_round_trip_to_each(
     assert [client.call(token).status for client in clients[:3]] == [200] * 3
 
     def counted() -> tuple[int, int]:
-        """The batches of records, and the questions about limits."""
+        """Return the numbers of record batches and of requests about limits."""
         batches = sum(b"gatepost_audit" in one for one in tuple(to_postgres.requests))
         return batches, sum(b"EVALSHA" in one for one in tuple(to_valkey.requests))
 
@@ -157,7 +157,8 @@ def test_a_call_is_one_round_trip_to_each(
 
     assert answers == [200] * CALLS
     assert alone[0] - start[0] == CALLS
-    # A call that nobody follows gives its places back with a question that it does not wait for.
+    # A call that no other call follows releases its places with a request that it does not wait
+    # for.
     assert CALLS <= alone[1] - start[1] <= 2 * CALLS
     assert together[0] - alone[0] < CALLS
     assert together[1] - alone[1] < CALLS

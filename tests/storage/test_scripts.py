@@ -1,4 +1,4 @@
-"""What was decided about scripts, on every backend: about exactly that content."""
+"""Decisions about scripts, on every backend, apply to exactly that content."""
 
 import asyncio
 
@@ -39,19 +39,19 @@ class ScriptReplicas:
         self.here, self.there = (ScriptApprovals(self.entries, clock=self.clock) for _ in range(2))
 
     async def submit(self, *scripts: Script, by: str = "alice") -> list[str]:
-        """At one replica; the contents that wait then, as the other says."""
+        """Submit at one replica; return the contents that wait then at the other."""
         await self.here.submit(scripts, by=by, most=9)
         return [one.content for one in await self.there.waiting()]
 
     async def reject(self, script: Script, by: ScriptApprover = ADA, reason: str = "No.") -> bool:
-        """Reject what waits."""
+        """Reject the waiting script."""
         [review] = [one for one in await self.here.waiting() if one.digest == script.digest]
         until = self.clock() + STANDS_S
         return await self.here.reject(review, by=by, reason=reason, until=until)
 
 
 async def test_what_was_rejected_does_not_wait_again(records: Records) -> None:
-    """At any replica; who rejected it and why can be had, and the content."""
+    """This holds at any replica, which also shows who rejected it, why, and the content."""
     replicas = ScriptReplicas(records)
     await replicas.submit(ONE)
 
@@ -77,7 +77,7 @@ async def test_a_rejection_is_of_that_content_name_and_tenant(records: Records) 
 
 
 async def test_a_rejection_of_one_content_outlives_another(records: Records) -> None:
-    """Whoever alternates between two of them is asked about neither twice."""
+    """An agent that alternates between two contents causes no second request for either."""
     replicas = ScriptReplicas(records)
     for script in (ONE, OTHER):
         await replicas.submit(script)
@@ -87,7 +87,7 @@ async def test_a_rejection_of_one_content_outlives_another(records: Records) -> 
 
 
 async def test_an_approval_ends_a_rejection(records: Records) -> None:
-    """It runs, and what is replaced later was not rejected last."""
+    """The script runs, and a later change of it does not count as rejected."""
     replicas = ScriptReplicas(records)
     await replicas.submit(ONE)
     await replicas.reject(ONE)
@@ -128,7 +128,7 @@ async def test_so_many_rejections_are_kept(records: Records) -> None:
 
 
 async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
-    """The other is told that another person was faster, and the first reason stands."""
+    """The second approver hears that another person was faster, and the first reason stands."""
     replicas = ScriptReplicas(records)
     await replicas.submit(ONE)
     [review] = await replicas.here.waiting()
@@ -145,7 +145,7 @@ async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
 
 
 async def test_what_is_approved_in_the_same_moment_runs(records: Records) -> None:
-    """Whoever rejects it just then is told so; nobody is told later that it was rejected."""
+    """An approver who rejects it at that moment gets an error, and it is not listed as rejected."""
     replicas = ScriptReplicas(records)
     await replicas.submit(ONE)
     [review] = await replicas.here.waiting()
@@ -169,7 +169,7 @@ async def test_a_call_in_the_moment_of_the_rejection_brings_nothing_back(records
 
 
 async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> None:
-    """It stays rejected, by nobody and for no reason; what they wanted to run waits no more."""
+    """It stays rejected without a name and a reason; scripts that they submitted wait no more."""
     replicas = ScriptReplicas(records)
     await replicas.submit(ONE)
     await replicas.reject(ONE)
@@ -190,7 +190,7 @@ async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> 
 
 
 async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> None:
-    """It stays approved, by nobody; what others approved keeps their names, also a namesake's."""
+    """It stays approved without their name; approvals of others, also a namesake's, keep theirs."""
     replicas = ScriptReplicas(records)
     namesake = msgspec.structs.replace(ADA, issuer="https://other.example.com")
     for script, by in ((ONE, ADA), (Script("s", b"1", "code"), namesake), (WAGES, ROOT)):
@@ -210,7 +210,7 @@ async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> 
 
 @pytest.mark.parametrize(("by", "gone"), [("Ada L.", False), ("ada-1", True)])
 async def test_what_an_older_version_approved_counts(records: Records, by: str, gone: bool) -> None:
-    """It kept a text alone: whose it was is known where that is the person's id."""
+    """It stored a text alone; a person is known if that text is their id."""
     replicas = ScriptReplicas(records)
     await replicas.here.approve(ONE, by=ROOT)
     [entry] = await replicas.entries.all()

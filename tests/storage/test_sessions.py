@@ -1,4 +1,4 @@
-"""What older sessions remember, on every backend."""
+"""The state of sessions of older revisions, on every backend."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def test_a_session_comes_back_as_it_went_in(records: Records) -> None:
 
 
 async def test_an_older_reading_replaces_nothing(records: Records) -> None:
-    """An ended session must not come back because somebody else wrote what it read before."""
+    """An ended session must not come back when another process writes an older reading."""
     sessions = records.of("acme").sessions
     await sessions.replace(b"s1", SessionRecord(ended=True), expires_at=100.0)
 

@@ -51,7 +51,7 @@ async def test_a_subscriber_receives_published_messages(shared_store: SharedStor
     await acme.publish("t", b"before")
     await acme.follow("t", first)
     await acme.publish("t", b"1\x00\xff")
-    # Until it has arrived, somebody who follows later may hear it too.
+    # Until it has arrived, a later follower may hear it, too.
     await first.has(b"1\x00\xff")
     await acme.follow("t", second)
     await acme.publish("t", b"")
@@ -90,14 +90,14 @@ async def test_many_can_come_and_go_at_once(shared_store: SharedStore) -> None:
     """Each hears its own topic's message, while others begin and end."""
     acme = shared_store.of("acme")
 
-    async def visit(number: int) -> None:
+    async def subscribe_once(number: int) -> None:
         follower = Follower()
         following = await acme.follow(f"t{number % 5}", follower)
         await acme.publish(f"t{number % 5}", b"x")
         await follower.hears(b"x")
         await following.aclose()
 
-    await asyncio.gather(*(visit(number) for number in range(50)))
+    await asyncio.gather(*(subscribe_once(number) for number in range(50)))
 
 
 async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
@@ -123,7 +123,7 @@ async def test_a_subscriber_that_raises_silences_no_other(valkey: str) -> None:
 
 
 async def test_a_flood_leaves_others_their_turn(valkey: str) -> None:
-    """Messages are handed over one by one: nothing gathers here, and nobody is shut out."""
+    """Messages are delivered one by one, so none pile up and other tasks get their turn."""
     listening, speaking = await open_shared_store(valkey), await open_shared_store(valkey)
     turns: list[int] = []
     heard = 0

@@ -114,9 +114,8 @@ async def test_a_locked_file_is_an_outage_and_not_the_end(
 
 async def test_a_new_file_is_waited_for_while_another_writes_its_first(tmp_path: Path) -> None:
     """
-    Servers that start at once on a new file: whoever is second waits.
-
-    SQLite refuses to turn its log on at once while another writes, however long it may wait.
+    If servers start at once on a new file, the second one waits. SQLite ignores its own timeout and
+    refuses to turn its log on while another process writes.
     """
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

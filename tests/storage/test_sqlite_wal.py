@@ -46,7 +46,7 @@ async def file(path: Path) -> AsyncIterator[SqlRecords]:
 
 
 async def process(path: Path) -> SqlRecords:
-    """As another process of the same servers opens it."""
+    """Open the file as another process of the same servers does."""
     records = await opened(f"sqlite:///{path}")
     records.audit.attach(RingLinker(RING))
     return records
@@ -137,7 +137,7 @@ async def test_each_process_has_a_write_ahead_log(
 
 
 async def test_two_processes_merge_each_others_batches_once(file: SqlRecords, path: Path) -> None:
-    """Whoever reads does; the other goes on behind it."""
+    """The process that reads merges both; the other continues after that."""
     other = await process(path)
     for _ in range(3):
         await write(file, acme=2)
@@ -230,7 +230,7 @@ async def test_a_batch_that_failed_is_written_once(
 async def test_another_batch_follows_one_that_failed(
     file: SqlRecords, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody knows of is kept rather than lost, and nothing that was acknowledged is."""
+    """An unacknowledged batch may be kept, and no acknowledged batch is lost."""
     other = await process(path)
 
     def fail(_: int) -> None:
@@ -296,7 +296,7 @@ async def test_a_write_ahead_log_that_is_gone_loses_no_record(file: SqlRecords, 
 async def test_the_write_ahead_log_of_another_database_is_not_merged(
     file: SqlRecords, path: Path, tmp_path: Path
 ) -> None:
-    """As when a database is removed or replaced, and what is beside it is not."""
+    """An operator may remove or replace a database and leave the files beside it."""
     await write(file, acme=5)
     elsewhere = tmp_path / "other" / "records.db"
     elsewhere.parent.mkdir()
@@ -333,7 +333,7 @@ async def test_an_argument_cannot_pass_for_a_frame(file: SqlRecords, path: Path)
 async def test_a_writer_that_hangs_is_an_outage(
     file: SqlRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told in time; what it has begun ends by itself, and is not written again."""
+    """Callers hear of it in time; the batch that it began is not written again."""
     disk = HangingDisk(monkeypatch)
     monkeypatch.setattr(module, "ANSWER_S", 0.1)
     batch = batch_of(acme=1)
@@ -349,7 +349,7 @@ async def test_a_writer_that_hangs_is_an_outage(
 async def test_who_stops_waiting_leaves_the_batch_to_be_written(
     file: SqlRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled while the thread is at it; whoever is next hears of their own batch."""
+    """The writer is cancelled while its thread writes; the next writer hears of its own batch."""
     disk = HangingDisk(monkeypatch)
     writing = asyncio.ensure_future(file.audit.write({("acme", 1): [new_record(7)]}, link))
     await asyncio.to_thread(disk.began.wait, LONG)
@@ -364,7 +364,7 @@ async def test_who_stops_waiting_leaves_the_batch_to_be_written(
 def test_an_event_loop_that_ends_meanwhile_is_told_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread goes on with whoever is next."""
+    """The thread continues with the next writer."""
 
     async def leave() -> tuple[SqlRecords, HangingDisk]:
         records = await process(path)

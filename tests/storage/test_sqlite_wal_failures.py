@@ -44,7 +44,7 @@ async def file(path: Path) -> AsyncIterator[SqlRecords]:
 
 
 async def process(path: Path) -> SqlRecords:
-    """As another process of the same servers opens it."""
+    """Open the file as another process of the same servers does."""
     records = await opened(f"sqlite:///{path}")
     records.audit.attach(RingLinker(RING))
     return records

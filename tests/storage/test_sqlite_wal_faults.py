@@ -97,13 +97,13 @@ async def test_the_row_of_another_database_loses_no_record(
 
 
 async def kinds(records: SqlRecords) -> list[str]:
-    """What records acme has."""
+    """Return the kinds of acme's records."""
     return [row.kind for row in await records.of("acme").trail.chain(1).rows(0, 99)]
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "killed"])
 async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: bool) -> None:
-    """Its digest fits, which anybody can compute; its server writes over it, or it is recorded."""
+    """An attacker can compute its digest; the server overwrites the frame, or records a break."""
     await write(file, acme=1)
     held = wal(path).read_bytes().rstrip(b"\0")
     at = held.rindex(b"GPA1")
@@ -128,7 +128,7 @@ async def test_a_forged_frame_is_not_merged(file: SqlRecords, path: Path, runs: 
 
 
 async def test_a_process_that_ended_leaves_no_half_batch(file: SqlRecords, path: Path) -> None:
-    """It may be of somebody who is erased, and nobody may need that write-ahead log again."""
+    """It may hold data of an erased person, and perhaps no process opens that log again."""
     other = await process(path)
     await write(other, globex=1)
     vars(file.audit)["_wal"].close()  # as when the process is killed

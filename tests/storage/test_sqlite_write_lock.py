@@ -70,7 +70,7 @@ def connection(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 async def test_all_writes_wait_for_the_writer_before(tmp_path: Path) -> None:
-    """Also those through the pool of connections; whoever only reads passes."""
+    """Writes through the pool of connections wait as well; readers do not."""
     database = tmp_path / "records.db"
     records = await opened(f"sqlite:///{database}")
     holder = LockHolder(database)
@@ -85,7 +85,7 @@ async def test_all_writes_wait_for_the_writer_before(tmp_path: Path) -> None:
 
 
 def test_a_writer_waits_in_its_own_thread_alone(file: Path, connection: sqlite3.Connection) -> None:
-    """Until the one before has finished."""
+    """The thread waits until the previous writer has finished."""
     holder, done = LockHolder(file), threading.Event()
 
     def write() -> None:
@@ -171,7 +171,7 @@ def test_a_closed_connection_locks_nothing(file: Path) -> None:
 def test_a_writer_that_is_killed_gives_the_lock_back(
     file: Path, connection: sqlite3.Connection
 ) -> None:
-    """Its transaction is undone as ever, and nobody waits for it."""
+    """SQLite undoes its transaction, and no other writer waits for it."""
     command = [sys.executable, "-c", HOLD, str(file)]
     writer = Process(command, env=python_environment(None), cwd=file.parent)
     try:

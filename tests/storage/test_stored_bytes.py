@@ -42,7 +42,7 @@ async def test_an_ending_counts_as_it_is_kept(records: Records) -> None:
 
 
 async def test_what_goes_gives_its_bytes_back(records: Records) -> None:
-    """Released, over, swept away or erased: none of it counts any more."""
+    """Records that are released, expired, swept or erased no longer count."""
     acme = records.of("acme")
     await acme.idempotency.begin(idempotency_record(key=b"k1", owner=ALICE), now=NOW)
     await acme.idempotency.begin(

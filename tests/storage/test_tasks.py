@@ -36,7 +36,7 @@ async def test_a_task_comes_back_as_it_went_in(records: Records, kept: TaskRecor
 
 @each("strange", ["", "a\x00b", "\\0", "\\\x00\\\\", "\ud800", "\\ud800", "ü"])
 async def test_any_id_can_be_asked_for(records: Records, strange: str) -> None:
-    """Ids come from strangers: one that no database could hold is unknown, and no outage."""
+    """A caller may send any id; one that no database could hold is unknown and not an outage."""
     tasks = records.of("acme").tasks
 
     assert await tasks.get(strange) is None
@@ -72,7 +72,7 @@ async def test_nothing_replaces_a_task_that_is_not_there(records: Records) -> No
 
 
 async def test_of_many_changes_at_once_one_counts(records: Records) -> None:
-    """Whoever sees True knows that its change is the one that is kept."""
+    """The caller that gets True knows that its change was stored."""
     tasks = records.of("acme").tasks
     await tasks.create(task())
     changes = [task(status_message=str(number)) for number in range(20)]
@@ -87,7 +87,7 @@ async def test_of_many_changes_at_once_one_counts(records: Records) -> None:
 
 
 async def test_only_open_tasks_of_the_owner_count(records: Records) -> None:
-    """What is at its end holds no place."""
+    """An ended task does not count."""
     tasks = records.of("acme").tasks
     for number, status in enumerate(
         ["working", "input_required", "completed", "failed", "cancelled"]
@@ -101,7 +101,7 @@ async def test_only_open_tasks_of_the_owner_count(records: Records) -> None:
 
 
 async def test_tasks_without_a_runner_are_found_across_tenants(records: Records) -> None:
-    """The lease is over and the end is not reached: somebody else must take it up."""
+    """The lease is over and the task has not ended, so another process must take it over."""
     for tenant, kept in {
         "acme": task(leased_until=100.0),
         "globex": task(id="t2", leased_until=99.0, status="input_required"),
@@ -115,7 +115,7 @@ async def test_tasks_without_a_runner_are_found_across_tenants(records: Records)
 
 
 async def test_a_sweep_takes_what_is_over_and_nothing_else(records: Records) -> None:
-    """Until then a task can be read whose time is over; whoever reads it decides."""
+    """An expired task can be read until the sweep; the reader checks its time."""
     tasks = records.of("acme").tasks
     await tasks.create(task(expires_at=100.0))
     await tasks.create(task(id="t2", expires_at=100.5))

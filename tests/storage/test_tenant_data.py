@@ -30,7 +30,7 @@ FURNISHED = {
 
 
 async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
-    """By kind; a tenant that keeps nothing has none, and what is no tenant's is nobody's."""
+    """By kind; a tenant without data has no counts, and entries without a tenant count for none."""
     await furnish(records, "acme")
     await records.of("globex").entries("secrets").put("k", b"v", now=0.0)
     await records.of("").entries("secrets").put("k", b"v", now=0.0)
@@ -44,7 +44,7 @@ async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
 
 
 async def test_all_of_it_goes_and_nothing_of_others(records: Records) -> None:
-    """In steps, until there is nothing; who is shut out stays shut out."""
+    """It goes in steps until nothing is left; a suspended tenant stays suspended."""
     for tenant in ("acme", "acme2", "globex"):
         await furnish(records, tenant)
     await records.revocations.put(SUSPENSION)
@@ -62,7 +62,7 @@ async def test_all_of_it_goes_and_nothing_of_others(records: Records) -> None:
 
 
 async def test_large_tenant_data_is_erased_in_steps(records: Records) -> None:
-    """Nobody else waits for one long statement."""
+    """No other caller waits for one long statement."""
     entries = records.of("acme").entries("many")
     for number in range(3):
         await entries.put(f"k{number}", b"", now=0.0)
@@ -95,7 +95,7 @@ BOB = ErasureSubject("https://id.example", "bob", (b"bob", b"bob as a machine"))
 
 
 async def test_what_one_person_keeps_goes_alone(records: Records) -> None:
-    """Tasks by the digest of who began them, requests and grants by name; nothing of others."""
+    """Tasks are found by the digest of their caller, the rest by name; others' data stays."""
     acme = records.of("acme")
     for number, owner in enumerate((b"bob", b"bob as a machine", b"alice")):
         await acme.tasks.create(task(id=f"t{number}", owner=owner))

@@ -1,4 +1,4 @@
-"""Tenants never meet in a store, whatever they and what they keep are called."""
+"""Tenants share nothing in a store, whatever the names of the tenants and their data."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

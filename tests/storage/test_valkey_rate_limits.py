@@ -14,7 +14,7 @@ from gatepost.storage.valkey.shared_store import opened
 
 
 class GatedValkey:
-    """Answers when its gate is open; keeps how many each question was about."""
+    """Answers when its gate is open, and records how many calls each request was about."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -33,7 +33,7 @@ class GatedValkey:
 
 
 async def wait_of(shared_limits: ValkeyRateLimits, rate: float) -> float:
-    """What the server answers, who says the bucket's rate."""
+    """Return the wait in seconds that Valkey answers, which gives away the bucket's rate."""
     request = RateLimitRequest(
         ((b"alice", rate, 1),), (), asyncio.get_running_loop().create_future()
     )

@@ -69,7 +69,7 @@ async def test_without_the_shared_store_the_poll_is_left() -> None:
 
 
 async def test_no_subscription_is_left_behind() -> None:
-    """Leaving the block ends it; a late message reaches nobody."""
+    """Leaving the block ends the subscription; a late message wakes no task."""
     acme = MemorySharedStore().of("acme")
     async with WakeUps(acme, "topic") as wake_ups:
         pass

@@ -30,7 +30,7 @@ CALLERS = (AGENT, ALICE, BOB, OTHER, ROBOT)
 async def test_every_named_caller_and_no_other_is_matched(
     records: Records, cut: RevocationRecord, reached: set[TenantContext]
 ) -> None:
-    """However many there are: requests, approvals, and more grants than are read at once."""
+    """This covers requests, approvals, and more grants than are read at once."""
     deployment = Revocable(records=records, rules=RULES)
     here, there = deployment.replicas
     tenant = records.of(ACME)

@@ -91,7 +91,7 @@ async def test_changes_at_once_all_count(vault: TenantWorkspace) -> None:
 
 
 async def test_a_change_that_is_refused_changes_nothing(vault: TenantWorkspace) -> None:
-    """Neither what is there nor what is counted."""
+    """The files and the counted usage stay the same."""
     await vault.write("a", b"12345")
 
     def refuse(old: bytes | None) -> bytes:
@@ -125,7 +125,7 @@ async def test_many_files_are_read_at_once(vault: TenantWorkspace, tmp_path: Pat
 
 
 async def test_a_list_without_what_is_hidden(acme: TenantWorkspace) -> None:
-    """Whatever begins with a dot, and all below it."""
+    """The list leaves out names that begin with a dot, and everything below them."""
     for path in (".obsidian/app", "a/.b/c", "a/d", ".e"):
         await acme.write(path, b"1")
 
@@ -138,7 +138,7 @@ async def test_a_list_without_what_is_hidden(acme: TenantWorkspace) -> None:
 async def test_a_stamp_differs_once_a_file_is_replaced(
     acme: TenantWorkspace, tmp_path: Path
 ) -> None:
-    """Also by one of the same size and age."""
+    """This holds also for a new file of the same size and age."""
     await acme.write("a", b"1")
     os.utime(tmp_path / "acme/a", (1, 1))
     before = (await acme.stat("a")).stamp

@@ -81,7 +81,7 @@ ACTIONS: list[Action] = [
 
 
 async def attempt(acme: TenantWorkspace, action: Action, number: int = 0) -> str:
-    """What one use of what is being swapped answers, or the kind of its refusal."""
+    """Use the path once during the swaps; return the answer or the kind of the refusal."""
     try:
         return repr(await action(acme, number))
     except ToolFailure as failure:
@@ -122,7 +122,7 @@ async def test_a_folder_that_turns_into_a_link_leads_nowhere(
 async def test_a_folder_that_vanishes_during_a_walk_is_a_concurrent_change(
     spaces: Workspaces, tmp_path: Path
 ) -> None:
-    """What is found is the tenant's own, or a refusal; never a failure of ours."""
+    """The walk answers the tenant's own files or a refusal, and never an internal failure."""
     acme = spaces.of("acme")
     await acme.write("spot/inner", OURS)
     await acme.write("deep/0/1/2/3/inner", OURS)

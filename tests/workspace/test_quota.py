@@ -30,7 +30,7 @@ def processes(root: Path) -> Iterator[list[Workspaces]]:
 
 
 def really(root: Path, tenant: str = "acme") -> WorkspaceUsage:
-    """What a walk by somebody else finds."""
+    """Return the usage that an independent walk of the folders finds."""
     size = files = 0
     for top in (root / tenant, root / ".gatepost" / tenant / "memory"):
         for path in top.rglob("*"):
@@ -40,7 +40,7 @@ def really(root: Path, tenant: str = "acme") -> WorkspaceUsage:
 
 
 async def kinds(*attempts: "asyncio.Future[object]") -> list[str]:
-    """How each of them ended."""
+    """Return how each of the writes ended."""
     ended = await asyncio.gather(*attempts, return_exceptions=True)
     return [one.failure.kind if isinstance(one, ToolFailure) else "done" for one in ended]
 
@@ -106,7 +106,7 @@ async def test_no_write_is_refused_for_deleted_files(
 
 @pytest.mark.parametrize("left", [b"", b"99", b"x y\n", b"-1 2\n", b"\xff" * 64])
 async def test_a_count_that_a_crash_left_is_not_believed(root: Path, left: bytes) -> None:
-    """Neither half a count nor none: what is there is counted, what was half done is gone."""
+    """The server counts the files again if the count is damaged, and removes half-written files."""
     first = Workspaces(root)
     await first.of("acme").write("a", b"123")
     first.close()
@@ -123,7 +123,7 @@ async def test_a_count_that_a_crash_left_is_not_believed(root: Path, left: bytes
 
 
 async def test_a_cancelled_write_leaves_nothing_half_done(root: Path) -> None:
-    """The old file, or the new one; no name that nobody asked for."""
+    """Either the old or the new content is there, and no other file."""
     spaces = Workspaces(root)
     acme: TenantWorkspace = spaces.of("acme")
     await acme.write("a", b"old")

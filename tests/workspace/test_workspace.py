@@ -133,7 +133,7 @@ async def test_one_tenant_never_reaches_the_next(workspaces: Workspaces, root: P
 async def test_a_tenants_folder_that_is_a_link_is_not_followed(
     workspaces: Workspaces, root: Path
 ) -> None:
-    """Not even when somebody with access to the root put it there."""
+    """It is not followed even if an operator put it there."""
     (root / "elsewhere").mkdir()
     (root / "acme").symlink_to(root / "elsewhere")
 

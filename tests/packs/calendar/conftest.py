@@ -161,7 +161,7 @@ def beginning(request: pytest.FixtureRequest) -> None:
 
 
 class CalendarServers(NamedTuple):
-    """Everything there is."""
+    """The calendar servers and the Gatepost of these tests."""
 
     server: PackServer
     secrets: SecretWriter

@@ -55,7 +55,7 @@ GOOD = event("DTSTART:20260327T090000Z", "SUMMARY:seen", uid="good")
 
 
 def test_an_event_that_cannot_be_read_hides_no_other() -> None:
-    """What it was is said, and why it is left out; the others of its calendar are there."""
+    """The answer names the event and the reason, and has the other events of the calendar."""
     answer = asked({name: document(text, GOOD) for name, (text, _) in EVENTS.items()}, seconds=2)
 
     seen = [one["calendar"] for one in answer["events"] if one["summary"] == "seen"]

@@ -321,7 +321,7 @@ def by_another_way(rule: str) -> list[str]:
 @settings(max_examples=3, deadline=None)
 @given(st.lists(RULES, min_size=10, max_size=20, unique=True))
 def test_rules_mean_what_they_mean_elsewhere(rules: list[str]) -> None:
-    """As dateutil reads them, which every calendar program of Python's world agrees with."""
+    """Gatepost finds the same occurrences as dateutil."""
     answer = asked({rule: document(event(rule)) for rule in rules})
     found: dict[str, list[str]] = {rule: [] for rule in rules}
     for one in answer["events"]:

@@ -244,7 +244,7 @@ def test_a_failure_tells_what_would_work(
 def test_a_server_that_does_not_answer_is_not_waited_for(
     calendar_servers: CalendarServers, tmp_path: Path
 ) -> None:
-    """As long as the configuration says; the others are still read."""
+    """The call gives it up after the configured timeout, and still reads the other calendars."""
     slow = {"slow": {"url": f"{calendar_servers.web_url}/slow"}}
     with open_server(
         tmp_path,
@@ -259,7 +259,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
 
 
 def test_a_tenant_without_the_secret_is_told_which(calendar_servers: CalendarServers) -> None:
-    """And how an operator sets it."""
+    """The failure also says how an operator sets it."""
     reply = calendar_servers.server.agent("rest").call("calendar_read", **MARCH, calendar="main")
 
     assert reply.kind == "not_found"

@@ -18,7 +18,7 @@ from tests.support.processes import free_port
 
 
 class WebhookServer:
-    """Answers 200, or what a test put at a path; remembers what came."""
+    """Answers 200, or what a test put at a path; records the requests."""
 
     def __init__(self) -> None:
         self.came: list[tuple[str, Any]] = []
@@ -92,7 +92,7 @@ def mail_server() -> Iterator[tuple[MailServer, str]]:
 
 
 class ChatServers(NamedTuple):
-    """Everything there is."""
+    """The webhooks, the mail server and the Gatepost of these tests."""
 
     server: PackServer
     secrets: SecretWriter
@@ -103,7 +103,7 @@ class ChatServers(NamedTuple):
     smtp: str
 
     def agent(self, protocol: Any, url: str = "") -> PackCaller:
-        """An agent of a new tenant, whose channel `team` leads to that URL."""
+        """Return an agent of a new tenant, whose channel `team` has that URL."""
         url = url or f"json://{self.web}/hook/t0ken-9f2c"
         return self.secrets.agent(self.server, protocol, TEAM_CHAT_URL=url)
 

@@ -1,4 +1,4 @@
-"""Providers that do not answer are not waited for, and nobody is left behind."""
+"""A call does not wait for a provider that does not answer, and no worker outlives its call."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.requirement("P6")
 def test_a_provider_that_does_not_answer_ends_the_call(
     chat_servers: ChatServers, tmp_path: Path
 ) -> None:
-    """As soon as the configuration says."""
+    """The call ends after the timeout of the configuration."""
     secrets = SecretWriter()
     with open_server(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Messages reach people, by both protocols, and failures tell what would work."""
+"""Messages reach people over both protocols, and a failure says what would work."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.requirement("P6")
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_a_message_reaches_a_webhook(chat_servers: ChatServers, protocol: Any) -> None:
-    """As it is, and the answer says where it went."""
+    """The webhook gets the text unchanged, and the answer names the channel's provider."""
     text = "Deploy *done* <@U1> :smile: \\n @everyone &amp; ü"
     reply = chat_servers.agent(protocol).call(
         "chat_send", channel="team", message=text, title="News"
@@ -30,7 +30,7 @@ def test_a_message_reaches_a_webhook(chat_servers: ChatServers, protocol: Any) -
 
 
 def test_a_message_reaches_a_mailbox(chat_servers: ChatServers) -> None:
-    """By SMTP; what looks like HTML is text, and a title adds no header."""
+    """Gatepost sends it over SMTP: HTML in it stays text, and a title adds no header."""
     url = f"mailto://{chat_servers.smtp}/?mode=insecure&from=agent@example.com&to=ada@example.com"
     agent = chat_servers.agent("rest", url)
 
@@ -61,7 +61,7 @@ def test_a_webhook_as_slack_has_it_gets_text(chat_servers: ChatServers) -> None:
 
 
 def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
-    """Where the provider takes short ones only, as many as are allowed, and the answer says so."""
+    """If a provider takes only short messages, Gatepost sends several or refuses the call."""
     chat_servers.webhook_server.came.clear()
     agent = chat_servers.agent(
         "rest", f"mmost://{chat_servers.web}/3ccdd113474722377935511fc85d3dd4"
@@ -79,7 +79,7 @@ def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
 
 
 def test_a_channel_with_several_addresses_reaches_all_it_can(chat_servers: ChatServers) -> None:
-    """What one of them does not take is said, and the rest is sent."""
+    """The answer names each address that refused the message; the others get it."""
     url = f"json://{chat_servers.web}/one"
     agent = chat_servers.agent("mcp", url)
     chat_servers.secrets.put(agent.tenant, OTHER_CHAT_URL=f"json://{chat_servers.web}/broken")
@@ -92,7 +92,7 @@ def test_a_channel_with_several_addresses_reaches_all_it_can(chat_servers: ChatS
 
 
 def test_a_channel_that_is_bound_to_hosts_is_refused(chat_servers: ChatServers) -> None:
-    """Nobody knows before it is opened where it leads, so nothing is sent to find out."""
+    """Only opening the channel shows its hosts, so Gatepost sends nothing to find out."""
     agent = chat_servers.agent("rest", f"json://{chat_servers.web}/one")
     chat_servers.secrets.put(
         agent.tenant, "example.com", TEAM_CHAT_URL=f"json://{chat_servers.web}/one"
@@ -139,7 +139,7 @@ FAILS: list[tuple[str, int, str, str]] = [
 def test_a_failure_tells_what_would_work(
     chat_servers: ChatServers, url: str, status: int, kind: str, says: str
 ) -> None:
-    """In words about the channel; nothing of the URL, which is a secret, is in them."""
+    """It speaks of the channel and shows no part of the URL, which is a secret."""
     chat_servers.webhook_server.answers["/a/t0ken-9f2c"] = status
     agent = chat_servers.agent("rest", url.format(web=chat_servers.web, smtp=chat_servers.smtp))
 
@@ -152,7 +152,7 @@ def test_a_failure_tells_what_would_work(
 
 
 def test_a_failure_is_the_tool_s_own_over_mcp(chat_servers: ChatServers) -> None:
-    """A result that the model reads."""
+    """The failure is a tool result, so that the model reads it."""
     chat_servers.webhook_server.answers["/a"] = 503
 
     reply = chat_servers.agent("mcp", f"json://{chat_servers.web}/a").call(

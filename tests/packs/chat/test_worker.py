@@ -1,4 +1,4 @@
-"""What sends messages has one way out, and it is the server's."""
+"""The worker that sends messages connects only through the server's proxy."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def answer(request: Any) -> dict[str, str]:
             outcomes[name] = str(refusal)
     return outcomes
 '''
-"""Tries in a worker what no message needs; answers what came of each."""
+"""Try in a worker what no message needs, and answer the outcome of each attempt."""
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +147,10 @@ async def test_an_untrusted_certificate_ends_the_request(
         ("jsons://nowhere.test/a", [], "upstream_unavailable"),
     ],
 )
-async def test_what_no_tool_may_reach_no_message_reaches(
+async def test_no_message_is_sent_to_a_refused_address(
     internet: Internet, client: OutboundClient, url: str, addresses: list[str], failure: str | None
 ) -> None:
-    """Private addresses, one among good ones too; unencrypted; ports of other services."""
+    """It refuses private addresses, one among public ones, plain HTTP and other services' ports."""
     if addresses:
         internet.names.known["hook.web.test"] = [addresses]
 

@@ -1,4 +1,4 @@
-"""One server with git, and the hosts that it may reach by names of a company."""
+"""One server with git, and the hosts that it may reach by a company's names."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
@@ -22,7 +22,7 @@ NAMES = {WEB: "127.0.0.1", SHELL: "127.0.0.1", INSIDE: "10.0.0.7"}
 
 
 async def looked_up(host: str, port: int) -> Sequence[str]:
-    """The company's names, which no system knows: git reaches them by what it is told alone."""
+    """Resolve the company's names, which the system does not know."""
     if host not in NAMES:
         raise OSError("no such name")
     return (NAMES[host],)
@@ -34,14 +34,14 @@ class GitServers(PackServer):
     web: WebHost
     shell: SshHost
     impostor: SshHost
-    """At the name of the SSH host and another port, with a key that is not the known one."""
-    stranger: SshHost
-    """One whose key nobody knows."""
+    """A host at the name of the SSH host and another port, whose key differs from the known one."""
+    unlisted: SshHost
+    """A host whose key is in no `known_hosts` file."""
     upstream: Path
     loop: asyncio.AbstractEventLoop
 
     def keep_secret(self, tenant: str, name: str, value: str, *hosts: str) -> None:
-        """As `gatepost secrets set` does with these hosts."""
+        """Set a secret as `gatepost secrets set` does with these hosts."""
         self.inside(self.gatepost.services.secrets.put(tenant, name, value, hosts))
 
     def inside(self, work: Coroutine[Any, Any, T]) -> T:
@@ -71,7 +71,7 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
 
     with ExitStack() as stack:
         web = stack.enter_context(WebHost(upstream, WEB, company).running())
-        shell, impostor, stranger = (
+        shell, impostor, unlisted = (
             stack.enter_context(SshHost(upstream, SHELL).running()) for _ in range(3)
         )
         false = f"[{SHELL}]:{impostor.port} {shell.line.partition(' ')[2]}"
@@ -80,7 +80,7 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
                 "ca_bundle": str(company.bundle),
                 "allow_hosts": [
                     web.place,
-                    *(f"{SHELL}:{one.port}" for one in (shell, impostor, stranger)),
+                    *(f"{SHELL}:{one.port}" for one in (shell, impostor, unlisted)),
                 ],
             },
             "packs": {
@@ -97,7 +97,7 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
         server = stack.enter_context(open_server(folder, packs, prepare=prepare, **settings))
         git_servers = GitServers(server.gatepost, server.root, server.packs)
         git_servers.web, git_servers.shell, git_servers.upstream = web, shell, upstream
-        git_servers.impostor, git_servers.stranger, git_servers.loop = impostor, stranger, loops[0]
+        git_servers.impostor, git_servers.unlisted, git_servers.loop = impostor, unlisted, loops[0]
         yield git_servers
 
 

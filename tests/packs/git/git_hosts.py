@@ -31,7 +31,7 @@ ENV = {
 
 
 def plain_git(folder: Path, *args: str, data: bytes = b"") -> str:
-    """Whatever git does without any of our rules."""
+    """Run git without any of Gatepost's rules."""
     done = subprocess.run(
         ["git", *args], cwd=folder, env=ENV, input=data, capture_output=True, timeout=30, check=True
     )
@@ -255,7 +255,7 @@ class GitHandler(BaseHTTPRequestHandler):
 
 
 class WebHost(ThreadingHTTPServer):
-    """Serves the repositories below *root* to whoever knows its name, by TLS."""
+    """Serves the repositories below *root* over TLS to any client that connects by its name."""
 
     daemon_threads = True
 
@@ -278,7 +278,7 @@ class WebHost(ThreadingHTTPServer):
         return f"https://{self.place}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that are killed hang up in the middle."""
+        """Ignore the errors of clients that are killed during a request."""
 
     @contextmanager
     def running(self) -> Iterator["WebHost"]:
@@ -294,7 +294,7 @@ class WebHost(ThreadingHTTPServer):
 
 
 def git(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
-    """What a command answered that was run."""
+    """Return the result of a git command that was run."""
     reply = agent.call("git", args=list(args), **more)
     assert reply.failure is None, reply.failure
     answer: dict[str, Any] = reply.value
@@ -302,14 +302,14 @@ def git(agent: PackCaller, *args: str, **more: Any) -> dict[str, Any]:
 
 
 def fine(agent: PackCaller, *args: str) -> str:
-    """What a command printed that went well."""
+    """Return the output of a git command that succeeded."""
     answer = git(agent, *args)
     assert answer["returncode"] == 0, answer
     return str(answer["stdout"])
 
 
 def refused(agent: PackCaller, *args: str, **more: Any) -> str:
-    """Why a command was not run."""
+    """Return the reason why a git command was not run."""
     reply = agent.call("git", args=list(args), **more)
     assert reply.failure is not None, reply.value
     return reply.failure

@@ -150,7 +150,7 @@ def working_in(git_servers: GitServers, tenant: str) -> list[str]:
 
 
 def test_long_output_is_cut_and_says_so(mcp_agent: PackCaller) -> None:
-    """Where a character ends."""
+    """The cut comes at the end of a character."""
     fine(mcp_agent, "init")
     mcp_agent.call("fs_write_text", path="a.txt", text="ü\n" * 20_000)
     fine(mcp_agent, "add", "-A")
@@ -162,7 +162,7 @@ def test_long_output_is_cut_and_says_so(mcp_agent: PackCaller) -> None:
 
 
 def test_two_tenants_with_the_same_names_never_meet(git_servers: GitServers) -> None:
-    """Neither in repositories, nor in `--global` settings, nor in keys."""
+    """They share no repositories, no `--global` settings and no keys."""
     one, other = git_servers.agent("mcp"), git_servers.agent("rest")
     for agent in (one, other):
         fine(agent, "init", "same")

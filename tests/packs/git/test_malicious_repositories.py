@@ -1,4 +1,4 @@
-"""Somebody has written into a repository: nothing of it runs, and nothing leads elsewhere."""
+"""An attacker has written into a repository: git runs none of it and follows none of it."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ COMMANDS = (["status"], ["fetch", "origin"])
 
 
 class PlantedConfig(NamedTuple):
-    """What stands in the repository that only an operator's mistake could have put there."""
+    """A part of a repository that only an operator's mistake could have put there."""
 
     name: str
     plant: Callable[[Path, str], None]
@@ -184,7 +184,7 @@ def prepared(mcp_agent: PackCaller) -> tuple[Path, str]:
 
 @pytest.fixture
 def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a kernel without Landlock: the rules hold alone."""
+    """Run git as on a kernel without Landlock, where only Gatepost's rules protect."""
     monkeypatch.setattr(child, "confines", lambda: False)
 
 
@@ -206,7 +206,7 @@ def test_git_is_not_let_into_a_repository_that_steers_it(
 
 
 def test_the_traps_work(mcp_agent: PackCaller) -> None:
-    """Plain git walks into them, so that a trace would be seen."""
+    """Without Gatepost's rules git runs the programs, so the other tests would see a trace."""
     folder, run = prepared(mcp_agent)
     setting("[core]\n\tfsmonitor = RUN\n")(folder, run)
 
@@ -274,7 +274,7 @@ def test_new_repositories_do_not_take_up_what_is_there(
 def test_links_that_an_operator_made_are_not_gone_through(
     mcp_agent: PackCaller, git_servers: GitServers
 ) -> None:
-    """Neither to a repository, nor to a place for one."""
+    """Git follows them neither to a repository nor to a place for a new one."""
     folder, _ = prepared(mcp_agent)
     other = folder.parent / f"{mcp_agent.tenant}-beside"
     other.mkdir()

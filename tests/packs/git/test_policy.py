@@ -331,7 +331,7 @@ def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, .
     ],
 )
 def test_a_remote_says_where_it_is(url: str, place: tuple[str, str, int]) -> None:
-    """As git, curl and ssh read it."""
+    """Gatepost reads a remote's address as git, curl and ssh do."""
     remote = remote_of(url)
 
     assert remote is not None

@@ -1,4 +1,4 @@
-"""Git with real hosts: by https with sign-in, and by SSH with keys checked on both sides."""
+"""Git works with real hosts: over HTTPS with sign-in, over SSH with keys checked on both sides."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_a_repository_is_cloned_changed_pushed_and_pulled(
 def test_an_unknown_key_of_a_tenant_is_not_let_in(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
-    """Each tenant has its own; a host that knows one knows no other."""
+    """Each tenant has its own key; a host that accepts one accepts no other."""
     git_servers.offered(f"locked-{mcp_agent.tenant}.git", a=b"1")
 
     answer = git(mcp_agent, "clone", git_servers.shell.url(f"locked-{mcp_agent.tenant}.git"), "x")
@@ -58,7 +58,7 @@ def test_an_unknown_key_of_a_tenant_is_not_let_in(
 def test_a_host_with_another_key_is_not_spoken_to(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
-    """Somebody in between has the name and the address, and not the key."""
+    """An attacker in between has the host's name and address but not its key."""
     git_servers.impostor.allow(mcp_agent.call("ssh_public_key").value)
 
     answer = git(mcp_agent, "clone", git_servers.impostor.url("any.git"), "x")
@@ -72,18 +72,18 @@ def test_a_host_with_another_key_is_not_spoken_to(
 def test_a_host_without_a_known_key_is_not_spoken_to(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
-    """Nobody is there who could say yes to it."""
-    answer = git(mcp_agent, "clone", git_servers.stranger.url("any.git"), "x")
+    """No person is present who could accept the host's key."""
+    answer = git(mcp_agent, "clone", git_servers.unlisted.url("any.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Host key verification failed" in answer["stderr"]
-    assert git_servers.stranger.commands == []
+    assert git_servers.unlisted.commands == []
 
 
 def test_git_signs_in_with_the_secret_of_its_tenant(
     git_servers: GitServers, mcp_agent: PackCaller
 ) -> None:
-    """By https, and only there; who has none, or a wrong one, is told so and asked nothing."""
+    """A tenant without a secret, or with a wrong one, gets a hint instead of a prompt."""
     git_servers.offered("private/a.git", README__md=b"one\n")
     url = f"{git_servers.web.url}/private/a.git"
     without = git(mcp_agent, "clone", url, "a")
@@ -136,7 +136,7 @@ def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackC
 
 
 def test_redirects_are_not_followed(git_servers: GitServers, mcp_agent: PackCaller) -> None:
-    """They would lead where nobody checked."""
+    """A redirect would lead to an address that Gatepost has not checked."""
     git_servers.web.moved_to = "https://127.0.0.1:9"
 
     answer = git(mcp_agent, "clone", f"{git_servers.web.url}/moved/x.git", "x")

@@ -1,4 +1,4 @@
-"""Where git may make something, and what it says of places that are none."""
+"""Git creates repositories in the workspace only, and explains why a path is unusable."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ PLACES = {
 def test_an_invalid_path_is_an_error_of_the_caller(
     mcp_agent: PackCaller, args: list[str], says: str
 ) -> None:
-    """Names, depths and files as no system takes them were failures of the server before."""
+    """Names and depths that no file system takes must not be failures of the server."""
     mcp_agent.call("fs_write_text", path="file", text="x")
     # What a bare repository is made of may be written by any tool; git reads what it includes.
     mcp_agent.call("fs_write_text", path="shaped/config", text="[include]\n\tpath = /etc/passwd\n")
@@ -51,7 +51,7 @@ def test_a_new_bare_repository_is_made(mcp_agent: PackCaller, git_servers: GitSe
 
 
 def test_a_branch_with_quotes_in_its_name_is_worked_on(mcp_agent: PackCaller) -> None:
-    """Whoever is cloned chooses it; git's own section for it closed the repository for good."""
+    """The owner of a remote chooses the names; a quote must not make a repository unusable."""
     done = [
         mcp_agent.call("git", args=["-C", "quotes", *args] if args[0] != "init" else args)
         for args in (
@@ -74,7 +74,7 @@ def test_a_quoted_name_hides_no_key() -> None:
 
 
 def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> None:
-    """A tree that a stranger made a thousand folders deep was one too deep to be removed."""
+    """An attacker's tree may be a thousand folders deep."""
     made, here = tmp_path / "made", os.getcwd()
     made.mkdir()
     os.chdir(made)
@@ -94,7 +94,7 @@ def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> No
 
 
 def test_a_lock_that_a_killed_git_left_is_removed(mcp_agent: PackCaller) -> None:
-    """A minute later, as somebody may be at work by hand; until then git tells what is wrong."""
+    """A lock younger than a minute may belong to a running git, so the call fails with a hint."""
     mcp_agent.call("git", args=["init", "held"])
     git = mcp_agent.folder / "held/.git"
     locks = [git / "index.lock", git / "refs/heads/topic/one.lock"]

@@ -74,7 +74,7 @@ def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> No
 
 @pytest.mark.requirement("X2")
 def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each problem by its id; without the pack there is none."""
+    """Each problem has its id; without the pack there is no problem."""
     monkeypatch.setattr(environment, "confines", lambda: False)
     monkeypatch.setattr(environment.shutil, "which", lambda name: None)
     said = [one for one, _ in found(network={"proxy": "http://127.0.0.1:3128"})]

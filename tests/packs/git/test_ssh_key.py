@@ -1,4 +1,4 @@
-"""The tenant's SSH key: one, made once, and its private half shown to nobody."""
+"""Each tenant has one SSH key, made once, and no tool shows its private half."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ def private_key(git_servers: GitServers, agent: PackCaller) -> Path:
 def test_the_public_key_is_one_line_and_stays_the_same(
     git_servers: GitServers, agent: PackCaller
 ) -> None:
-    """As an account's page takes it; the private half is readable by the server's user alone."""
+    """A hosting account takes its form; only the server's user can read the private half."""
     first = agent.call("ssh_public_key")
     again = agent.call("ssh_public_key")
     kind, data, comment = first.value.split(" ")
@@ -35,7 +35,7 @@ def test_the_public_key_is_one_line_and_stays_the_same(
 
 
 def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: PackCaller) -> None:
-    """Neither by a path, nor by what git could be made to read."""
+    """Neither a path of a file tool nor an argument of git leads to it."""
     mcp_agent.call("ssh_public_key")
     place = private_key(git_servers, mcp_agent)
     secret = place.read_text().split("\n")[2]

@@ -1,4 +1,4 @@
-"""What strangers put into their repositories stays what it is: files."""
+"""The content of untrusted repositories stays plain files."""
 
 import os
 from pathlib import Path
@@ -111,7 +111,7 @@ CONTENTS = [
 
 @pytest.fixture
 def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a kernel without Landlock: the rules hold alone."""
+    """Run git as on a kernel without Landlock, where only Gatepost's rules protect."""
     monkeypatch.setattr(child, "confines", lambda: False)
 
 
@@ -125,10 +125,10 @@ def every(folder: Path) -> list[Path]:
 
 @pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: content.name)
-def test_a_clone_of_a_stranger_does_nothing(
+def test_a_clone_of_an_untrusted_repository_does_nothing(
     git_servers: GitServers, mcp_agent: PackCaller, content: Content
 ) -> None:
-    """No program runs, no link is made, nothing stands outside of it, and file tools work on it."""
+    """It runs no program, makes no link and writes only below itself; file tools work on it."""
     upstream = git_servers.offered(f"{content.name}.git")
     upstream.commit({**README, **content.files}, modes=content.modes)
     before = set(git_servers.root.iterdir())
@@ -183,7 +183,7 @@ def test_a_clone_that_is_too_large_leaves_nothing(
 
 
 def test_a_full_workspace_begins_nothing(mcp_agent: PackCaller) -> None:
-    """Until something is deleted; what only reads still runs."""
+    """Commands that write are refused until a file is deleted; those that only read still run."""
     fine(mcp_agent, "init")
     (mcp_agent.folder / "large").write_bytes(bytes(3_100_000))
 

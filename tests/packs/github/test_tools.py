@@ -87,7 +87,7 @@ def test_issues_are_listed_by_state(agent: PackCaller, state: str, has_it: bool)
 
 
 def test_a_repository_that_moved_is_read_where_it_is(agent: PackCaller) -> None:
-    """As GitHub says it."""
+    """Gatepost follows GitHub's redirect."""
     assert agent.call("github_list_issues", repo="octo/moved").value["issues"]
 
 
@@ -233,7 +233,7 @@ def test_whose_token_it_is_matters(
 
 
 def test_the_token_is_in_no_log(server: PackServer, agent: PackCaller) -> None:
-    """Nor is what it was sent in."""
+    """The header that carried it is in no log either."""
     agent.call("github_list_issues", repo="octo/demo")
 
     assert TOKEN not in server.gatepost.log()

@@ -1,4 +1,4 @@
-"""GitLab's own description is fetched, kept for an hour, paged and searched."""
+"""Gatepost fetches GitLab's own description, caches it for an hour, pages and searches it."""
 
 import re
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
 
 
 def test_the_description_is_paged_without_breaking_a_character(agent: PackCaller) -> None:
-    """Whoever asks for chunk after chunk has every byte once, wherever the borders are."""
+    """A caller that asks for one chunk after another gets every byte once, at any chunk size."""
     for size in (4, 97, 200_000):
         found = b""
         for offset in range(0, len(SPEC), size):
@@ -160,7 +160,7 @@ def test_a_failure_tells_the_model_what_would_work(
 def test_it_is_fetched_once_an_hour_by_each_tenant(
     server: PackServer, host: DescriptionHost, url: str
 ) -> None:
-    """Unless somebody asks for a fresh one; one tenant's is never the other's."""
+    """A caller can ask for a fresh one (`refresh`); tenants do not share a cached description."""
     one, other = server.agent("rest"), server.agent("rest")
     place = "/counted.yaml"
     for agent in (one, one, other):
@@ -173,7 +173,7 @@ def test_it_is_fetched_once_an_hour_by_each_tenant(
 
 
 def test_the_hour_passes() -> None:
-    """What is an hour old is fetched again."""
+    """Gatepost fetches a description again when it is an hour old."""
     now = [0.0]
     cache = Cache(lambda: now[0])
     cache.put("acme", SPEC_URL, b"x")
@@ -187,7 +187,7 @@ def test_the_hour_passes() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """The oldest of all tenants' gives way."""
+    """The oldest description of all tenants is dropped first."""
     cache = Cache()
     for number in range(5):
         cache.put(f"t{number}", SPEC_URL, bytes(20_000_000))

@@ -59,7 +59,7 @@ def test_literal_tokens_can_be_refused(
 def test_a_token_never_comes_back(
     agent: PackCaller, forge_servers: ForgeServers, given: str
 ) -> None:
-    """However the other side writes it: in a value, a header, encoded, or in the bytes."""
+    """The other side may return it in a value, in a header, encoded, or in the bytes."""
     reply = ask(agent, forge_servers, "/mirror", token=given, include_base64=True)
     token = PERSONAL if given.startswith("secret:") else given
 
@@ -86,7 +86,7 @@ def test_a_token_never_comes_back(
 def test_a_token_is_in_no_failure(
     agent: PackCaller, forge_servers: ForgeServers, wrong: dict[str, Any]
 ) -> None:
-    """Nor is a token that stands where none should."""
+    """A token in the place of another argument is in no failure either."""
     reply = ask(agent, forge_servers, wrong.get("path", "/projects"), token=OAUTH, **wrong)
     elsewhere = ask(agent, forge_servers, f"/a/../{OAUTH}", token=OAUTH)
 
@@ -97,7 +97,7 @@ def test_a_token_is_in_no_failure(
 def test_a_token_is_in_no_log(
     server: PackServer, agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
-    """Neither one that was given nor one that is kept."""
+    """Neither a literal token nor a stored one is logged."""
     ask(agent, forge_servers, "/projects/1", token="glpat-literally-this-one")
     ask(agent, forge_servers, "/projects/1")
 

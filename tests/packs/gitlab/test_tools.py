@@ -18,7 +18,7 @@ pytestmark = pytest.mark.requirement("X4")
 
 
 def test_a_list_is_read(agent: PackCaller, forge_servers: ForgeServers) -> None:
-    """Status, headers, text and value; nothing that would let somebody be who asked."""
+    """The answer has status, headers, text and value, but no cookie that would sign a reader in."""
     params = {"membership": True, "per_page": 10, "labels": ["a", "b"], "not": {"x": 1}}
     value = ask(agent, forge_servers, "/projects", params=params).value
     asked = forge_servers.gitlab.asked[-1]
@@ -144,7 +144,7 @@ def test_an_issue_is_created_once(agent: PackCaller, forge_servers: ForgeServers
 
 
 def test_bytes_travel_as_base64(agent: PackCaller, forge_servers: ForgeServers) -> None:
-    """Where they are asked for; as text they are nothing."""
+    """The caller asks for base64, because bytes are not text."""
     path = "/projects/1/repository/files/logo.png/raw"
     value = ask(agent, forge_servers, path, include_base64=True).value
 
@@ -155,7 +155,7 @@ def test_bytes_travel_as_base64(agent: PackCaller, forge_servers: ForgeServers) 
 def test_a_long_answer_is_cut_where_it_stays_valid(
     agent: PackCaller, forge_servers: ForgeServers
 ) -> None:
-    """Half a value is none, half a character neither; and it says so."""
+    """The answer holds no half value and no half character, and says that it was cut."""
     huge = ask(agent, forge_servers, "/huge", max_bytes=1_001, include_base64=True).value
     letters = ask(agent, forge_servers, "/letters", max_bytes=101).value
 
@@ -241,7 +241,7 @@ FAILS = [
 def test_a_failure_tells_the_model_what_would_work(
     agent: PackCaller, forge_servers: ForgeServers, case: GitlabFailure
 ) -> None:
-    """Where there is no answer of GitLab's; and nothing was sent where nothing should be."""
+    """GitLab gave no answer, and Gatepost sent no request that it must not send."""
     asked = len(forge_servers.gitlab.asked)
     reply = ask(agent, forge_servers, case.arguments.get("path", "/projects"), **case.arguments)
 
@@ -275,7 +275,7 @@ def test_a_path_stays_below_the_base_url(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["@evil.example", ".evil.example", ":80@evil.example/"])
 def test_a_path_never_changes_the_server(path: str) -> None:
-    """Not even of a base URL without a path."""
+    """This holds also for a base URL without a path."""
     try:
         url = address_of("https://gitlab.example", path)
     except ToolFailure:
@@ -302,7 +302,7 @@ def test_the_help_names_every_argument(agent: PackCaller) -> None:
 def test_a_literal_token_is_refused_unless_the_operator_allows_it(
     forge_servers: ForgeServers, tmp_path: Path
 ) -> None:
-    """By default a token is named, and nothing is asked of GitLab with another."""
+    """By default a caller names a stored token; Gatepost sends no request with a literal one."""
     before = len(forge_servers.gitlab.asked)
     with open_server(
         tmp_path, ["gitlab"], network={"allow_hosts": [forge_servers.gitlab.place]}

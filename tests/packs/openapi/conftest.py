@@ -204,7 +204,7 @@ class PetstoreServer:
 
     @property
     def host(self) -> str:
-        """As `[network] allow_hosts` names it."""
+        """Return the host and port as `[network] allow_hosts` names them."""
         return self.url.removeprefix("http://")
 
 

@@ -205,7 +205,9 @@ def moody(secrets: SecretWriter, folder: Path) -> Iterator[PackServer]:
 
 
 def test_the_apis_refusals_are_failures(tmp_path: Path, secrets: SecretWriter) -> None:
-    """By status, with the API's own words; with the tenant's secret; for whoever has the scope."""
+    """
+    Its status gives the kind of the failure; its own words, but no HTML page, give the message.
+    """
     with moody(secrets, tmp_path) as server:
         workers = [
             PackCaller(server.gatepost, server.root, "acme", protocol, "moody:use")

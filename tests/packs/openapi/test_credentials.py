@@ -27,7 +27,7 @@ def sent_header(petstore_server: PetstoreServer, name: str) -> str | None:
 def test_a_literal_is_sent_and_never_shown(
     agent: PackCaller, petstore_server: PetstoreServer
 ) -> None:
-    """Neither when the API is loaded, nor when it says what it was asked; it stays usable."""
+    """No answer shows it, not even the echo of a request, and later calls still send it."""
     told = load(agent, petstore_server, "echo", auth_header=f"Bearer {TOKEN}")
     answer = call(agent).value
 
@@ -85,7 +85,7 @@ def test_a_secret_that_is_not_there_is_said(
 def test_a_credential_stays_with_its_own_origin(
     agent: PackCaller, petstore_server: PetstoreServer
 ) -> None:
-    """Not sent to where an operation or a redirect leads, nor to fetch the description."""
+    """It goes neither to other hosts of operations and redirects nor to that of the description."""
     load(
         agent,
         petstore_server,

@@ -181,7 +181,7 @@ def test_a_schema_is_said_in_the_words_of_2020_12(
 
 @given(VALUES)
 def test_any_schema_becomes_one_that_validators_take(written: Any) -> None:
-    """However it was written."""
+    """The result is valid whatever the description contains."""
     schema = Simplified("3.0", plain=True).schema({"properties": {"x": written}})
 
     validator_of({"type": "object", "properties": {"x": schema}})

@@ -1,4 +1,4 @@
-"""Descriptions that somebody wrote to do harm, or without care."""
+"""Descriptions of attackers and of careless authors do no harm."""
 
 import json
 from typing import Any
@@ -94,7 +94,7 @@ REFUSED = {
 
 @each("name", REFUSED)
 def test_what_cannot_be_read_is_said_in_a_sentence(name: str) -> None:
-    """At once, whatever it would have grown to."""
+    """The refusal comes at once, however large the description would have become."""
     data, says = REFUSED[name]
 
     with pytest.raises(DescriptionUnreadable, match=says):

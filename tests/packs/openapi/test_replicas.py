@@ -61,7 +61,7 @@ def test_apis_are_shared_by_replicas(
     listed = call(replicas, 1, "list_apis")
     called = call(replicas, 1, "call", name="echo", path="/list", method="GET")
     reply = petstore_server.store.asked[-1]["headers"]["authorization"]
-    stranger = call(replicas, 1, "list_apis", tenant="globex")
+    other_tenant = call(replicas, 1, "list_apis", tenant="globex")
     call(replicas, 1, "load", name="echo", spec_content=INLINE)
     anew = call(replicas, 0, "list_endpoints", name="echo")
     replicas.kill(1)
@@ -70,6 +70,6 @@ def test_apis_are_shared_by_replicas(
     assert listed == {"apis": [loaded]}
     assert called["status"] == 200
     assert reply == f"Bearer {TOKEN}"
-    assert stranger == {"apis": []}
+    assert other_tenant == {"apis": []}
     assert anew["total"] == 1
     assert left["summary"] == "List users"

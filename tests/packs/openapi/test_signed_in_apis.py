@@ -85,7 +85,7 @@ def api() -> Iterator[SignedInApi]:
 def server(
     api: SignedInApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[PackServer]:
-    """A server whose API and whose pack of a stranger use the same tables."""
+    """A server whose API and whose third-party pack use the same tables."""
     monkeypatch.setenv("TEST_CLIENT_SECRET", CLIENT_SECRET)
     (tmp_path / "things.json").write_text(api.document, encoding="utf-8")
     table = {
@@ -149,7 +149,7 @@ def test_another_tenant_gets_nothing(api: SignedInApi, server: PackServer) -> No
     assert (api.issued, api.asked) == ([], [])
 
 
-def test_a_strangers_pack_signs_in_too(api: SignedInApi, server: PackServer) -> None:
+def test_a_third_party_pack_signs_in_too(api: SignedInApi, server: PackServer) -> None:
     """What it returns of the credential is redacted."""
     answer = server.agent("rest", "acme").call("ask_as", name="things", url=api.server.url)
 

@@ -179,8 +179,8 @@ def test_arguments_are_written_as_the_description_wants_them(
     assert case.reply.items() <= (answer["body"] or {}).items()
 
 
-def test_headers_reach_the_api(loaded: PackCaller) -> None:
-    """Those that a caller may set, once each."""
+def test_headers_are_sent_to_the_api(loaded: PackCaller) -> None:
+    """The API gets each header that a caller may set, once."""
     answer = loaded.call(
         "openapi_call",
         name="echo",
@@ -231,7 +231,7 @@ def test_redirects_are_followed_for_what_only_reads(loaded: PackCaller) -> None:
 def test_two_tenants_with_the_same_names_never_meet(
     server: PackServer, petstore_server: PetstoreServer, protocol: Any
 ) -> None:
-    """Neither in lists, nor in descriptions, nor by loading anew."""
+    """They share no lists and no descriptions, and a load of one leaves the other unchanged."""
     one, other = server.agent(protocol), server.agent(protocol)
     load(one, petstore_server, "echo")
 

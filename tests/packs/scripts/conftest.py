@@ -50,13 +50,13 @@ async def answers_an_error(ctx: CallContext) -> str:
 
 @pack.tool()
 async def deeper(ctx: CallContext) -> str:
-    """Call itself; say where that ended."""
+    """Call this tool again, and answer the depth at which that failed."""
     inner = await ctx.call("deeper", {})
     return inner.failure.message if inner.failure else f"> {inner.content[0]['text']}"
 
 
 def is_there(path: str) -> bool:
-    """Whether somebody has made that file."""
+    """Return whether that file exists."""
     return Path(path).exists()
 
 
@@ -115,7 +115,7 @@ PACKS = ["scripts", "filesystem", "demo"]
 
 
 class ScriptServer:
-    """The office, the operator's folder, and a configuration for `gatepost scripts`."""
+    """The server, the operator's folder, and a configuration for `gatepost scripts`."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder, self.settings = folder, settings
@@ -136,7 +136,7 @@ class ScriptServer:
         (self.folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
 
     def elsewhere(self, protocol: Protocol, tenant: str) -> PackCaller:
-        """An agent who calls the other process, which runs by that configuration."""
+        """Return an agent that calls the other process, which runs with that configuration."""
         agent = self.server.agent(protocol, tenant)
         server = agent.gatepost
         agent.gatepost = copy.copy(server)
@@ -145,7 +145,7 @@ class ScriptServer:
         return agent
 
     def put(self, name: str, text: str, tenant: str | None = None) -> Path:
-        """A script of the operator's, or of a tenant's workspace."""
+        """Write a script into the operator's folder, or into a tenant's workspace."""
         base = self.folder / "operator"
         if tenant is not None:
             base = tenant_folder(self.folder / "workspaces", tenant) / "scripts"
@@ -176,7 +176,7 @@ class ScriptServer:
         self.at_approvals(tenant, lambda approvals: approvals.revoke(name))
 
     def waiting(self, tenant: str) -> list[str]:
-        """The names of what waits for an administrator."""
+        """Return the names of the scripts that wait for an administrator."""
         return [one.name for one in self.at_approvals(tenant, lambda those: those.waiting())]
 
 
@@ -214,13 +214,13 @@ def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
 
 
 def children_of(parent: int) -> set[int]:
-    """The processes that another one has started and that are not gone, zombies included."""
+    """Return the children of a process, zombies included."""
     pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
     return {pid for pid in pids if int(_stat_of(pid)[1]) == parent}
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it runs; nobody may have asked yet how it ended."""
+    """Return whether the process runs; a zombie does not."""
     return _stat_of(pid)[0] not in "XZ"
 
 
@@ -234,7 +234,7 @@ def _stat_of(pid: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
-    """As many tenants as the tests need."""
+    """A server with as many tenants as the tests need."""
     with open_script_server(tmp_path_factory.mktemp("script_server")) as script_server:
         yield script_server
 

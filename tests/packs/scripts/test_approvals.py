@@ -1,4 +1,4 @@
-"""What runs is what somebody approved: that content, that name, that tenant, at every replica."""
+"""A script runs only as approved: that content, name and tenant, at every replica."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ def answer(agent: PackCaller, name: str = "mine") -> Any:
 
 
 def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: PackCaller) -> None:
-    """Also one byte of it; the old content under a new approval counts no more."""
+    """One byte is a change; after a new approval, the old content is no longer approved."""
     script_server.put("mine", ONE, agent.tenant)
     before = answer(agent)
     script_server.approve(agent.tenant, "mine", ONE)
@@ -72,7 +72,7 @@ def test_an_approval_binds_the_name(script_server: ScriptServer, agent: PackCall
 
 
 def test_two_tenants_with_the_same_names_never_meet(script_server: ScriptServer) -> None:
-    """Neither their files, nor their approvals, nor what waits."""
+    """They share no files, no approvals and no waiting scripts."""
     one, other = script_server.server.agent("mcp"), script_server.server.agent("rest")
     for agent, text in ((one, ONE), (other, OTHER)):
         script_server.put("mine", text, agent.tenant)
@@ -123,7 +123,7 @@ def test_exactly_the_code_that_was_approved_is_executed(
 def test_one_caller_does_not_push_out_the_script_of_another(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """The caller with most scripts that wait makes room, so a quiet one keeps its place."""
+    """The caller with the most waiting scripts loses one, so the other caller's script stays."""
     quiet = script_server.server.agent(agent.protocol, agent.tenant)
     scopes = " ".join(scopes_of(PACKS))
     quiet.token = script_server.server.gatepost.token(
@@ -140,7 +140,7 @@ def test_one_caller_does_not_push_out_the_script_of_another(
 def test_what_waits_is_bounded_and_can_be_read(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """The newest, content and all; of a file its newest version only."""
+    """The newest scripts wait with their content; of each file, only the newest version waits."""
     for number in range(5):
         agent.call("script_exec", code=f"{number}")
     for text in (ONE, OTHER):
@@ -160,7 +160,7 @@ def test_what_waits_is_bounded_and_can_be_read(
 def test_no_other_bytes_slip_between_the_check_and_the_run(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """While somebody swaps the file as fast as possible, only what is approved ever runs."""
+    """A thread swaps the file as fast as possible, and only the approved content ever runs."""
     path = script_server.put("mine", ONE, agent.tenant)
     script_server.approve(agent.tenant, "mine", ONE)
     over = threading.Event()
@@ -206,7 +206,7 @@ def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer)
 
 
 def test_bytes_are_allowed_by_their_hash_wherever_they_lie(script_server: ScriptServer) -> None:
-    """As `sha256sum` prints it; one other byte, or another name, and it waits."""
+    """The hash is that of `sha256sum`; a script with another byte or another name waits."""
     settings = script_server.server.gatepost.config.packs.scripts
     bound = f"mine@sha256:{_sha256(ONE)}"
     allows = type(settings)(allow=[bound])
@@ -308,7 +308,7 @@ def test_what_is_different_from_what_was_approved_is_shown(
 
 
 def test_unreadable_bytes_are_not_shown_for_approval() -> None:
-    """What is no text is no script."""
+    """A file that is not text is not a script."""
     with pytest.raises(ClickException, match=r"binary\.star is not UTF-8 text"):
         show(Script("binary", b"\xff", "workspace"), None, "acme")
 
@@ -316,7 +316,7 @@ def test_unreadable_bytes_are_not_shown_for_approval() -> None:
 def test_a_reload_lets_no_more_wait_than_may(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """However many scripts somebody wrote; what is waiting already stays as it is."""
+    """A caller may write any number of scripts; those that wait already stay unchanged."""
     for number in range(6):
         script_server.put(f"mine-{number}", ONE, agent.tenant)
 

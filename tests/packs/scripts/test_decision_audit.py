@@ -1,4 +1,4 @@
-"""Who let a script run, and who took that back, is on record, wherever it was decided."""
+"""The audit log records who approved a script and who revoked it, wherever they decided."""
 
 import asyncio
 import base64
@@ -32,7 +32,7 @@ Gatepost = Callable[..., str]
 
 @pytest.fixture
 def gatepost(tmp_path: Path) -> Gatepost:
-    """Commands of the operator's, with a key ring and one script that nobody has called yet."""
+    """The operator's commands, with a key ring and one script that no caller has called yet."""
 
     def run(*words: str) -> str:
         code, says, complaints = ended(*words, cwd=tmp_path)
@@ -57,7 +57,7 @@ allow_hosts = ["127.0.0.1:9"]
 
 
 async def untold(folder: Path) -> list[Any]:
-    """What the servers are left to tell the webhook, which then is told."""
+    """Return the messages that the servers still have to send to the webhook, and remove them."""
     records = await open_records(f"sqlite:///{folder / 'gatepost.db'}")
     async with aclosing(records):
         told = await records.lease_messages(time.time() + 1, time.time() + 9, "test", 9)
@@ -87,7 +87,7 @@ def test_a_command_that_decides_about_a_script_is_on_record(gatepost: Gatepost) 
 
 
 def test_the_webhook_is_told_what_a_command_decides(gatepost: Gatepost, tmp_path: Path) -> None:
-    """As of any other decision: the command leaves it to the servers."""
+    """The command stores the message as for any other decision, and the servers send it."""
     with (tmp_path / "gatepost.toml").open("a", encoding="utf-8") as file:
         file.write(WEBHOOK)
     key = base64.b64encode(bytes(32)).decode()

@@ -1,4 +1,4 @@
-"""Whatever a script does, it ends with a sentence, and everybody else is served meanwhile."""
+"""A script that reaches a limit ends with a sentence, and other callers are served meanwhile."""
 
 import re
 import threading
@@ -163,7 +163,7 @@ def test_a_script_has_its_time(hasty: ScriptServer, code: str, says: str) -> Non
 
 
 def test_what_was_printed_before_the_end_is_told(script_server: ScriptServer) -> None:
-    """So that whoever wrote it sees how far it came."""
+    """The author of the script sees how far it came."""
     code = inside("print('so far')", LOOP)
 
     reply = script_server.server.agent("mcp").call("script_exec", code=code)

@@ -1,4 +1,4 @@
-"""The process of a script: it ends, whatever it does, and whatever it says is a stranger's word."""
+"""The process of a script always ends, and the server trusts nothing that it sends."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ def children() -> set[int]:
 
 
 async def test_a_worker_has_no_environment_and_nothing_of_the_server() -> None:
-    """Nothing is open but two pipes and /dev/null, and its folder is nobody's."""
+    """It has only two pipes and /dev/null open, and its working folder is `/`."""
     program = (
         "import json,os,struct,sys\n"
         "n = struct.unpack('>I', os.read(0, 4))[0]; os.read(0, n)\n"
@@ -79,7 +79,7 @@ async def test_a_worker_has_no_environment_and_nothing_of_the_server() -> None:
     environment, folder, handles = ran.value
     assert set(environment) <= {"LC_CTYPE"}
     assert folder == "/"
-    # The fourth is the folder that lists them.
+    # The fourth handle is that of the folder that lists them.
     assert handles == ["0", "1", "2", "3"]
 
 
@@ -98,8 +98,8 @@ TRIES = {
 
 
 @each("attempt", TRIES.values(), ids=TRIES.keys())
-async def test_a_worker_can_reach_nothing(attempt: str) -> None:
-    """Even one whose interpreter does what an attacker wants."""
+async def test_a_worker_is_refused_every_resource(attempt: str) -> None:
+    """This holds even if an attacker controls its interpreter."""
     program = (
         "import os, resource, signal, socket, sys\n"
         f"sys.path += {[str(Path(worker.__file__).parent), *COMMAND[-2:]]!r}\n"
@@ -165,7 +165,7 @@ SAYS = {
 
 @each("says", SAYS.values(), ids=SAYS.keys())
 async def test_whatever_a_worker_says_ends_in_a_sentence(says: str) -> None:
-    """Its interpreter may be no longer ours."""
+    """An attacker may control its interpreter."""
     before = children()
 
     with pytest.raises(ScriptFailed) as ended:
@@ -199,7 +199,7 @@ async def test_a_worker_that_stays_is_ended(does: str) -> None:
 
 
 async def test_a_worker_that_is_killed_is_told_of() -> None:
-    """By whoever runs out of memory, for example; the next run has a process of its own."""
+    """The kernel kills it when memory runs out, for example; the next run has a new process."""
     tools, before = Tools(), children()
     running = asyncio.create_task(run("call('never')", tools=tools))
     await asyncio.wait_for(tools.called.wait(), 10)

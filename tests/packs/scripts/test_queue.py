@@ -40,7 +40,7 @@ async def settle() -> None:
 
 
 async def test_one_tenant_never_has_all_turns() -> None:
-    """Whoever comes later from elsewhere is served before those who wait behind their own."""
+    """A run of another tenant starts before the third run of the tenant that came first."""
     floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "b-1", "b-2", "c-1")
     at_first = list(floor.entered)
@@ -74,7 +74,7 @@ async def test_too_many_who_wait_are_refused() -> None:
 
 
 async def test_who_holds_a_turn_does_not_wait_for_another() -> None:
-    """It could wait for itself."""
+    """A nested run that waited for its caller's turn would wait for itself."""
     floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2")
 
@@ -87,7 +87,7 @@ async def test_who_holds_a_turn_does_not_wait_for_another() -> None:
 
 
 async def test_an_untaken_turn_goes_to_the_next_call() -> None:
-    """To the next, also when its taker gave up in the moment in which it was given."""
+    """The next waiting run gets it, also if the chosen one is cancelled at that moment."""
     floor = QueuedScripts()
     tasks = await floor.come("a-1", "a-2", "a-3", "a-4")
     floor.leave["a-1"].set()

@@ -1,4 +1,4 @@
-"""What an administrator rejected is refused with the reason, and nobody is asked about it again."""
+"""A rejected script is refused with the reason, and no administrator is asked about it again."""
 
 import re
 
@@ -23,7 +23,7 @@ def run(agent: PackCaller, name: str = "mine") -> PackResult:
 
 
 def gatepost(script_server: ScriptServer, *words: str) -> str:
-    """What a command of the administrator's says, in a process of its own."""
+    """Run a command of the administrator in a process of its own, and return its output."""
     code, says, complaints = ended(*words, cwd=script_server.folder)
     assert code == 0, complaints
     return says
@@ -45,7 +45,7 @@ LIST = ("approvals", "list")
 def test_the_agent_is_told_who_rejected_it_and_why(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """Each time it calls exactly that, by either protocol, and nobody is asked again."""
+    """Each call of that content is refused over both protocols; no administrator is asked again."""
     script_server.put("mine", ONE, agent.tenant)
     run(agent)
     reject(script_server, agent.tenant, "mine", "Not tested")
@@ -79,7 +79,7 @@ def test_a_change_asks_again(script_server: ScriptServer, agent: PackCaller) -> 
 def test_code_without_a_file_is_rejected_likewise(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """Without a reason there is none; any other code waits."""
+    """A rejection without a reason shows none; any other code waits."""
     first = agent.call("script_exec", code="6 * 7")
     (name,) = re.findall(r"exec-[0-9a-f]{16}", str(first.failure))
     reject(script_server, agent.tenant, name, "")
@@ -144,5 +144,5 @@ SAID = {
 
 @pytest.mark.parametrize(("said", "told"), SAID.items())
 def test_a_reason_is_told_as_a_sentence(said: str, told: str) -> None:
-    """Of a script as of a call; without one there is nothing."""
+    """Scripts and calls have the same sentence; without a reason there is none."""
     assert reason_sentence(said) == told

@@ -141,7 +141,7 @@ def test_the_value_is_text_as_the_page_shows_it(script_server: ScriptServer) -> 
 def test_scripts_are_listed_with_what_they_say_of_themselves(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
-    """The operator's and the tenant's; the operator's name wins; other files are none."""
+    """The list has the operator's and the tenant's scripts; of one name it has the operator's."""
     script_server.put("mine", "def main(a, b = [1, 2]):\n  pass\n", agent.tenant)
     script_server.put("weather", "mine now", agent.tenant)
 
@@ -174,7 +174,7 @@ def test_scripts_are_listed_with_what_they_say_of_themselves(
 
 @pytest.mark.requirement("P10", "P11")
 def test_a_reload_says_what_is_different(script_server: ScriptServer, agent: PackCaller) -> None:
-    """Since the last one of this tenant; what is not approved waits from then on."""
+    """It compares with the last reload of this tenant; unapproved scripts wait from then on."""
     server = ["binary", "broken", "new_feature", "tools", "values", "weather"]
     first = agent.call("script_reload").value
     script_server.put("mine", "1", agent.tenant)
@@ -229,7 +229,7 @@ CALLED = [
 def test_what_a_called_tool_meets_is_an_outcome(
     agent: PackCaller, tool: str, kind: str, says: str
 ) -> None:
-    """Nobody is asked from within a script: it would run again from its start, with all it did."""
+    """A script cannot wait for an answer: it would start again and repeat all its calls."""
     reply = agent.call("script_run", name="tools", function="attempt", args=[tool, {}])
 
     assert reply.failure is None
@@ -273,7 +273,7 @@ def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -
 @pytest.mark.requirement("P11")
 @pytest.mark.parametrize(("mode", "says"), [("off", "turned off"), ("free", None)])
 def test_executing_code_can_be_free_or_off(tmp_path: Path, mode: str, says: str | None) -> None:
-    """As the operator decides; off means no code at all."""
+    """The operator decides; if it is off, no code runs."""
     with open_script_server(tmp_path, exec=mode) as script_server:
         agent = script_server.server.agent("rest")
         if mode == "off":

@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_text(yaml: str, says: str) -> None:
 
 @pytest.mark.requirement("P5")
 def test_a_front_matter_that_is_too_long_is_text() -> None:
-    """Whoever wants a megabyte of it wants something else."""
+    """A front matter beyond the limit is not parsed."""
     text = f"---\na: {'x' * MOST_BYTES}\n---\nbody"
 
     assert split(text).values is None

@@ -1,4 +1,4 @@
-"""The index follows the files whoever changes them, is no use to nobody, and costs little."""
+"""The index follows every change of the files, helps no other tenant, and costs little."""
 
 import asyncio
 import concurrent.futures
@@ -98,7 +98,7 @@ def secrets(tmp_path: Path) -> Iterator[VaultTools]:
 
 
 async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: VaultTools) -> None:
-    """Whatever their number: what a search reads is what changed since the last."""
+    """A search reads only the notes that changed since the last one, however many there are."""
     for number in range(600):
         secrets.put(f"f{number % 7}/n{number}.md", f"Note {number}, word{number}")
 
@@ -161,7 +161,7 @@ async def test_a_file_that_was_just_changed_is_looked_at_again(secrets: VaultToo
     ids=["text", "empty", "half", "garbage", "gone", "no table", "version", "columns", "journal"],
 )
 async def test_an_index_that_is_spoilt_is_made_anew(secrets: VaultTools, spoil: Any) -> None:
-    """Nobody notices, but that the notes are read again."""
+    """A search answers as before; it only reads the notes again."""
     for number in range(40):
         secrets.put(f"n{number}.md", f"word{number} " + "x y z " * 200)
     assert await secrets.search("word7") == ["n7.md"]
@@ -180,7 +180,7 @@ def changed(file: Path, statements: str) -> None:
 
 
 async def test_an_index_that_cannot_be_made_is_a_failure(secrets: VaultTools) -> None:
-    """Said to the model in a sentence; files are still read and written."""
+    """The model gets a sentence; the tools still read and write files."""
     secrets.put("one.md", "apple")
     secrets.index.parent.mkdir(parents=True)
     (secrets.index / "in the way").mkdir(parents=True)
@@ -229,7 +229,7 @@ async def test_no_caller_waits_for_another_tenants_index(tmp_path: Path) -> None
 
 
 async def test_many_searches_at_once_read_each_note_once(secrets: VaultTools) -> None:
-    """Those that come while the index is made wait for it."""
+    """Searches that start while the index is being made wait for it."""
     for number in range(50):
         secrets.put(f"n{number}.md", f"word{number}")
     secrets.read.clear()
@@ -284,7 +284,7 @@ asyncio.run(main())
 
 
 async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path) -> None:
-    """Each finds what it wrote at once, whoever else writes; nothing is lost or doubled."""
+    """Each finds at once what it wrote while the other writes; no note is lost or doubled."""
     for number in range(100):
         secrets.put(f"n{number}.md", f"common word{number}")
     others = [

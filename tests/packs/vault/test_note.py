@@ -141,7 +141,7 @@ def test_a_heading_names_a_part(heading: str, part: str | None) -> None:
     ],
 )
 def test_of_several_notes_the_shortest_path_is_meant(link: str, found: list[str]) -> None:
-    """Unless one is at exactly the path; in any case and any form of its accents."""
+    """A note at exactly that path comes first; case and the form of accents do not matter."""
     paths = ["b/c/note.md", "a/Note.md", "note.md", "x.png", "Caf\u00e9.md"]
 
     assert chosen(key_of(link), paths) == found

@@ -114,7 +114,7 @@ def test_a_heading_asks_for_a_part(agent: PackCaller) -> None:
 
 
 def test_a_long_note_is_cut_and_says_so(agent: PackCaller) -> None:
-    """Where it stays valid."""
+    """The cut leaves valid text."""
     filled(agent, {"Long.md": "ü" * 350_000})
 
     value = agent.call("vault_read", path="Long").value
@@ -165,7 +165,7 @@ WRITES = [
 @pytest.mark.parametrize("case", WRITES, ids=[str(n) for n in range(len(WRITES))])
 @by_mcp
 def test_a_note_is_written_and_its_front_matter_kept(agent: PackCaller, case: Written) -> None:
-    """Replaced or added to; what is not spoken of stays as it was."""
+    """The call replaces or appends text, and leaves properties that it does not name."""
     if case.before is not None:
         filled(agent, {"New/Note.md": case.before})
 
@@ -205,7 +205,7 @@ def test_notes_are_listed(agent: PackCaller) -> None:
 
 
 def test_an_empty_vault_is_no_failure(agent: PackCaller) -> None:
-    """Nobody wrote anything yet."""
+    """No tool has written a note yet."""
     assert agent.call("vault_list").value == {"notes": [], "total": 0, "remarks": []}
     assert agent.call("vault_search", query="x").value["hits"] == []
 
@@ -351,7 +351,7 @@ def test_a_failure_tells_the_model_what_would_work(agent: PackCaller, case: Vaul
 
 @pytest.mark.requirement("P14")
 def test_nothing_that_a_link_leads_to_is_found(agent: PackCaller) -> None:
-    """Neither by its words, nor by its name, nor as one of several."""
+    """A search finds it neither by its words nor by its name."""
     vault = filled(agent)
     (agent.folder.parent / "theirs.md").write_text("xyzzy of somebody else")
     (vault / "Link.md").symlink_to(agent.folder.parent / "theirs.md")
@@ -366,7 +366,7 @@ def test_nothing_that_a_link_leads_to_is_found(agent: PackCaller) -> None:
 @pytest.mark.requirement("P14")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_two_tenants_with_the_same_notes_never_meet(server: PackServer, protocol: Any) -> None:
-    """Neither by reading, nor by searching, nor by links."""
+    """Reading, searching and links lead only to the caller's own notes."""
     one, other = server.agent(protocol), server.agent(protocol)
     for agent in (one, other):
         agent.call("vault_write", path="Same", content=f"Of {agent.tenant} [[Same]]")

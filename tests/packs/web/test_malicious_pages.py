@@ -123,7 +123,7 @@ def test_links_do_not_multiply_a_page() -> None:
     ).map("".join)
 )
 def test_no_page_breaks_its_reader(source: str) -> None:
-    """Whatever is in it."""
+    """The worker answers for any content."""
     for marks in (True, False):
         read(source, markdown=marks)
 
@@ -131,7 +131,7 @@ def test_no_page_breaks_its_reader(source: str) -> None:
 @pytest.mark.requirement("P9")
 @given(st.binary(max_size=200), st.text(max_size=30))
 def test_no_bytes_break_their_decoding(body: bytes, content_type: str) -> None:
-    """Whatever they say that they are."""
+    """The worker decodes any bytes under any declared charset."""
     decoded(body, content_type, html=True)
     decoded(b"<meta charset=" + body, f"text/html; charset={content_type}", html=True)
 

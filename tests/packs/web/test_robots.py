@@ -44,7 +44,7 @@ RULES = [
 @pytest.mark.requirement("P9")
 @each(("text", "path", "allowed"), RULES, ids=[str(n) for n in range(len(RULES))])
 def test_the_longest_rule_decides(text: str, path: str, allowed: bool) -> None:
-    """Of our own group if there is one, else of everybody's."""
+    """The rules of the group `gatepost` count if there are any, else those of `*`."""
     url = f"https://www.web.test{path}"
 
     assert answer({"rules": text, "url": url, "agent": "gatepost"}) is allowed

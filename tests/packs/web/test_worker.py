@@ -1,4 +1,4 @@
-"""The worker that reads pages is confined, and keeps nobody waiting but its own tenant."""
+"""The worker that reads pages is confined, and only its own tenant waits for it."""
 
 import asyncio
 from pathlib import Path

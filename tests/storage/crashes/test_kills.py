@@ -39,9 +39,9 @@ DICE = random.SystemRandom()
 STUCK_S = 20.0
 TRIAL_RUNS = 4
 AT_A_STATEMENT = 0.85
-"""How many die at a statement of their database; the others die by the clock."""
+"""The share of kills at a statement of the database; the others come by the clock."""
 AT_ONCE = 6
-"""Rounds that go on at the same time: whoever waits for a lease leaves the machine to others."""
+"""Rounds that run at the same time: a process that waits for a lease uses no processor time."""
 
 
 class CrashRun(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class CrashRun(msgspec.Struct, frozen=True):
 
 
 class CrashReport(msgspec.Struct):
-    """What happened."""
+    """The counts and the broken promises of a run."""
 
     kills: int = 0
     runs: int = 0
@@ -67,7 +67,7 @@ class CrashReport(msgspec.Struct):
 
 
 class CrashProcess(msgspec.Struct):
-    """One that was forked."""
+    """A process that was forked."""
 
     pid: int
     order: WorkOrder
@@ -86,7 +86,7 @@ class Killer:
         self._ring = KeyRing.ephemeral()
         self._numbers, self._keys = count(1), count(1)
         self._left: list[str] = []
-        """Keys that nobody was answered about."""
+        """Keys whose calls got no answer."""
         self._told: list[dict[str, Any]] = []
         self._pipe, self._tell = os.pipe()
         os.set_blocking(self._pipe, False)
@@ -97,7 +97,7 @@ class Killer:
         """Statements to die at, before or after; each once until all have been."""
 
     def run(self) -> CrashReport:
-        """All of it."""
+        """Kill as many processes as the task says, and return the report."""
         began = time.monotonic()
         # Once here, so that everything is loaded before the first fork.
         asyncio.run(self._open())
@@ -184,7 +184,7 @@ class Killer:
             os._exit(code)
 
     def _go(self, processes: list[CrashProcess]) -> None:
-        """Until all have ended, by themselves or by us."""
+        """Wait until all processes have ended or have been killed."""
         self.report.runs += 1
         alive = {one.pid: one for one in processes}
         stuck_at = time.monotonic() + STUCK_S

@@ -59,7 +59,7 @@ pack = Pack("crashes")
 
 @pack.tool(timeout_s=10)
 async def take_effect(ctx: CallContext, key: str) -> str:
-    """Write a line that outlives this process; a second one would be one too many."""
+    """Write a line that outlives this process; a second line for a key breaks the promise."""
     line = os.open(EFFECTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(line, f"{key}\n".encode())
@@ -120,7 +120,7 @@ class CrashWorker:
             server.close()
 
     def tell(self, what: str, **more: Any) -> None:
-        """Write down what is certain now; a line is written whole or not at all."""
+        """Record what is certain now; a line is written whole or not at all."""
         line = json.dumps({"what": what, "number": self.order.number, **more}) + "\n"
         os.write(self._told, line.encode())
 
@@ -187,7 +187,7 @@ class CrashWorker:
         while True:
             with suppress(StoreUnavailable):
                 for request in await service.waiting(TENANT):
-                    # Somebody else may have been quicker, in this process or another.
+                    # Another approver may have decided first, in this process or another.
                     with suppress(Undecidable):
                         await service.approve(TENANT, request.id, BOSS)
                         self.tell("approved", id=request.id)
@@ -205,13 +205,13 @@ class _Closing:
 
 
 def hasten() -> None:
-    """Leases and looks of a moment: whoever follows a process that was killed must not wait."""
+    """Shorten leases and polls, so that the process after a killed one does not wait."""
     execution.LEASE_S, execution.RENEW_S, execution.POLL_S = 0.6, 0.1, 0.02
     stage.POLL_S = 0.02
 
 
 def work(config: Config, toolbox: Toolbox, ring: KeyRing, order: WorkOrder, told: int) -> None:
-    """Be one process; returns only if nobody kills it."""
+    """Run the workload of one process; return only if the process is not killed."""
     hasten()
 
     async def main() -> None:
