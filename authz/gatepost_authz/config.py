@@ -93,7 +93,7 @@ class Resource:
         return self.of_tenant(match[1]) if match else None
 
 
-class Beside:
+class SiblingPaths:
     """
     The paths below ``base`` that the server serves for the same tokens, beside the endpoint.
 

@@ -46,7 +46,7 @@ def kind_of(
         if mark.subject_is_client:
             marked = client_id is not None and f"{client_id}{mark.suffix}" in subjects
         elif mark.no_subject:
-            marked = names_nobody(claims, preset)
+            marked = names_no_user(claims, preset)
         else:
             marked = says(claims, mark)
         if marked:
@@ -71,7 +71,7 @@ def refuse_contradiction(claims: Mapping[str, object], preset: Preset) -> None:
             raise InvalidToken("unknown_caller_kind").about(claim=mark.claim)
 
 
-def names_nobody(claims: Mapping[str, object], preset: Preset) -> bool:
+def names_no_user(claims: Mapping[str, object], preset: Preset) -> bool:
     """Return whether a token has no subject, and no other claim that speaks of a person."""
     if "sub" in claims or not PERSONAL.isdisjoint(claims):
         return False

@@ -46,7 +46,7 @@ class TenantRules(msgspec.Struct, frozen=True, kw_only=True):
     """Whether this is the only issuer without a table of tenants."""
 
 
-def everybody(caller: TenantContext) -> None:
+def every_caller(caller: TenantContext) -> None:
     """Accept every caller."""
 
 
@@ -57,7 +57,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     implications: Implications = msgspec.field(default_factory=lambda: Implications({}))
     development: bool = False
     """Accept tokens of the development issuer."""
-    admit: Callable[[TenantContext], None] = everybody
+    admit: Callable[[TenantContext], None] = every_caller
     """Called last; raises AuthError for a revoked or suspended caller."""
 
 

@@ -34,7 +34,7 @@ from gatepost.runtime.version import version
 from gatepost.telemetry.metric_families import OTHER
 from gatepost.tools.registry import Registry
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Beside, Resource
+from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import BearerMiddleware, ResourceLookup
 
@@ -212,7 +212,7 @@ def tool_routes(
     config: Config, services: Services, resource: Resource, challenge: Challenge, bearer: Bearer
 ) -> list[Route]:
     """Return the routes of the REST tool protocol, which has the same gate."""
-    limits, beside = config.limits, Beside(resource)
+    limits, beside = config.limits, SiblingPaths(resource)
     traced = None
     if (tracer := services.exporter.tracer) is not None:
         told = config.telemetry.trace_tenant
@@ -242,7 +242,7 @@ def management_routes(
     """Return the routes with which administrators manage upstreams, behind the same gate."""
     if not config.scopes.admin:
         return []
-    limits, beside = config.limits, Beside(resource)
+    limits, beside = config.limits, SiblingPaths(resource)
     exchange = RestExchange(
         challenge=challenge,
         place=beside,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.rest.responses import RETRY_AFTER_S, TABLE
-from gatepost_authz.config import Beside, Resource
+from gatepost_authz.config import Resource, SiblingPaths
 from tests.architecture.source import ROOT
 from tests.docs.conftest import pasted
 from tests.support import commands
@@ -22,7 +22,7 @@ def test_the_routes_are_where_the_page_says(resource: str, tools: str) -> None:
     """For each kind of resource that it lists."""
     place = Resource(resource)
 
-    assert place.origin + Beside(place).base.replace("{tenant}", "acme") + "/tools" == tools
+    assert place.origin + SiblingPaths(place).base.replace("{tenant}", "acme") + "/tools" == tools
 
 
 def test_the_failures_are_those_of_the_table() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.deadlines import HEAD_ALLOWANCE
+from gatepost.http.deadlines import HEAD_LINES_BYTES
 from gatepost.http.edge import respond
 from tests.http.wire import SOON, WireConnection
 from tests.support.measuring import capture_logs
@@ -73,7 +73,7 @@ async def test_a_head_without_end_is_cut_off_before_it_fills_the_memory(
     await wire.send(HEAD)
     answer = b""
     with capture_logs() as lines:
-        for _ in range(HEAD_ALLOWANCE // 1000):
+        for _ in range(HEAD_LINES_BYTES // 1000):
             try:
                 await wire.send(b"x-a: " + b"a" * 4000 + b"\r\n")
             except ConnectionError:

@@ -19,7 +19,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Beside, Resource
+from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.middleware import CALLER
 from tests.support.client import Fields, RawAnswer
 from tests.support.endpoint import URL, Response
@@ -94,7 +94,7 @@ class RestEndpoint:
             runner,
             registry,
             challenge=Challenge(),
-            place=Beside(Resource(URL)),
+            place=SiblingPaths(Resource(URL)),
             limits=limits or RestLimits(),
         )
 

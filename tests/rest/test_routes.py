@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost_authz.config import Beside, Resource
+from gatepost_authz.config import Resource, SiblingPaths
 from tests.rest.conftest import Octopus
 from tests.support.cases import each
 from tests.support.client import challenge_of
@@ -28,7 +28,7 @@ BASES = [
 @pytest.mark.parametrize(("url", "base"), BASES)
 def test_the_routes_lie_where_relative_references_lead(url: str, base: str) -> None:
     """`tools`, seen from the endpoint; below it where the tenant is its last segment."""
-    assert Beside(Resource(url)).base == base
+    assert SiblingPaths(Resource(url)).base == base
 
 
 TENANTS = [
@@ -48,7 +48,7 @@ TENANTS = [
 @each(("path", "tenant"), TENANTS)
 def test_a_path_beside_a_tenants_endpoint_is_that_tenants(path: str, tenant: str | None) -> None:
     """Any other path belongs to no tenant."""
-    target = Beside(Resource("https://h.example/t/{tenant}/mcp")).locate(path)
+    target = SiblingPaths(Resource("https://h.example/t/{tenant}/mcp")).locate(path)
 
     assert (target.tenant if target else None) == tenant
 

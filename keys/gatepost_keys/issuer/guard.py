@@ -22,7 +22,7 @@ CORS_HEADERS = "Authorization, Content-Type, Accept, MCP-Protocol-Version"
 class AllowedOrigins(Enum):
     """The pages whose scripts may use an endpoint."""
 
-    ANYBODY = "metadata and keys, which are no secret"
+    PUBLIC = "metadata and keys, which are no secret"
     LOCAL = "clients in a browser on this machine, such as the Inspector"
     OURSELVES = "the issuer's own pages"
 
@@ -75,7 +75,7 @@ class IssuerEndpoint:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
             return wire.refuse("This host name is not the issuer's", 421)
-        if self.audience is AllowedOrigins.ANYBODY:
+        if self.audience is AllowedOrigins.PUBLIC:
             return None
         origin = headers.get("origin")
         if origin is not None and not self._may(origin, hosts[0].lower()):
@@ -113,7 +113,7 @@ class IssuerEndpoint:
                 headers = MutableHeaders(scope=message)
                 headers["X-Dev-Auth"] = "1"
                 headers["X-Content-Type-Options"] = "nosniff"
-                if self.audience is AllowedOrigins.ANYBODY:
+                if self.audience is AllowedOrigins.PUBLIC:
                     headers["Access-Control-Allow-Origin"] = "*"
                 elif self.audience is AllowedOrigins.LOCAL:
                     headers.add_vary_header("Origin")

@@ -42,7 +42,7 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
     def route(path: str, audience: AllowedOrigins, **handlers: Handler) -> Route:
         return Route(path, IssuerEndpoint(settings, audience, handlers))
 
-    public, local, own = AllowedOrigins.ANYBODY, AllowedOrigins.LOCAL, AllowedOrigins.OURSELVES
+    public, local, own = AllowedOrigins.PUBLIC, AllowedOrigins.LOCAL, AllowedOrigins.OURSELVES
     answers: dict[str, tuple[AllowedOrigins, dict[str, Handler]]] = {
         "authorization": (own, {"GET": authorize.serve(server, shown)}),
         "token": (local, {"POST": token.serve(server)}),

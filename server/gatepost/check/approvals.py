@@ -40,7 +40,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _numbers(settings)
     yield from _patterns(settings, toolbox)
     yield from _destructive(config, toolbox)
-    yield from _nobody(config, toolbox, roles)
+    yield from _no_approver(config, toolbox, roles)
     yield from _webhook(settings, development=config.development)
     yield from _notification(settings, toolbox)
 
@@ -209,7 +209,7 @@ def _destructive(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         )
 
 
-def _nobody(config: Config, toolbox: Toolbox, roles: set[str]) -> Iterator[Problem]:
+def _no_approver(config: Config, toolbox: Toolbox, roles: set[str]) -> Iterator[Problem]:
     try:
         plan = plan_of(config.approvals, toolbox.tools)
     except BadCondition:

@@ -10,7 +10,7 @@ import msgspec
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost_authz.client_authentication import credentials
-from gatepost_authz.config import TENANT, UNSAFE, Beside, DashboardClient, Problem, Resource
+from gatepost_authz.config import TENANT, UNSAFE, DashboardClient, Problem, Resource, SiblingPaths
 from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, named_issuer
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
@@ -240,4 +240,4 @@ def hint_on(error: FetchError, usual: str) -> str:
 def callback_of(resource: str) -> str:
     """Return the redirect URI of the dashboard; with one per tenant, that of a made-up tenant."""
     ours = Resource(resource)
-    return f"{ours.origin}{Beside(ours).base}/dashboard/callback".replace(TENANT, "tenant")
+    return f"{ours.origin}{SiblingPaths(ours).base}/dashboard/callback".replace(TENANT, "tenant")

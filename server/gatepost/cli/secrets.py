@@ -89,7 +89,7 @@ def set_(
         wanted = checked_hosts(hosts) if hosts else None
         config = configured(path, tenant)
         given = checked_value(read(name), username=username)
-        bound = at_the_vault(
+        bound = with_secret_store(
             config, lambda vault: vault.put(tenant, name, given, wanted, username=username)
         )
     except SecretRefused as refusal:
@@ -115,7 +115,7 @@ def bind(name: str, tenant: str, hosts: tuple[str, ...], path: Path) -> None:
         checked_name(name)
         wanted = checked_hosts(hosts)
         config = configured(path, tenant)
-        others = at_the_vault(config, do)
+        others = with_secret_store(config, do)
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
     except SecretUnreadable as failure:
@@ -133,7 +133,7 @@ def list_(tenant: str, path: Path) -> None:
     """
     List a tenant's secrets: name, time set, encryption key and bound hosts. Values are not shown.
     """
-    rows = at_the_vault(configured(path, tenant), lambda vault: vault.rows(tenant))
+    rows = with_secret_store(configured(path, tenant), lambda vault: vault.rows(tenant))
     if not rows:
         click.echo(f"Tenant {tenant} has no secrets.")
         return
@@ -155,7 +155,7 @@ def delete(name: str, tenant: str, path: Path) -> None:
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
     config = configured(path, tenant)
-    others = at_the_vault(config, remove)
+    others = with_secret_store(config, remove)
     if others is not None:
         raise unknown(name, tenant, others)
     on_record(config, tenant, name, "deleted")
@@ -170,7 +170,7 @@ def rotate(path: Path) -> None:
 
     Run this after `gatepost keyring rotate`, before an older key is dropped.
     """
-    done = at_the_vault(configured(path), lambda vault: vault.reseal())
+    done = with_secret_store(configured(path), lambda vault: vault.reseal())
     click.echo(f"Encrypted again: {done.sealed}. Already up to date: {done.current}.")
     for tenant, reason in done.unreadable:
         click.echo(f"Tenant {tenant}: {reason}. Set it again.", err=True)
@@ -220,7 +220,7 @@ def _known(config: Config, tenant: str) -> None:
     raise click.ClickException(f"The configuration has no tenant {tenant}.{hint}")
 
 
-def at_the_vault(config: Config, do: Callable[[SecretStore], Awaitable[T]]) -> T:
+def with_secret_store(config: Config, do: Callable[[SecretStore], Awaitable[T]]) -> T:
     """Run *do* with the configured stores open, and return its result."""
 
     async def work() -> T:

@@ -39,7 +39,7 @@ class DeniedCredential:
         return False
 
 
-class Together:
+class CombinedCredential:
     """A credential, and the headers that are sent with it."""
 
     def __init__(self, first: OutboundCredential, second: OutboundCredential) -> None:
@@ -94,7 +94,9 @@ class CredentialRegistry:
             return DeniedCredential(problem)
         key = ("named", tenant, name, url, repr(table))
         made = self._kept.get(key) or self._keep(key, self._made(tenant, name, url, table))
-        return Together(made, self.referred(tenant, url, "", headers)) if headers else made
+        return (
+            CombinedCredential(made, self.referred(tenant, url, "", headers)) if headers else made
+        )
 
     def for_tool(self, tenant: str, name: str, url: str) -> OutboundCredential:
         """

@@ -42,7 +42,7 @@ class LiveInbox:
         try:
             while True:
                 while pages.version == seen:
-                    await pages.news.wait()
+                    await pages.changed.wait()
                 seen = pages.version
                 yield pages.waiting
         finally:
@@ -75,7 +75,7 @@ class _OpenPages:
     def __init__(self) -> None:
         self.number, self.version = 0, 0
         self.waiting: Waiting = None
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
     def tell(self, waiting: Waiting) -> None:
@@ -84,5 +84,5 @@ class _OpenPages:
             return
         self.waiting = waiting
         self.version += 1
-        self.news.set()
-        self.news = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()

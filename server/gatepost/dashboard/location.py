@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from gatepost_authz.config import TENANT, Beside, Resource, Target
+from gatepost_authz.config import TENANT, Resource, SiblingPaths, Target
 
 NAME = "/dashboard"
 # Only plain paths of the dashboard's pages: no scheme, host, backslash, dot segment or encoding.
@@ -28,11 +28,11 @@ class DashboardLocation:
 
     def __init__(self, resource: Resource) -> None:
         self.resource = resource
-        self.pattern = Beside(resource).base + NAME
+        self.pattern = SiblingPaths(resource).base + NAME
         """
         Return the path of the first page, with ``{tenant}`` if there is one dashboard per tenant.
         """
-        self._beside = Beside(resource)
+        self._beside = SiblingPaths(resource)
         shape = re.escape(self.pattern).replace(re.escape(TENANT), "[^/]+")
         self._below = re.compile(f"({shape})(?:/.*)?", re.DOTALL)
 

@@ -61,7 +61,7 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
     gateway = SignInServices(
         place=place,
         parties=parties,
-        bouncer=SignInVerifier(
+        verifier=SignInVerifier(
             services.verifier,
             services.keys,
             baseline=frozenset(config.scopes.baseline),

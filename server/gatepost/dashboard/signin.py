@@ -101,7 +101,7 @@ class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
     place: DashboardLocation
     parties: Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
     """The issuers of a dashboard by a short name for links, the preferred one first."""
-    bouncer: SignInVerifier
+    verifier: SignInVerifier
     sessions: DashboardSessions
     cookies: Cookies
     view: Templates
@@ -304,7 +304,7 @@ async def _identified(
         raise STALE
     callback = gateway.place.callback(spot)
     tokens = await party.redeem(code, attempt, spot.target, callback)
-    person = await gateway.bouncer.identify(tokens, party, attempt, spot.target)
+    person = await gateway.verifier.identify(tokens, party, attempt, spot.target)
     return person, await party.hint(tokens.identity)
 
 

@@ -119,7 +119,7 @@ class ToolsPage:
     def _entered(self, tenant: str, entered: str) -> JudgedCaller:
         given = frozenset(entered.replace(",", " ").split())
         held = self._implications.expand(given)
-        nobody = TenantContext(
+        unknown = TenantContext(
             tenant_id=tenant,
             issuer="",
             subject="",
@@ -128,7 +128,7 @@ class ToolsPage:
             expires_at=0,
             scopes=held,
         )
-        return JudgedCaller(caller=nobody, known=False, implied=held - given)
+        return JudgedCaller(caller=unknown, known=False, implied=held - given)
 
 
 def key_of(caller: TenantContext) -> str:

@@ -46,7 +46,7 @@ async def _post(
     return await wire.send("POST", url, headers=sent, body=msgspec.json.encode(message))
 
 
-async def knock(wire: HttpProbe, url: str, findings: Findings) -> HttpAnswer | None:
+async def call_without_token(wire: HttpProbe, url: str, findings: Findings) -> HttpAnswer | None:
     """Send a request without a token; return the 401, or None if the examination ends here."""
     name = "without a token"
     try:

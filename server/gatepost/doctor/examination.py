@@ -4,7 +4,7 @@ import time
 
 import httpx2
 
-from gatepost.doctor.call import call, knock
+from gatepost.doctor.call import call, call_without_token
 from gatepost.doctor.challenge import read_challenge
 from gatepost.doctor.http import HttpProbe, Unreachable, problem_of_address
 from gatepost.doctor.issuer import ExaminedIssuer
@@ -41,7 +41,7 @@ async def examine(
 async def _walk(
     wire: HttpProbe, url: str, credentials: DoctorCredentials | None, findings: Findings
 ) -> None:
-    refused = await knock(wire, url, findings)
+    refused = await call_without_token(wire, url, findings)
     if refused is None:
         return
     parameters = read_challenge(refused, findings)

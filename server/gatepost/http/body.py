@@ -115,7 +115,7 @@ class RunningRequests:
     """
 
     def __init__(self, is_revoked: Callable[[TenantContext], bool] | None = None) -> None:
-        self.is_revoked = is_revoked or nobody
+        self.is_revoked = is_revoked or no_caller
         self._waiting: dict[Stop, TenantContext] = {}
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class RunningRequests:
                 stop.pull(why)
 
 
-def nobody(caller: TenantContext) -> bool:
+def no_caller(caller: TenantContext) -> bool:
     """Return False for every caller."""
     return False
 

@@ -13,7 +13,7 @@ log = logging.getLogger("gatepost.http")
 
 # Room above the configured header limit for one credential that the gate refuses itself; A head
 # that never ends is refused here, before it fills the memory.
-HEAD_ALLOWANCE = 96 * 1024
+HEAD_LINES_BYTES = 96 * 1024
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -87,7 +87,7 @@ class HeadWatch:
     def count(self, size: int) -> None:
         """Count bytes that arrived while the head is incomplete."""
         self.received += size
-        most = self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE
+        most = self._config.deadlines.max_head_bytes + HEAD_LINES_BYTES
         if self.received > most:
             # The request reaches no check of ours, so no other line explains why the client got no
             # answer.
@@ -101,7 +101,7 @@ class HeadWatch:
     def stray(self, size: int) -> None:
         """Count bytes that are neither head nor body: the fields behind a chunked body."""
         self.received += size
-        if self.received > self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE:
+        if self.received > self._config.deadlines.max_head_bytes + HEAD_LINES_BYTES:
             self._end(b"")
 
     def _late(self) -> None:

@@ -6,7 +6,7 @@ import html
 from importlib import resources
 
 from gatepost.config.settings import Config
-from gatepost_authz.config import Beside, Resource
+from gatepost_authz.config import Resource, SiblingPaths
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem;
@@ -64,7 +64,8 @@ def start_page(config: Config) -> bytes:
         "<h2>What else answers here</h2>",
         "<p><code>/health</code> says that the server runs, <code>/readyz</code> what it could "
         "learn of its identity providers. Agents that speak plain REST list tools at "
-        f"<code>{html.escape(Beside(resource).base)}/tools</code>; <code>/openapi.json</code> "
+        f"<code>{html.escape(SiblingPaths(resource).base)}/tools</code>; "
+        "<code>/openapi.json</code> "
         "describes that. Everything else needs an access token.</p>",
         "</body></html>",
     ]

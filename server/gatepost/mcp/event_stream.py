@@ -159,11 +159,11 @@ class EventStream(ABC):
         self._over = False
 
     @abstractmethod
-    def greeting(self) -> bytes:
+    def first_event(self) -> bytes:
         """Return the first event as bytes of the stream; it is always sent."""
 
     @abstractmethod
-    def news(self) -> bytes | None:
+    def next_event(self) -> bytes | None:
         """Return the next event, or None if there is nothing to send."""
 
     @property
@@ -172,7 +172,7 @@ class EventStream(ABC):
         return False
 
     async def look_up(self) -> None:  # noqa: B027  # most streams have nothing to look up
-        """Load what `news` needs; called while `must_look_up` is true."""
+        """Load what `next_event` needs; called while `must_look_up` is true."""
 
     @property
     def must_look_up(self) -> bool:
@@ -180,7 +180,7 @@ class EventStream(ABC):
         return False
 
     @abstractmethod
-    def farewell(self) -> bytes:
+    def last_event(self) -> bytes:
         """Return the last event for a stream that the server ends; b"" if there is none."""
 
     @abstractmethod
@@ -209,7 +209,7 @@ class EventStream(ABC):
         try:
             headers = [*HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await UntilWoken(self, send(_part(self.greeting())))
+            await UntilWoken(self, send(_part(self.first_event())))
             while not self._over:
                 if (frame := self._next()) is not None:
                     await UntilWoken(self, send(_part(frame)))
@@ -219,7 +219,7 @@ class EventStream(ABC):
                     return
                 else:
                     await self._catch_up()
-            await UntilWoken(self, send(_part(self.farewell(), more=False)))
+            await UntilWoken(self, send(_part(self.last_event(), more=False)))
         except Woken:
             # The stream ended while the client did not read, so it gets no last event.
             return
@@ -236,7 +236,8 @@ class EventStream(ABC):
     async def _is_gone(self, receive: Receive) -> bool:
         """Wait for a wake-up or a disconnect; return whether the client has hung up."""
         if self._over:
-            # `news` ended the stream. Without this check the wait would last until the next beat.
+            # `next_event` ended the stream. Without this check the wait would last until the next
+            # beat.
             return False
         self._idle = True
         try:
@@ -255,7 +256,7 @@ class EventStream(ABC):
             await UntilWoken(self, begun)
 
     def _next(self) -> bytes | None:
-        frame = self.news()
+        frame = self.next_event()
         if frame is None and self._due:
             self._due = False
             return SIGN_OF_LIFE

@@ -149,7 +149,7 @@ class OnlyMeta(msgspec.Struct):
     meta: Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
 
-class Whole(msgspec.Struct, gc=False):
+class WholeRequest(msgspec.Struct, gc=False):
     """A request with its parameters; an object that lacks one of these members is refused."""
 
     jsonrpc: Literal["2.0"]
@@ -160,7 +160,7 @@ class Whole(msgspec.Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
-_decode_whole = msgspec.json.Decoder(Whole).decode
+_decode_whole = msgspec.json.Decoder(WholeRequest).decode
 _decode = msgspec.json.Decoder(Params).decode
 _decode_extensions = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_meta = msgspec.json.Decoder(OnlyMeta).decode

@@ -100,14 +100,14 @@ class Result(msgspec.Struct, gc=False):
     failed: bool = msgspec.field(name="isError", default=False)
 
 
-class Told(msgspec.Struct, gc=False):
+class ReportedEnd(msgspec.Struct, gc=False):
     """The end of a request, as it is reported."""
 
     error: TracedError | None = None
     result: Result | None = None
 
 
-_told = msgspec.json.Decoder(Told).decode
+_told = msgspec.json.Decoder(ReportedEnd).decode
 
 
 class RequestTracing:

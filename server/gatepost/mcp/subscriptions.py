@@ -185,12 +185,12 @@ class ListenStream(EventStream):
         """Return whether the stream reports changes of documents or tasks."""
         return bool(self._honoured.resource_subscriptions or self._honoured.task_ids)
 
-    def greeting(self) -> bytes:
+    def first_event(self) -> bytes:
         """Return the acknowledgement with the granted part of the filter (SU-03)."""
         shown = b'"notifications":' + _encode(self._honoured)
         return self._event("subscriptions/acknowledged", shown)
 
-    def news(self) -> bytes | None:
+    def next_event(self) -> bytes | None:
         """Return the next notification, or None; end the stream if the token has expired."""
         if not self._new and self._shown is None:
             return None
@@ -240,7 +240,7 @@ class ListenStream(EventStream):
             )
         )
 
-    def farewell(self) -> bytes:
+    def last_event(self) -> bytes:
         """Return the last event, which is the result of the request (SU-07)."""
         meta = {SERVER_INFO: self._server.info, SUBSCRIPTION: Raw(self._identity)}
         body = _encode({"resultType": "complete", "_meta": meta})

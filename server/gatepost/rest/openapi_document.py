@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gatepost.tools.function import NAME
-from gatepost_authz.config import TENANT_ID, Beside, Resource
+from gatepost_authz.config import TENANT_ID, Resource, SiblingPaths
 
 TITLE = "Gatepost REST tool protocol"
 
@@ -73,7 +73,7 @@ CALL_HEADERS = (
 
 def document(resource: Resource, version: str, *, admin: bool = False) -> bytes:
     """Return the encoded document for one configuration, with the routes of administrators."""
-    base = Beside(resource).base
+    base = SiblingPaths(resource).base
     paths_of_management, schemas = _management(resource) if admin else ({}, {})
     paths = {
         f"{base}/tools": {**_tenant(resource), "get": _listing()},
@@ -105,7 +105,7 @@ def _management(resource: Resource) -> tuple[dict[str, Any], dict[str, Any]]:
     # By name: a server without these routes does not load them.
     openapi = import_module("gatepost.rest.management.openapi")
     described = openapi.ManagementPaths(_refusals, [_tenant_header()])
-    return described.paths(Beside(resource).base, _tenant(resource)), openapi.SCHEMAS
+    return described.paths(SiblingPaths(resource).base, _tenant(resource)), openapi.SCHEMAS
 
 
 def _tenant(resource: Resource) -> dict[str, Any]:

@@ -242,23 +242,25 @@ class RecentCallers:
 
     async def _write(self, tenants: Iterable[str]) -> None:
         async with self._writing:
-            news = {one: noted for one in tenants if (noted := self._waiting.pop(one, None))}
+            unwritten = {one: noted for one in tenants if (noted := self._waiting.pop(one, None))}
             try:
                 for _ in range(TRIES):
-                    if not news:
+                    if not unwritten:
                         return
-                    for tenant in await self._put(news):
-                        del news[tenant]
+                    for tenant in await self._put(unwritten):
+                        del unwritten[tenant]
             finally:
-                for tenant, noted in news.items():
+                for tenant, noted in unwritten.items():
                     self._waiting[tenant] = noted | self._waiting.get(tenant, {})
                     self._woken.set()
 
-    async def _put(self, news: Mapping[str, Mapping[Key, tuple[TenantContext, float]]]) -> set[str]:
+    async def _put(
+        self, unwritten: Mapping[str, Mapping[Key, tuple[TenantContext, float]]]
+    ) -> set[str]:
         """Add callers; return the tenants whose entries no other process changed meanwhile."""
-        before, now = await self._records.entries_of(news, SUBJECT), self._clock()
+        before, now = await self._records.entries_of(unwritten, SUBJECT), self._clock()
         values: dict[str, EntryValue] = {}
-        for tenant, noted in news.items():
+        for tenant, noted in unwritten.items():
             entry = next((one for one in before.get(tenant, ()) if one.key == KEY), None)
             known = _read(entry)
             every = merged(known, [seen_of(*one) for one in noted.values()], now)
@@ -267,7 +269,7 @@ class RecentCallers:
                 values[tenant] = _value(after), entry.revision if entry else 0
         until = now + KEPT_S
         stored = await self._records.replace_entries(SUBJECT, KEY, values, now=now, until=until)
-        return (news.keys() - values.keys()) | stored
+        return (unwritten.keys() - values.keys()) | stored
 
 
 async def forget_person(records: TenantRecords, issuer: str, subject: str) -> int:

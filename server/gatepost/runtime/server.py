@@ -18,7 +18,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gatepost.http.acceptor import QUEUE, Acceptor
-from gatepost.http.deadlines import HEAD_ALLOWANCE, Deadlines, ListenConfig
+from gatepost.http.deadlines import HEAD_LINES_BYTES, Deadlines, ListenConfig
 from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.http.flow_control import UnreadResponses
 from gatepost.http.httptools_protocol import HttptoolsProtocol
@@ -250,7 +250,7 @@ def listen_config(
         server_header=False,
         timeout_keep_alive=deadlines.keep_alive_s,
         timeout_graceful_shutdown=deadlines.drain_s,
-        h11_max_incomplete_event_size=deadlines.max_head_bytes + HEAD_ALLOWANCE,
+        h11_max_incomplete_event_size=deadlines.max_head_bytes + HEAD_LINES_BYTES,
         ssl_context_factory=(lambda *_: tls) if tls is not None else None,
     )
     config.deadlines = deadlines

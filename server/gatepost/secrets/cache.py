@@ -60,7 +60,7 @@ class SecretCache:
         self._versions = count(1)
         self._own: Mapping[str, str] = {}
         self._keys = vault.keyring.keys
-        self._nobody = self._told({})
+        self._no_secrets = self._told({})
         self._change = 0
         self._searched_at = PAST
         self.version = next(self._versions)
@@ -75,7 +75,7 @@ class SecretCache:
     def known(self, tenant: str | None) -> TenantSecrets:
         """Return the cached values of a tenant, or Gatepost's own without a tenant."""
         cached = self._tenants.get(tenant) if tenant is not None else None
-        return self._nobody if cached is None else cached.known
+        return self._no_secrets if cached is None else cached.known
 
     def loaded(self, tenant: str) -> TenantSecrets | None:
         """Return the cached values if they are recent, otherwise None."""
@@ -217,7 +217,7 @@ class SecretCache:
     def _cache_of(self, tenant: str) -> "_TenantCache":
         cached = self._tenants.get(tenant)
         if cached is None:
-            cached = self._tenants[tenant] = _TenantCache(self._nobody, self._clock())
+            cached = self._tenants[tenant] = _TenantCache(self._no_secrets, self._clock())
         return cached
 
     def _put(self, cached: "_TenantCache", name: str, value: str | None) -> None:
@@ -229,14 +229,14 @@ class SecretCache:
 
     def _tell_all(self) -> None:
         self._keys = self._vault.keyring.keys
-        self._nobody = self._told({})
+        self._no_secrets = self._told({})
         for cached in self._tenants.values():
             self._tell(cached)
         self.version = next(self._versions)
 
     def _tell(self, cached: "_TenantCache") -> None:
         # All tenants without secrets share one version.
-        cached.known = self._told(values) if (values := cached.all()) else self._nobody
+        cached.known = self._told(values) if (values := cached.all()) else self._no_secrets
         # Last, because a thread that sees this version must find its values.
         self.version = next(self._versions)
 

@@ -24,7 +24,7 @@ from gatepost.telemetry.shared_memory import SharedMetrics, totals_of
 
 FRESH_S = 0.2
 """The time in seconds for which a response is reused, which bounds the cost of frequent scrapes."""
-OWN_VISIT = b"none"
+NO_SITE = b"none"
 """The `Sec-Fetch-Site` value of an address that the user typed."""
 
 OPEN, PLAIN = "application/openmetrics-text", "text/plain"
@@ -73,7 +73,7 @@ class Exposition:
 
     async def _answer(self, scope: Scope) -> tuple[int, bytes, Headers]:
         headers = dict(scope["headers"])
-        if b"origin" in headers or headers.get(b"sec-fetch-site", OWN_VISIT) != OWN_VISIT:
+        if b"origin" in headers or headers.get(b"sec-fetch-site", NO_SITE) != NO_SITE:
             return 403, b"Pages of other sites may not read this.\n", TEXT
         if scope["path"] not in ("/metrics", "/health"):
             return 404, b"Only /metrics and /health are served here.\n", TEXT

@@ -9,8 +9,8 @@ import msgspec
 from gatepost_packs.git.rules import (
     RULES,
     ArgumentsRefused,
+    CheckedArguments,
     CommandRule,
-    Settled,
     configuration,
     reads_only,
     relative,
@@ -156,7 +156,7 @@ class _Reading:
             target=settled.target,
         )
 
-    def _settled(self) -> ArgumentsRefused | Settled:
+    def _settled(self) -> ArgumentsRefused | CheckedArguments:
         if self.command == "config":
             return configuration(self.options, self.operands)
         if self.command == "remote":
@@ -167,7 +167,7 @@ class _Reading:
                 return ArgumentsRefused(
                     "No editor is available: pass the message, as in commit -m 'message'."
                 )
-        settled = Settled(
+        settled = CheckedArguments(
             tuple(self.operands), reads_only(self.command, self.rule, self.options, self.operands)
         )
         if self.command in ("clone", "init"):
@@ -178,7 +178,7 @@ class _Reading:
             return msgspec.structs.replace(settled, remote=remote, named=name)
         return settled
 
-    def _made(self, settled: Settled) -> ArgumentsRefused | Settled:
+    def _made(self, settled: CheckedArguments) -> ArgumentsRefused | CheckedArguments:
         """Return the target of a clone or a new repository, written out."""
         remote = None
         folders = list(self.operands)

@@ -230,7 +230,7 @@ class ArgumentsRefused(msgspec.Struct, frozen=True):
     message: str
 
 
-class Settled(msgspec.Struct, frozen=True):
+class CheckedArguments(msgspec.Struct, frozen=True):
     """The result of a command's own rules for its arguments."""
 
     operands: tuple[str, ...]
@@ -305,13 +305,15 @@ def reads_only(
     return given <= LOOKS and (not operands or bool(given & LISTS))
 
 
-def configuration(options: Sequence[str], operands: Sequence[str]) -> ArgumentsRefused | Settled:
+def configuration(
+    options: Sequence[str], operands: Sequence[str]
+) -> ArgumentsRefused | CheckedArguments:
     """Check `git config`: its settings never make git run or read something else."""
     given = set(options)
     if given & {"--list", "-l"}:
         if operands or not given & {"--global", "--local"}:
             return ArgumentsRefused("Write config --list --local, or config --list --global.")
-        return Settled((), reads=True)
+        return CheckedArguments((), reads=True)
     if not operands:
         return ArgumentsRefused("git config needs a setting, for example user.name.")
     key = operands[0].lower()
@@ -326,13 +328,13 @@ def configuration(options: Sequence[str], operands: Sequence[str]) -> ArgumentsR
         return ArgumentsRefused(
             "git config takes a setting and one value; quote a value with spaces."
         )
-    return Settled(tuple(operands), reads=not writes)
+    return CheckedArguments(tuple(operands), reads=not writes)
 
 
-def remotes(options: Sequence[str], operands: Sequence[str]) -> ArgumentsRefused | Settled:
+def remotes(options: Sequence[str], operands: Sequence[str]) -> ArgumentsRefused | CheckedArguments:
     """Check `git remote`: the list, and add, remove, rename, get-url, set-url."""
     if not operands:
-        return Settled((), reads=True)
+        return CheckedArguments((), reads=True)
     verb, names = operands[0], list(operands[1:])
     takes = {"add": 2, "set-url": 2, "rename": 2, "remove": 1, "rm": 1, "get-url": 1}.get(verb)
     if takes is None:
@@ -353,4 +355,6 @@ def remotes(options: Sequence[str], operands: Sequence[str]) -> ArgumentsRefused
         return ArgumentsRefused(
             "A remote's name consists of letters, digits, `_`, `.` and `-`, at most 64."
         )
-    return Settled(tuple(operands), reads=verb == "get-url", urls=(remote,) if remote else ())
+    return CheckedArguments(
+        tuple(operands), reads=verb == "get-url", urls=(remote,) if remote else ()
+    )

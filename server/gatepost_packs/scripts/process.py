@@ -88,7 +88,7 @@ class ScriptFailed(Exception):
         self.printed = printed
 
 
-class Ran(msgspec.Struct, frozen=True):
+class ScriptResult(msgspec.Struct, frozen=True):
     """The result of a script."""
 
     value: Any
@@ -119,7 +119,7 @@ class ScriptProcess:
         self._printed_bytes = 0
         self._calls = 0
 
-    async def run(self, work: ScriptWork) -> Ran:
+    async def run(self, work: ScriptWork) -> ScriptResult:
         """Send the work and serve the script until it has its value; raise Ended."""
         telling = asyncio.create_task(self._tell_always())
         clock = asyncio.timeout(self._settings.timeout_s)
@@ -135,7 +135,7 @@ class ScriptProcess:
             raise
         finally:
             telling.cancel()
-        return Ran(value, self.printed)
+        return ScriptResult(value, self.printed)
 
     @property
     def printed(self) -> str:
@@ -206,7 +206,7 @@ class ScriptProcess:
 
 async def perform(
     work: ScriptWork, host: Host, settings: ScriptsSettings, *, command: Sequence[str] = COMMAND
-) -> Ran:
+) -> ScriptResult:
     """
     Run a script in a process of its own; raise Ended if it has no value.
 

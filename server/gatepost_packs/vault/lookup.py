@@ -88,7 +88,7 @@ def similar(rows: Rows, target: str) -> list[str]:
     return difflib.get_close_matches(name, near, n=3, cutoff=0.6)
 
 
-class Ways:
+class LinkResolver:
     """
     Resolves links for one query of the index.
 
@@ -128,14 +128,14 @@ def links_of(
     rows: Rows, source: str, links: Iterable[NoteLink]
 ) -> list[tuple[NoteLink, str | None]]:
     """Return each link with its target file."""
-    ways = Ways(rows)
+    ways = LinkResolver(rows)
     return [(link, ways.leads(source, link.target, relative=link.relative)) for link in links]
 
 
 def backlinks(rows: Rows, path: str) -> tuple[list[tuple[str, str]], bool]:
     """Return path and title of each note that links to this file, and whether there may be more."""
     found: dict[str, str] = {}
-    ways = Ways(rows)
+    ways = LinkResolver(rows)
     linking = rows.execute(LINKING, (name_of(path), MOST_FITTING + 1)).fetchall()
     for source, title, target, relative in linking[:MOST_FITTING]:
         leads = ways.leads(source, target, relative=bool(relative))

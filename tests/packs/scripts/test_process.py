@@ -18,8 +18,8 @@ from gatepost_packs.scripts.process import (
     MOST_DEPTH,
     MOST_FRAME,
     Host,
-    Ran,
     ScriptFailed,
+    ScriptResult,
     ScriptWork,
     depth_of,
     end_of,
@@ -54,7 +54,9 @@ class Tools:
         self.calls.append((so_far, {}))
 
 
-async def run(code: str, *args: Any, settings: ScriptsSettings = SETTINGS, **more: Any) -> Ran:
+async def run(
+    code: str, *args: Any, settings: ScriptsSettings = SETTINGS, **more: Any
+) -> ScriptResult:
     tools = more.pop("tools", None) or Tools()
     work = ScriptWork(file="x.star", code=code, function="main" if args else None, args=list(args))
     return await perform(work, Host(tools.call, tools.tell), settings, **more)

@@ -43,7 +43,7 @@ from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditRow
 from gatepost.storage.errors import StoreUnavailable
-from gatepost_authz.config import Beside, Resource
+from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.middleware import CALLER
 from tests.support.endpoint import META, VERSION, a_caller, message
 
@@ -95,7 +95,7 @@ class CrashWorker:
             services.runner,
             services.registry,
             challenge=challenge,
-            place=Beside(resource),
+            place=SiblingPaths(resource),
             limits=RestLimits(),
         )
         self._sock = bind("127.0.0.1", 0)

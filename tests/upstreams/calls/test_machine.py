@@ -12,12 +12,12 @@ from gatepost.upstreams.calls.machine import (
     PARKED_S,
     Answer,
     AskCaller,
-    Asked,
     Concluded,
     Ended,
     Finish,
     Forward,
     HolderAction,
+    InputRequested,
     ModernCall,
     Refuse,
     Respond,
@@ -191,7 +191,9 @@ class OnceSent(RuleBasedStateMachine):
     def holds(self) -> None:
         steps = self.call.steps
         assert steps[: len(self.before)] == self.before, "a step never changes"
-        assert all(isinstance(one, Asked) for one in steps[:-1]), "only the last step is an end"
+        assert all(isinstance(one, InputRequested) for one in steps[:-1]), (
+            "only the last step is an end"
+        )
         assert len(self.responses) == len(set(self.responses)), "no question is answered twice"
         assert self.stops <= 1
         assert not (self.call.over and self.call.waits)

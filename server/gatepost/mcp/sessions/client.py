@@ -272,11 +272,11 @@ class SessionClient(StreamClient):
         shown: Mapping[str, Mapping[str, Any]],
     ) -> dict[str, Mapping[str, Any]]:
         waiting = {one.identity: one for one in out}
-        news = asyncio.Event()
+        answered = asyncio.Event()
 
         def hear(signal: Signal) -> None:
             if signal.kind == "answer" and signal.about in waiting:
-                news.set()
+                answered.set()
 
         await self._request_messages.open(hear)
         answers: dict[str, Mapping[str, Any]] = {}
@@ -288,8 +288,8 @@ class SessionClient(StreamClient):
                 while waiting:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_EVERY_S):
-                            await news.wait()
-                    news.clear()
+                            await answered.wait()
+                    answered.clear()
                     await self._gather(waiting, answers)
         except TimeoutError:
             await self._take_back(stream, waiting)

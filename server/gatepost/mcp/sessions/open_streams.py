@@ -81,7 +81,7 @@ class OpenSessionStream(EventStream):
             raise STOPPING from None
         self._following = await self.channel.follow(self.hear)
 
-    def news(self) -> bytes | None:
+    def next_event(self) -> bytes | None:
         """Return the next event, or None; end the stream if the token has expired."""
         if self.must_look_up:
             return None
@@ -112,11 +112,11 @@ class OpenSessionStream(EventStream):
         self._beats += 1
         super().beat()
 
-    def greeting(self) -> bytes:
+    def first_event(self) -> bytes:
         """Return a comment, because some proxies hold the headers back until there is a body."""
         return SIGN_OF_LIFE
 
-    def farewell(self) -> bytes:
+    def last_event(self) -> bytes:
         """Return no last event; the client reconnects, or learns then why it cannot."""
         return b""
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from gatepost.background import started
-from gatepost.http.body import nobody
+from gatepost.http.body import no_caller
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.responses import rate_limited
 from gatepost.mcp.tasks import store
@@ -70,7 +70,7 @@ class TaskRunner:
         task_store: TaskStore,
         runner: Callable[[], Runner],
         *,
-        is_out: Callable[[TenantContext], bool] = nobody,
+        is_out: Callable[[TenantContext], bool] = no_caller,
     ) -> None:
         self.task_store = task_store
         self.is_out = is_out
@@ -171,11 +171,11 @@ class TaskRunner:
 
     async def _await_end(self, running_task: RunningTask) -> None:
         interest = await self.task_store.follow(
-            running_task.tenant, running_task.record.id, running_task.nudge
+            running_task.tenant, running_task.record.id, running_task.wake
         )
         try:
             # Read the changes from before the subscription.
-            running_task.nudge()
+            running_task.wake()
             await running_task.interrupt_with()
         finally:
             if interest is not None:

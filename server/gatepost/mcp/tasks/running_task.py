@@ -91,7 +91,7 @@ class RunningTask:
         self._withdrawn: set[str] = set()
         work.add_done_callback(lambda _: self._turn.set())
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Read the record soon, because it has changed."""
         self._turn.set()
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gatepost.storage.approvals import ApprovalRecord, State
 from gatepost_authz.caller import SubjectKind, TenantContext
-from gatepost_authz.config import TENANT, Beside, Resource
+from gatepost_authz.config import TENANT, Resource, SiblingPaths
 
 Kind = Literal["call", "script"]
 Verdict = Literal["approved", "rejected"]
@@ -291,7 +291,7 @@ Page = Callable[[str, str], str]
 def page_of(resource: str) -> Page:
     """Return the URL function for the dashboard of *resource*."""
     where = Resource(resource)
-    below = f"{where.origin}{Beside(where).base}/dashboard/approvals/"
+    below = f"{where.origin}{SiblingPaths(where).base}/dashboard/approvals/"
     # A script's id has a colon, which some software does not accept in a path segment.
     return lambda tenant, request_id: (
         below.replace(TENANT, tenant) + request_id.replace(":", "-", 1)

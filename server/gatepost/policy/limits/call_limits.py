@@ -89,7 +89,7 @@ class AuditQuota(msgspec.Struct, frozen=True, gc=False):
         return self.bucket.owed_s * TOLD_PART > self.row.rate.room_s
 
 
-class Owed:
+class OwedQuotas:
     """The debts of quotas that the next request to the shared store reports."""
 
     def __init__(self, quotas: Sequence[AuditQuota]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gatepost.policy.limits.admission_queue import AdmissionQueue
-from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, Key, Owed
+from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, Key, OwedQuotas
 from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
 from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, Kind, LimitRules, rows_of
 from gatepost.policy.revocation.watch import Revocations
@@ -168,7 +168,7 @@ class LimitStage(Stage):
     ) -> Outcome | None:
         """Take everything a call needs from the shared counters; return a refusal or None."""
         quotas = call_limits.quotas
-        owed = Owed(quotas)
+        owed = OwedQuotas(quotas)
         try:
             denial = await shared_store.spend_all(
                 [*call_limits.spendings, *owed.spendings], call_limits.shared_concurrency

@@ -95,8 +95,8 @@ class ValkeyRateLimits:
             failure = task.exception()
         if failure is None:
             return
-        everybody = (*self._asked, *self._waiting)
+        every_caller = (*self._asked, *self._waiting)
         self._asked, self._waiting, self._task = [], [], None
-        for request in everybody:
+        for request in every_caller:
             if not request.answer.done():
                 request.answer.set_exception(failure)

@@ -15,7 +15,7 @@ from gatepost.upstreams.server import Allowed, UpstreamServer
 MOST_TOGETHER = 8
 """The most requests that an upstream may have open at once."""
 MOST_MESSAGE = 2_000
-MOST_QUESTION_BYTES = 32_768
+MOST_REQUEST_BYTES = 32_768
 MOST_URL = 2_048
 CAPABILITIES: tuple[Allowed, ...] = ("elicitation", "sampling", "roots")
 """The requests that a client can get; each has its word in `UpstreamServer.allow`."""
@@ -63,8 +63,8 @@ def input_request(
     *declared* is what the upstream was told. Raises Unsupported.
     """
     try:
-        if len(msgspec.json.encode(params)) > MOST_QUESTION_BYTES:
-            raise ValueError(f"it has more than {MOST_QUESTION_BYTES} bytes")
+        if len(msgspec.json.encode(params)) > MOST_REQUEST_BYTES:
+            raise ValueError(f"it has more than {MOST_REQUEST_BYTES} bytes")
         asked = _converted(server, method, params)
     except UNREADABLE as error:
         raise Unsupported(f"The request cannot be shown to the client: {error}") from None

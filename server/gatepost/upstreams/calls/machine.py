@@ -135,7 +135,7 @@ class ModernCall:
 # The steps of a call that is sent once, and its actions.
 
 
-class Asked(msgspec.Struct, frozen=True, tag="asked"):
+class InputRequested(msgspec.Struct, frozen=True, tag="asked"):
     """The upstream waits for these answers."""
 
     requests: dict[str, InputRequest]
@@ -166,7 +166,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     retry_after_s: float | None = None
 
 
-Step = Asked | Concluded | Errored | Ended
+Step = InputRequested | Concluded | Errored | Ended
 LastStep = Concluded | Errored | Ended
 
 
@@ -221,7 +221,7 @@ class SessionCall:
     @property
     def over(self) -> bool:
         """Return whether the last step has been taken."""
-        return bool(self.steps) and not isinstance(self.steps[-1], Asked)
+        return bool(self.steps) and not isinstance(self.steps[-1], InputRequested)
 
     @property
     def waits(self) -> bool:
@@ -320,4 +320,4 @@ class SessionCall:
             key = f"upstream-{step}-{number}"
             requests[key], self._open[key] = asked, identity
         self._next, self._asked_at = [], now
-        self.steps.append(Asked(requests))
+        self.steps.append(InputRequested(requests))

@@ -50,7 +50,7 @@ class RunningExchange:
     ) -> None:
         self._machine, self._open, self._ended = machine, open_, ended
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self._progressed = asyncio.Event()
         self._exchange: UpstreamExchange | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: str | None = None
@@ -84,7 +84,7 @@ class RunningExchange:
             while len(machine.steps) <= step:
                 if machine.over:
                     raise NoSuchStep
-                await self._news.wait()
+                await self._progressed.wait()
         finally:
             self.waiting -= 1
         return machine.steps[step]
@@ -172,8 +172,8 @@ class RunningExchange:
 
     def _turn(self) -> None:
         """Wake all that wait for a step, and set the timer anew."""
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        heard, self._progressed = self._progressed, asyncio.Event()
+        heard.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

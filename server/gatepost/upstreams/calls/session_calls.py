@@ -18,9 +18,9 @@ from gatepost.upstreams.calls.machine import (
     INTERNAL,
     PARKED_S,
     Answer,
-    Asked,
     Concluded,
     Ended,
+    InputRequested,
     LastStep,
     SessionCall,
     Step,
@@ -144,7 +144,7 @@ class SessionCalls:
                 answer = await self._ask(ctx, server, steps, state, tie)
             steps.listener = partial(passed_on, ctx, server)
             step = await steps.after(number, answer)
-            if not isinstance(step, Asked):
+            if not isinstance(step, InputRequested):
                 return step
             number, requests = number + 1, step.requests
 

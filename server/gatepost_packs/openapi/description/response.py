@@ -32,7 +32,7 @@ CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.ASCII)
 _encode = msgspec.json.encode
 
 
-class Shown(NamedTuple):
+class ShownBody(NamedTuple):
     """The shown form of a body."""
 
     body: Any
@@ -44,14 +44,14 @@ def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name not in HIDDEN}
 
 
-def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) -> Shown:
+def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) -> ShownBody:
     """
     Return a body as JSON of about *most* bytes: JSON as itself, text as text, else `{"base64": …}`.
 
     *truncated* says that *data* is only the beginning.
     """
     if not data:
-        return Shown(None, truncated)
+        return ShownBody(None, truncated)
     if not truncated and (is_json(content_type) or not content_type):
         try:
             value = decoded(data)
@@ -62,13 +62,13 @@ def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) ->
     text = _text(data, content_type, truncated=truncated)
     if text is not None:
         kept = shortened(text, most)
-        return Shown(kept.body, kept.cut or truncated)
+        return ShownBody(kept.body, kept.cut or truncated)
     room = max(most // 4 * 3 // 3 * 3, 3)
     encoded = base64.b64encode(data[:room]).decode()
-    return Shown({"base64": encoded}, truncated or len(data) > room)
+    return ShownBody({"base64": encoded}, truncated or len(data) > room)
 
 
-def shortened(value: Any, most: int, depth: int = 0) -> Shown:
+def shortened(value: Any, most: int, depth: int = 0) -> ShownBody:
     """
     Return *value* in about *most* bytes of JSON.
 
@@ -77,18 +77,18 @@ def shortened(value: Any, most: int, depth: int = 0) -> Shown:
     """
     try:
         if len(_encode(value)) <= most:
-            return Shown(value, False)
+            return ShownBody(value, False)
     except (RecursionError, UnicodeEncodeError):
-        return Shown(None, True)
+        return ShownBody(None, True)
     if depth >= DEPTH or most < 2:
-        return Shown(None, True)
+        return ShownBody(None, True)
     if isinstance(value, str):
-        return Shown(_beginning(value, most), True)
+        return ShownBody(_beginning(value, most), True)
     if isinstance(value, list):
-        return Shown(_first_items(value, most, depth), True)
+        return ShownBody(_first_items(value, most, depth), True)
     if isinstance(value, dict):
-        return Shown(_members(value, most, depth), True)
-    return Shown(None, True)
+        return ShownBody(_members(value, most, depth), True)
+    return ShownBody(None, True)
 
 
 def _first_items(value: list[Any], most: int, depth: int) -> list[Any]:
