@@ -94,6 +94,7 @@ CHECKED_TESTS = [
     "doctor",
     "http",
     "keys",
+    "policy",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""
 PAGES = [

@@ -35,7 +35,7 @@ class WebhookMessage(msgspec.Struct):
 
     @property
     def event(self) -> Any:
-        """What it says, once its signature is found to be right (Standard Webhooks 1.0)."""
+        """Verify the signature (Standard Webhooks 1.0), then return the decoded body."""
         head = self.headers
         signed = f"{head['webhook-id']}.{head['webhook-timestamp']}.".encode() + self.body
         expected = base64.b64encode(hmac.digest(KEY, signed, hashlib.sha256)).decode()
@@ -73,7 +73,7 @@ class WebhookReceiver:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:  # its name there
-                """Nobody reads it."""
+                """Print nothing: no test reads this log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), WebhookHandler)
 
@@ -150,7 +150,7 @@ class ApprovalServers(ReplicaProcesses):
         return line.split()[0]
 
     def paid(self, to: str) -> int:
-        """How often somebody was paid."""
+        """Return how often *to* was paid."""
         marks = self.folder / "marks"
         lines = marks.read_text().splitlines() if marks.exists() else []
         return sum(line.split()[0] == to for line in lines)

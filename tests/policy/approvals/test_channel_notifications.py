@@ -40,7 +40,7 @@ async def tell(ctx: CallContext, channel: str, message: str) -> str:
 
 @pack.tool(read_only=False, destructive=True)
 async def pay(ctx: CallContext, amount: int) -> str:
-    """Pay somebody."""
+    """Pay an amount."""
     return "paid"
 
 
@@ -97,7 +97,7 @@ async def heard(number: int) -> None:
 
 
 async def test_a_new_request_is_told_once() -> None:
-    """In its tenant, without arguments; polls of the waiting call tell nobody again."""
+    """The tenant gets one message without arguments; polls of the waiting call send no other."""
     async with serving(notification=NOTIFICATION) as services:
         assert [await ask(services, amount=1_234) for _ in range(3)] == ["approval_pending"] * 3
         await heard(1)

@@ -52,13 +52,13 @@ def same(servers: ApprovalServers) -> None:
     """Whatever came twice, taken or not, was the same message."""
     bodies: dict[str, set[bytes]] = {}
     for one in [*servers.listener.tried]:
-        assert one.event  # whoever sent it has signed it
+        assert one.event  # verifies the signature
         bodies.setdefault(one.headers["webhook-id"], set()).add(one.body)
     assert {len(said) for said in bodies.values()} == {1}
 
 
 def asked(servers: ApprovalServers, at: int, to: str) -> None:
-    """Ask one of the servers for a payment; it has answered, and nobody was told."""
+    """Ask one of the servers for a payment; return when it has answered, before any webhook."""
     servers.listener.refusing = servers.listener.refused + 10**6
     status, body = servers.rest(at, servers.token(subject=to), to=to)
     assert (status, body["error"]) == (503, "approval_pending")
@@ -85,7 +85,7 @@ def test_another_server_tells_what_a_killed_one_has_not(servers: ApprovalServers
 
 @pytest.mark.requirement("A7")
 def test_a_server_that_is_started_anew_tells_what_it_has_not(servers: ApprovalServers) -> None:
-    """Nobody else is there: what is to be told is in the database alone."""
+    """No server runs meanwhile, so only the database knows which messages are still to be sent."""
     before = len(heard(servers))
     asked(servers, 0, to="joe")
     for number in (0, 1):

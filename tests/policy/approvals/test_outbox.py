@@ -224,7 +224,7 @@ async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> 
 
 
 async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
-    """It is kept elsewhere than requests; its message, like theirs, before anybody is answered."""
+    """A script is stored elsewhere than requests; its message, too, is stored before the answer."""
     deployment = ApprovalDeployment()
     outbox = OutboxSenders(deployment.records)
     sender = outbox.replica()
@@ -335,7 +335,7 @@ async def test_an_unexpected_error_is_outlasted(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_message_that_cannot_be_sent_is_told_of_and_given_up() -> None:
-    """An error of the sending that nobody foresaw holds up no other message, and not for ever."""
+    """An unexpected error while sending delays no other message, and the retries end."""
     outbox = OutboxSenders(MemoryRecords())
     outbox.receiver.answers = [RuntimeError("secret-4711")] * 5
     await outbox.records.of(ACME).outbox.add(outbox_message())

@@ -88,7 +88,7 @@ FIT: dict[str, tuple[Approver, list[str]]] = {
 
 @pytest.mark.parametrize(("who", "by"), FIT.values(), ids=FIT)
 async def test_who_may_decide(who: Approver, by: list[str]) -> None:
-    """By the role, by a rule, or as whoever runs the server."""
+    """An approver has the role, is named by a rule, or is the operator of the server."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "by": by}])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -133,7 +133,7 @@ async def test_two_people_are_two() -> None:
 
 
 async def test_one_of_two_may_still_say_no() -> None:
-    """A yes of somebody else does not stand against it."""
+    """The first approver's approval does not prevent a rejection by the second."""
     deployment = ApprovalDeployment(**TWO)
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -339,8 +339,8 @@ async def test_a_revocation_withdraws_the_approvals_it_names() -> None:
     mine = await replica.asked(what="a")
     await replica.asked(what="b")
     await replica.asked(what="c", caller=a_caller(subject="eve"))
-    terms = GrantScope(uses=5)
-    await service.approve(ACME, mine.id, BOB, grant=terms)
+    scope = GrantScope(uses=5)
+    await service.approve(ACME, mine.id, BOB, grant=scope)
 
     deployment.revokes = lambda caller: caller.subject == "alice"
     assert await service.withdraw(ACME) == 3

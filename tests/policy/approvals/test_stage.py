@@ -73,7 +73,7 @@ async def test_a_waiting_call_goes_on_wherever_it_is_decided() -> None:
 
 
 async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
-    """The shared store may lose messages: whoever waits looks for itself."""
+    """The shared store may lose messages, so a waiting call also reads the database."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))
@@ -82,7 +82,7 @@ async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
     approval = await replica.service.requests.get(ACME, request.id)
     assert approval is not None
 
-    await replica.service.requests.change(approval, state="approved")  # tells nobody
+    await replica.service.requests.change(approval, state="approved")  # wakes no call
 
     assert text_of(await waiting) == "a 0 1"
 
@@ -144,7 +144,7 @@ async def test_a_waiting_caller_learns_that_no_approver_decided() -> None:
 
 @pytest.mark.requirement("A8")
 async def test_a_repeated_call_learns_once_that_no_approver_decided() -> None:
-    """Also where nobody looked meanwhile; then the call may be asked about again."""
+    """No call polled meanwhile; after the answer the same call makes a new request."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=5)
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -213,7 +213,7 @@ async def test_another_policy_asks_anew() -> None:
 
 
 async def test_a_retry_key_keeps_neither_a_wait_nor_a_no() -> None:
-    """Only what the tool did is kept; then it is replayed, and nobody is asked again."""
+    """Only the tool's result is stored; a retry replays it, and no approver is asked again."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a", key="k")
@@ -276,7 +276,7 @@ async def test_the_tools_clock_starts_when_it_runs() -> None:
 
 
 async def test_a_wait_ends_with_its_token() -> None:
-    """Whoever comes with a fresh one meets the same request."""
+    """The same caller with a fresh token finds the same request."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     caller = a_caller(expires_at=int(deployment.clock.now) + 10)
@@ -292,7 +292,7 @@ async def test_a_wait_ends_with_its_token() -> None:
 
 
 async def test_a_revoked_caller_waits_no_longer() -> None:
-    """Nor can anybody approve what they asked for."""
+    """No approver can approve the revoked caller's request."""
     out: set[str] = set()
     deployment = ApprovalDeployment(require=["act"], revokes=lambda caller: caller.subject in out)
     replica = deployment.replica()
@@ -339,7 +339,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize(("raw", "message"), UNREADABLE.values(), ids=UNREADABLE)
 async def test_what_a_person_would_not_see_as_it_runs_is_refused(raw: bytes, message: str) -> None:
-    """Two parsers may read two things; nobody approves what they cannot see."""
+    """Two parsers may read two things; no approver is asked about what they cannot see."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 

@@ -59,11 +59,11 @@ class LimitedProcess:
     """
 
     def __init__(
-        self, terms: LimitRules, shared_store: SharedStore | None = None, **settings: Any
+        self, rules: LimitRules, shared_store: SharedStore | None = None, **settings: Any
     ) -> None:
         self.now = 0.0
         self.limits = LimitStage(shared_store, monotonic=lambda: self.now)
-        self.limits.apply(terms, **settings)
+        self.limits.apply(rules, **settings)
         self.gate = asyncio.Event()
         self.ran: Counter[str] = Counter()
         self.tasks: list[asyncio.Task[str]] = []

@@ -50,7 +50,7 @@ class AdmissionFloor:
         return True
 
     async def go(self, tenant: str) -> None:
-        """A call of that tenant's ends; whoever is let in has entered when this returns."""
+        """End a call of *tenant*; the next admitted calls have entered when this returns."""
         self.calls[tenant].taken -= 1
         self.queue.leave()
         for _ in range(3):
@@ -89,7 +89,7 @@ async def test_within_a_tenant_callers_take_turns() -> None:
 
 
 async def test_equal_tenants_take_turns() -> None:
-    """Three that want more than there is get the same, whoever came first."""
+    """Three tenants that want more than there is get equal shares, in any order of arrival."""
     floor = AdmissionFloor(1)
     for tenant in ("a", "b", "c"):
         for number in range(3):

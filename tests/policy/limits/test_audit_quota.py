@@ -117,7 +117,7 @@ def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
 
 
 def test_all_callers_of_a_tenant_share_a_quota(idp: Idp, url: str) -> None:
-    """What one fills refuses another one of the tenant, and nobody of the next."""
+    """A caller that fills the quota blocks its own tenant and no other tenant."""
     with server(idp, url, tenant={"audit_bytes_per_day": MOST}) as place:
         _, error = fill(place, place.token(org_id="acme"))
         colleague = place.client.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
@@ -179,10 +179,10 @@ class QuotaReplica:
     """One process, whose tool `echo` has records of its arguments' size."""
 
     def __init__(
-        self, records: MemoryRecords, shared_store: SharedStore, terms: LimitRules
+        self, records: MemoryRecords, shared_store: SharedStore, rules: LimitRules
     ) -> None:
         self.limits = LimitStage(shared_store)
-        self.limits.apply(terms)
+        self.limits.apply(rules)
         self.writer = AuditWriter(
             records,
             KeyRing.ephemeral(),
@@ -233,10 +233,10 @@ def _context(call: Call) -> CallContext:
 
 
 @asynccontextmanager
-async def replicas(url: str, terms: LimitRules) -> AsyncIterator[list[QuotaReplica]]:
+async def replicas(url: str, rules: LimitRules) -> AsyncIterator[list[QuotaReplica]]:
     """Two, on one Valkey."""
     shared_stores = [await open_shared_store(url) for _ in range(2)]
-    found = [QuotaReplica(MemoryRecords(), shared_store, terms) for shared_store in shared_stores]
+    found = [QuotaReplica(MemoryRecords(), shared_store, rules) for shared_store in shared_stores]
     yield found
     for replica, shared_store in zip(found, shared_stores, strict=True):
         await replica.writer.aclose()

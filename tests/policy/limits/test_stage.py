@@ -24,7 +24,7 @@ pytestmark = pytest.mark.requirement("P12")
 
 
 async def test_callers_of_a_tenant_share_its_bucket() -> None:
-    """Nobody else's calls count; another tenant of the same size has its own."""
+    """Only calls of the tenant count; another tenant has a bucket of its own."""
     process = LimitedProcess(LimitRules(tenant=bucket(3)))
     said = [await process.call(subject=f"person-{n}") for n in range(4)]
 
@@ -65,7 +65,7 @@ async def test_what_one_limit_refuses_is_missing_in_none() -> None:
 
 
 async def test_a_wait_is_as_long_as_the_longest() -> None:
-    """Whoever comes back after it is not refused by the next limit."""
+    """A caller that retries after that wait is not refused by the next limit."""
     process = LimitedProcess(LimitRules(bucket(1, rate=1.0), bucket(1, rate=0.1)))
     await process.call()
     call = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="r")
@@ -78,7 +78,7 @@ async def test_a_wait_is_as_long_as_the_longest() -> None:
 
 
 async def test_a_tenant_runs_as_many_calls_at_once_as_it_may() -> None:
-    """One more is refused, whoever makes it; when one ends there is room for one."""
+    """One more call of any caller is refused; when a call ends, another one may run."""
     process = LimitedProcess(LimitRules(tenant=places(2)))
     first, _ = await process.begin(), await process.begin()
     assert await process.call(subject="bob") == "rate_limit tenant"
@@ -238,19 +238,19 @@ async def test_a_configuration_read_anew_counts_what_runs() -> None:
 def test_without_any_limit_there_is_nothing_to_ask() -> None:
     """The stage is left out where every number is 0."""
     assert LimitedProcess(LimitRules()).limits.limits_nothing
-    for terms in (
+    for rules in (
         LimitRules(bucket(1)),
         LimitRules(tenant=places(1)),
         LimitRules(tools={"look": places(1)}),
     ):
-        assert not LimitedProcess(terms).limits.limits_nothing
+        assert not LimitedProcess(rules).limits.limits_nothing
     assert not LimitedProcess(LimitRules(), most=1).limits.limits_nothing
 
 
 async def test_levels_tell_what_is_used_up() -> None:
     """By tenant, tool and caller, without taking anything."""
-    terms = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": places(2)})
-    process = LimitedProcess(terms, most=10)
+    rules = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": places(2)})
+    process = LimitedProcess(rules, most=10)
     await process.begin()
     await process.call()
     for _ in range(2):

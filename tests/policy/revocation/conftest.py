@@ -70,7 +70,7 @@ class RevocationReplicas(BalancedReplicas):
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[ApprovalService]:
-        """Where somebody who has signed in decides, beside both replicas."""
+        """Open an approval service beside both replicas, for approvers who have signed in."""
         # The configuration names its key ring as a server sees it that runs there.
         with contextlib.chdir(self.folder):
             config, toolbox = settled(Path("gatepost.toml"))
@@ -85,7 +85,7 @@ class RevocationReplicas(BalancedReplicas):
 
     @asynccontextmanager
     async def later(self, **claims: Any) -> AsyncIterator[ReplicaClient]:
-        """Somebody who signs in anew, after what happened until now."""
+        """Return a client with a token of a new sign-in, after every order until now."""
         async with self.client(**claims, iat=int(time.time()) + LATER_S) as client:
             yield client
 

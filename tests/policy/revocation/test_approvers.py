@@ -34,7 +34,7 @@ WHO: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
 
 
 def approver(replicas: RevocationReplicas, subject: str = "judy") -> TenantContext:
-    """Somebody who has signed in to decide."""
+    """Return an approver who has signed in."""
     now = int(time.time())
     return TenantContext(
         tenant_id="acme",
@@ -80,8 +80,8 @@ class OpenApprovals:
             assert await paid(client, name, at % 2) == PENDING
         ids = await waiting(service)
         await service.approve("acme", ids[self.approved], by)
-        terms = GrantScope(uses=9)
-        await service.approve("acme", ids[self.granted], by, grant=terms)
+        scope = GrantScope(uses=9)
+        await service.approve("acme", ids[self.granted], by, grant=scope)
         params = {"name": "pay", "arguments": {"name": self.waits}}
         task = await client.ask("tools/call", params, at=0, capabilities=TASKS)
         self.task = task["taskId"]
@@ -125,8 +125,8 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
     replicas: RevocationReplicas, who: str
 ) -> None:
     """
-    Requests, approvals, grants, tasks and held calls of whom an order reaches, at both replicas;
-    whoever shares an id, a client or the person they act for with them keeps everything.
+    An order ends the requests, approvals, grants, tasks and held calls of its callers at both
+    replicas; a caller that only shares an id, a client or a person with them keeps everything.
     """
     order, theirs, others = WHO[who]
     async with AsyncExitStack() as stack:
@@ -172,8 +172,8 @@ async def what_comes_later(
 
 async def test_approvals_by_an_erased_person_are_erased_too(replicas: RevocationReplicas) -> None:
     """
-    An approval that nobody has used, and a grant, of a person whose sign-in is taken back: the call
-    is asked about again, at both replicas; what somebody else decided stands.
+    An unused approval and a grant of a person whose sign-in is revoked count no more: the call
+    needs a new approval at both replicas. Decisions of other approvers stand.
     """
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(replicas.service())

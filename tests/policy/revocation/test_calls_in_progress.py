@@ -43,7 +43,7 @@ def on_loop(replicas: Server, work: Coroutine[Any, Any, Any]) -> Any:
 
 @contextlib.contextmanager
 def record(replicas: Server, one: RevocationRecord) -> Iterator[None]:
-    """Somebody is shut out for the time of a block, and the server knows."""
+    """Keep a revocation record stored during a block; the server has read it at its start."""
     services = replicas.services
     on_loop(replicas, services.records.revocations.put(one))
     eventually(lambda: one in services.revocations._snapshot.revocations, within=WITHIN_S)
@@ -75,7 +75,7 @@ SHUT = {
 def test_a_body_that_takes_its_time_gains_nothing(
     replicas: Server, protocol: str, how: str
 ) -> None:
-    """The gate let its head pass; whoever is shut out before the last byte calls nothing."""
+    """A caller that is revoked after its request head and before the last byte calls nothing."""
     token = replicas.token()
     fields: list[tuple[str, str]] = []
     path, body = replicas.client.path, json.dumps({}).encode()
@@ -119,7 +119,7 @@ def told(answer: RawAnswer) -> tuple[int, object]:
 @pytest.mark.requirement("CO1")
 @pytest.mark.parametrize("how", SHUT)
 def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> None:
-    """Of whoever is shut out, and of nobody else."""
+    """Requests of the revoked callers are withdrawn; requests of other callers are not."""
     service = replicas.services.approvals
     for tenant in TABLE:
         answer = replicas.client.send(

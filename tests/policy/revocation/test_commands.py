@@ -238,7 +238,7 @@ def test_memory_has_no_subscriber_to_shut_out(shell: CommandFolder) -> None:
 
 
 async def test_details_that_cannot_be_erased_are_told(shell: CommandFolder) -> None:
-    """Without the key ring the person's data stays on record: nobody may believe it gone."""
+    """Without the key ring the details stay on record, and the command must not hide that."""
     records = await shell.records()
     audit_writer = AuditWriter(records, KeyRing.ephemeral(), Redaction(), AuditSettings())
     await audit_writer.note("acme", "signin", outcome="signed_in")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.requirement("CO4")
 
 
 def fill(root: Path, tenant: str) -> None:
-    """Files, folders, a link to somebody else's and what lies beside the workspace."""
+    """Write files, folders, a link to outside the workspace, and the files beside the workspace."""
     for folder in (root / tenant / "a" / "b", root / PRIVATE / tenant / "memory"):
         folder.mkdir(parents=True)
         (folder / "note").write_bytes(b"12345")
@@ -139,7 +139,7 @@ async def test_a_running_writer_is_waited_for(scene: TwoTenants) -> None:
 
 
 async def test_a_process_that_never_stops_writing_is_reported(scene: TwoTenants) -> None:
-    """After some passes somebody has to look at what runs there."""
+    """The erasure gives up after some passes, so that the operator can look for the process."""
 
     async def pause(seconds: float) -> None:
         scene.pauses += 1

@@ -22,7 +22,7 @@ SHUT = {
 }
 
 ACTING = {"act": {"sub": "bot"}}
-"""Somebody of another id, for whom the token was issued to a program (RFC 8693 section 4.1)."""
+"""A token that was issued to a program that acts for a person (RFC 8693 section 4.1)."""
 ROBOT = {"sub": "robot", "gty": "client-credentials", "client_id": ABSENT}
 """A program that calls for itself, whose token names no client."""
 ORDERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {

@@ -81,7 +81,7 @@ def process() -> WatchingProcess:
 
 
 async def test_before_the_first_read_no_caller_passes(process: WatchingProcess) -> None:
-    """A start without a database lets nobody in, and says that this is no caller's doing."""
+    """A server that starts without its database lets no caller in and blames no caller for it."""
     with pytest.raises(IssuerUnavailable):
         process.revocations.admit(BOB)
     assert not process.revocations.is_ready
@@ -111,7 +111,10 @@ async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
 
 
 async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
-    """To whoever withdraws what waits; at a start not what others have acted on long ago."""
+    """
+    New records are passed on once, for the withdrawal of waiting requests; at a start, old records
+    are not.
+    """
     old = msgspec.structs.replace(CUT, id="old", created_at=NOW - 7 * 86_400)
     for record in (old, CUT):
         await process.records.revocations.put(record)
@@ -160,7 +163,10 @@ async def test_an_outage_changes_nothing(process: WatchingProcess) -> None:
 
 
 async def test_the_suspended_are_one_set_for_good(process: WatchingProcess) -> None:
-    """Whoever serves holds it; what the configuration and what commands shut are told apart."""
+    """
+    The gate keeps a reference to the set; suspensions of the configuration and of commands are told
+    apart.
+    """
     held = process.revocations.suspended
     process.revocations.configure(["acme"])
     for tenant in ("acme", "globex"):

@@ -73,16 +73,17 @@ def deployment() -> Revocable:
 @pytest.mark.parametrize("case", range(len(REACHED)))
 async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case: int) -> None:
     """
-    Of the same callers whose tokens are: of who acts for somebody, and of a program that calls for
-    itself, whose token names no client. Waiting, approved or granted, and each of it once.
+    An order withdraws the requests of exactly the callers whose tokens it refuses, also of a
+    program that acts for a person or whose token names no client. Each waiting request, approval
+    and grant is withdrawn once.
     """
     selectors, caller, reached = REACHED[case]
     here, there = deployment.replicas
     for what in ("waiting", "approved", "granted"):
         request = await here.asked(caller=caller, what=what)
         if what != "waiting":
-            terms = GrantScope(uses=3) if what == "granted" else None
-            await there.service.approve(ACME, request.id, CAROL, grant=terms)
+            scope = GrantScope(uses=3) if what == "granted" else None
+            await there.service.approve(ACME, request.id, CAROL, grant=scope)
 
     assert await deployment.shut(order(**selectors)) == (4 if reached else 0)
     assert len(await there.service.waiting(ACME)) == (0 if reached else 1)
@@ -93,7 +94,7 @@ async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case:
 
 @pytest.mark.parametrize("case", range(len(REACHED)))
 async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, case: int) -> None:
-    """They stand in the same inbox; called by somebody else, they wait again."""
+    """Scripts are in the same inbox as requests; a script that another caller calls waits again."""
     selectors, caller, reached = REACHED[case]
     here, there = deployment.replicas
     script = Script("report", b"x = 1", "workspace")
@@ -131,7 +132,10 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
 async def test_an_older_versions_script_goes_with_the_id_that_it_kept(
     deployment: Revocable,
 ) -> None:
-    """Which issuer's it was nobody knows: an order that names one leaves it to an administrator."""
+    """
+    The older version stored no issuer, so an order that names an issuer leaves the script to an
+    administrator.
+    """
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
@@ -240,7 +244,7 @@ async def test_an_approval_does_not_outlive_who_gave_it(deployment: Revocable) -
 
 
 async def test_a_grant_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
-    """From the moment on that a replica knows, whether or not anybody has removed it yet."""
+    """The grant stops counting once a replica has read the order, even while it is still stored."""
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
@@ -308,7 +312,7 @@ async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> 
 
 
 async def test_a_rejection_outlives_who_gave_it(deployment: Revocable) -> None:
-    """To shut somebody out lets nothing pass that was refused."""
+    """A revoked approver's rejections stay, so that no refused call passes."""
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.reject(ACME, request.id, BOB, "Never.")
@@ -320,16 +324,16 @@ async def test_a_rejection_outlives_who_gave_it(deployment: Revocable) -> None:
 async def test_a_revocation_never_names_the_command_line(deployment: Revocable) -> None:
     """Names on a machine are no subjects of an issuer."""
     here, _ = deployment.replicas
-    for what, terms in (("a", None), ("b", GrantScope(uses=3))):
+    for what, scope in (("a", None), ("b", GrantScope(uses=3))):
         request = await here.asked(caller=ALICE, what=what)
-        await here.service.approve(ACME, request.id, Operator("bob"), grant=terms)
+        await here.service.approve(ACME, request.id, Operator("bob"), grant=scope)
 
     assert await deployment.shut(order(subject="bob")) == 0
     assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
 async def test_a_waiting_caller_learns_that_its_request_is_withdrawn(deployment: Revocable) -> None:
-    """A held call of somebody else's is answered, where who would have decided does not matter."""
+    """A waiting call of a revoked caller is answered; the approver does not matter."""
     here, there = deployment.replicas
     asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
     await run_until(asked_for(deployment))
