@@ -94,6 +94,8 @@ CHECKED_TESTS = [
     "doctor",
     "http",
     "keys",
+    "mcp",
+    "mcp_client",
     "policy",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""

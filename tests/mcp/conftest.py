@@ -43,7 +43,7 @@ pack = Pack("library")
     ttl_s=60,
 )
 async def rules(ctx: CallContext) -> str:
-    """What everybody has to know."""
+    """Return the rules of the library."""
     return "# Rules"
 
 

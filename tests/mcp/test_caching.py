@@ -106,7 +106,7 @@ async def test_c_02_a_list_that_a_lister_makes_is_not_kept(client: EndpointClien
 
 @pytest.mark.requirement("C-05")
 async def test_c_05_access_is_decided_at_each_use(client: EndpointClient) -> None:
-    """Whoever got hold of somebody's list can use nothing of it."""
+    """A caller that knows another caller's list cannot read its entries."""
     client.caller = a_caller(scopes=frozenset({"hidden"}))
     listed = (await client.ask("resources/list")).json["result"]["resources"]
     client.caller = a_caller(scopes=frozenset())
@@ -158,10 +158,10 @@ def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
 @pytest.mark.requirement("R-08", "P-07", "M-01", "C-04")
 @pytest.mark.parametrize(
     ("method", "params"),
-    [("resources/read", {"uri": "ask://x"}), ("prompts/get", {"name": "asking"})],
+    [("resources/read", {"uri": "ask://x"}), ("prompts/get", {"name": "greet_caller"})],
 )
 async def test_r_08_p_07_a_read_or_a_prompt_may_ask(method: str, params: dict[str, str]) -> None:
-    """The newest revision asks in the answer; what comes of it is nobody else's to keep."""
+    """The newest revision asks in the answer; no shared cache may store such an answer."""
     curious = Pack("curious")
 
     async def name(ctx: CallContext) -> str:
@@ -171,12 +171,12 @@ async def test_r_08_p_07_a_read_or_a_prompt_may_ask(method: str, params: dict[st
 
     @curious.resource("ask://x", ttl_s=60)
     async def greeting(ctx: CallContext) -> str:
-        """Greet whoever reads."""
+        """Greet the reader."""
         return await name(ctx)
 
     @curious.prompt()
-    async def asking(ctx: CallContext) -> str:
-        """Greet whoever asks."""
+    async def greet_caller(ctx: CallContext) -> str:
+        """Greet the caller."""
         return await name(ctx)
 
     client, form = (

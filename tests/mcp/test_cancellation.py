@@ -73,7 +73,10 @@ async def runs(live: OpenExchange) -> bool:
 async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
     version: str, late: bool, identity: object
 ) -> None:
-    """The tool stops and no response comes, also where the word is there before anybody listens."""
+    """
+    The tool stops and no response comes, also if the cancellation arrives before the tool's process
+    listens.
+    """
     replicas = await opened(version)
     live = await begun(replicas, identity, report=True)
     if late:

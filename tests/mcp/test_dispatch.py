@@ -338,7 +338,7 @@ async def test_de_12_de_13_a_session_has_three_verbs(client: EndpointClient, ver
 async def test_de_12_de_13_both_need_a_session_that_lives(
     client: EndpointClient, verb: str
 ) -> None:
-    """None is named: 400. An unknown, or somebody else's: 404, and that one lives on."""
+    """No session id gives 400; an unknown or another caller's id gives 404 and ends no session."""
     session = await client.open()
     none = await client.send(b"", [], verb=verb)
     unknown = await client.send(b"", [("mcp-session-id", "invented")], verb=verb)

@@ -1,4 +1,4 @@
-"""JSON-RPC as it comes from anybody: nothing but a documented answer, never a 500."""
+"""Every JSON-RPC message of any client gets a documented answer, never a 500."""
 
 import json
 import sys

@@ -26,7 +26,7 @@ def with_everything(word: str) -> tuple[Offer, ...]:
 
     @pack.prompt(name="mcp_crm__greet")
     async def greet(ctx: CallContext, person: str) -> str:
-        """Greet somebody."""
+        """Greet a person."""
         return f"Greet {person} for {word}"
 
     @greet.complete("person")

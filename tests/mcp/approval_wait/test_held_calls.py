@@ -128,7 +128,7 @@ async def test_a7_who_reads_no_events_waits_for_a_moment(
 async def test_t_11_who_hangs_up_leaves_its_request_behind(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """Nobody waits on its behalf; the same call finds what was decided meanwhile."""
+    """No watcher stays for the closed connection; the same call made again finds the decision."""
     live = call(client)
     request = await decisions.only()
     await request.watched_by(1)

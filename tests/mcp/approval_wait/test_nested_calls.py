@@ -64,7 +64,10 @@ async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: Deci
 
 @pytest.mark.requirement("A7", "K-10")
 async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionStage) -> None:
-    """What it calls waits in its task; whoever takes that up must not run all of it again."""
+    """
+    The nested call waits within its task; a replica that takes the task up must not run the whole
+    tool again.
+    """
     client = with_decisions(decisions, EndpointTaskClient)
     lends(client)
     client.server.lengthy |= {"spend"}

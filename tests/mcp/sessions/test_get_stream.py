@@ -146,7 +146,7 @@ async def test_s_11_each_session_has_a_stream_of_its_own(replicas: EndpointPair)
 
 @pytest.mark.requirement("S-10", "SEC-04")
 async def test_s_10_no_notification_of_another_tenant_arrives(replicas: EndpointPair) -> None:
-    """What changes there is nobody's business here."""
+    """The caller hears of no change in another tenant."""
     live = await replicas.get(replicas.one).opened()
     foreign = EndpointPair(pack.tools.values())
     foreign.one, mine = replicas.two, replicas.session

@@ -88,7 +88,7 @@ async def test_what_changes_elsewhere_counts_at_once(two: Two) -> None:
 
 
 async def test_after_a_lost_notification_the_record_is_read_again_soon(two: Two) -> None:
-    """What nobody told is known after seconds."""
+    """A replica that missed the notification reads the record again within seconds."""
     session = a_session()
     await two.level(two.here, session)
     await two.change(session, tell=False, ended=True)
@@ -120,7 +120,7 @@ async def test_a_change_while_the_record_is_read_is_not_missed(two: Two) -> None
 async def test_without_a_shared_store_every_request_reads(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could tell, so nothing is taken for known."""
+    """No notification could arrive, so no record is cached."""
 
     async def fails(*_: object) -> None:
         raise StoreUnavailable

@@ -345,7 +345,7 @@ async def test_s_05_a_slow_reader_slows_its_tool_down(replicas: EndpointPair) ->
 async def test_s_12_a_failing_shared_store_costs_the_ids_and_nothing_else(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer comes as it would; nobody is promised to find it again."""
+    """The answer arrives as usual, without an event id, so the client does not try to resume."""
 
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable

@@ -196,7 +196,7 @@ async def test_s_03_notifications_are_taken(replicas: EndpointPair, method: str)
 
 
 def test_a_client_that_acts_for_a_person_has_sessions_of_its_own() -> None:
-    """Nobody goes on with those of another, nor with those of whom it acts for."""
+    """No client can use the sessions of another client, nor those of the person it acts for."""
     sessions, asked = McpSessions(Ring()), b'{"protocolVersion":"2025-11-25"}'
     callers = [a_caller(), a_caller(actor="bot"), a_caller(actor="other")]
     ids = [sessions.start(asked, caller)[1].encode() for caller in callers]

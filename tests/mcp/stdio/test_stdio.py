@@ -125,7 +125,7 @@ def test_the_five_errors_of_json_rpc(talk: StdioClient) -> None:
 
 
 def test_nothing_but_the_protocol_is_on_standard_output(talk: StdioClient) -> None:
-    """Whoever prints, in whichever way, prints to standard error, and reads nothing."""
+    """Tools and their child processes print to standard error and read an empty input."""
     assert text(talk.of(talk.call("chatter", identity=1))) == "read ''"
 
     heard = talk.stderr
@@ -230,7 +230,7 @@ def test_what_does_not_finish_in_time_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_client_that_reads_no_more_ends_it(tmp_path: Path) -> None:
-    """Nobody is left to talk to: the next answer finds out, and there is no traceback."""
+    """The next answer finds the output closed; the process ends without a traceback."""
     with talking(tmp_path) as talk:
         talk.hang_up()  # another process, of this test's own, with the same configuration
         reading, writing = os.pipe()
@@ -274,7 +274,7 @@ def test_a_caller_is_never_assumed(tmp_path: Path, before: str, after: str, prob
 
 
 def test_check_judges_the_caller_too(tmp_path: Path) -> None:
-    """Half a caller is a mistake whoever serves; no caller is none."""
+    """An incomplete `[stdio]` caller is an error in every mode; a missing one is not."""
     half = CONFIG.replace('subject = "alice"\n', "").replace("load = [{kit}]\n", "")
     (tmp_path / "gatepost.toml").write_text(half.replace("{drain_s}", "1"))
     checked = run("check", "--config", "gatepost.toml", cwd=tmp_path)

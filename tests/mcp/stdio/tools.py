@@ -80,7 +80,7 @@ async def announce(ctx: CallContext) -> str:
 async def route(
     ctx: CallContext, region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]
 ) -> str:
-    """Be routed by an argument, where there is somebody who routes."""
+    """Be routed by an argument, where a proxy routes by headers."""
     return region
 
 

@@ -151,10 +151,10 @@ async def test_k_07_any_replica_shows_a_task(replicas: SharedTaskReplicas) -> No
 
 @pytest.mark.requirement("K-13", "K-12")
 @pytest.mark.parametrize("connected", [True, False])
-async def test_k_13_words_reach_the_replica_that_runs_it(
+async def test_k_13_answers_and_cancellations_arrive_where_the_task_runs(
     replicas: SharedTaskReplicas, connected: bool
 ) -> None:
-    """Over the shared store at once, and without one when the record is looked at next."""
+    """They arrive over the shared store at once, or else when the replica next reads the record."""
     if not connected:
         replicas.second = EndpointTaskClient(
             TOOLS, records=replicas.records, shared_store=MemorySharedStore(), task_limits=TERMS
@@ -206,7 +206,7 @@ async def test_a_later_run_knows_where_the_call_came_from(
 
 @pytest.mark.requirement("K-10", "K-16")
 async def test_what_may_not_run_again_ends_honestly(replicas: SharedTaskReplicas) -> None:
-    """Nobody claims that it was done, or that it was not; it runs once and no more."""
+    """The status says that the effect is unknown; the tool does not run a second time."""
     task = await replicas.first.start("pay")
     await next_run()
     replicas.crash()
@@ -219,7 +219,7 @@ async def test_what_may_not_run_again_ends_honestly(replicas: SharedTaskReplicas
 
 
 async def test_a_lease_that_is_kept_is_respected(replicas: SharedTaskReplicas) -> None:
-    """Nobody takes up what runs elsewhere, however often it looks, and for how long it runs."""
+    """No replica takes up a task that runs at another, however often it sweeps."""
     task = await replicas.first.start("look_up")
     go_on = await next_run()
     for _ in range(5):
