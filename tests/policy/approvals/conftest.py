@@ -87,7 +87,7 @@ class WebhookReceiver:
             yield
 
     def events(self, approval: str) -> list[tuple[str, str]]:
-        """Type and state of what was told of one request, in the order of arrival."""
+        """Return type and state of each message about one request, in the order of arrival."""
         told = [message.event for message in self.got]
         return [
             (one["type"], one["data"]["state"]) for one in told if one["data"]["id"] == approval
@@ -124,28 +124,28 @@ class ApprovalServers(ReplicaProcesses):
     def rest(
         self, at: int, token: str, tool: str = "transfer", **arguments: Any
     ) -> tuple[int, Any]:
-        """A payment by REST at one replica: status and body."""
+        """Pay by REST at one replica; return status and body."""
         body = json.dumps(arguments).encode()
         answer = self.clients[at].send("POST", f"/tool/{tool}/call", body=body, token=token)
         return answer.status, json.loads(answer.body)
 
     def mcp(self, at: int, token: str, **arguments: Any) -> Any:
-        """A payment by MCP at one replica: the document."""
+        """Pay by MCP at one replica; return the document."""
         return json.loads(self.clients[at].call(token, "transfer", arguments).body)
 
     def operator(self, *arguments: str) -> str:
-        """What `gatepost approvals …` prints, for the tenant acme."""
+        """Return what `gatepost approvals …` prints for the tenant acme."""
         return self.attempt(0, *arguments)
 
     def attempt(self, code: int, *arguments: str) -> str:
-        """The same for a command that ends with that exit code."""
+        """Run a command that must end with that exit code; return what it prints."""
         command = ["approvals", *arguments, "--tenant", "acme"]
         done = CliRunner().invoke(main, [*command, "--config", "gatepost.toml"])
         assert done.exit_code == code, done.output
         return done.stderr if code else done.stdout
 
     def waiting(self) -> str:
-        """The id of the one request that waits."""
+        """Return the id of the only waiting request."""
         [_, line] = self.operator("list").splitlines()
         return line.split()[0]
 

@@ -111,7 +111,7 @@ def test_a_plan_tells_forms_apart() -> None:
     ],
 )
 def test_the_check_names_the_tools(settings: dict[str, Any], named: str | None) -> None:
-    """Once, until the operator has said what is meant."""
+    """The check names them once, until the operator has configured them."""
     found = check_problems([], mode="production", tools=TOOLS, approvals=settings)
 
     told = [one.message for one in found if one.id == "config.W083"]

@@ -24,7 +24,7 @@ DAY = 86_400.0
 
 
 async def granted(replica: ApprovalReplica, call: dict[str, Any], **scope: Any) -> None:
-    """Ask for that call, and let it be approved with a grant."""
+    """Request that call and approve it with a grant."""
     request = await replica.asked(**call)
     await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(**scope))
 
@@ -43,7 +43,7 @@ async def test_so_many_calls_pass_without_being_asked_about() -> None:
 
 
 async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
-    """At several replicas."""
+    """No more calls pass at several replicas than the grant allows."""
     deployment = ApprovalDeployment(require=["act"])
     replicas = [deployment.replica() for _ in range(3)]
     await granted(replicas[0], {"what": "b"}, uses=4, when="arguments.what == 'a'")
@@ -55,7 +55,7 @@ async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
 
 
 async def test_a_grant_ends_with_its_time() -> None:
-    """To the second; without one it lasts a day."""
+    """A grant ends to the second; without an end it lasts a day."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     now = deployment.clock.now
@@ -112,7 +112,7 @@ async def test_a_grant_of_another_policy_is_none() -> None:
 
 
 async def test_a_revoked_grant_is_over() -> None:
-    """At every replica, with the next call."""
+    """A revoked grant covers no further call at any replica."""
     deployment = ApprovalDeployment(require=["act"])
     replica, other = deployment.replica(), deployment.replica()
     await granted(replica, {"what": "b"}, uses=9, when="true")
@@ -157,7 +157,7 @@ async def test_an_invalid_grant_is_refused(scope: dict[str, Any], why: str) -> N
 
 
 async def test_what_two_people_decide_is_not_granted() -> None:
-    """Nor is a call that was changed: it was one call's change."""
+    """An edited call cannot be granted, either: the edit is for one call."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "approvals": 2}], require=["put"])
     replica = deployment.replica()
     with pytest.raises(Undecidable, match="Two people"):

@@ -73,7 +73,7 @@ async def test_a_grant_for_a_machine_covers_its_calls_alone() -> None:
 
 
 async def test_a_request_from_before_machines_were_refused_cannot_be_approved() -> None:
-    """The rules have changed meanwhile."""
+    """The settings have changed since the request."""
     deployment = ApprovalDeployment(require=["act"])
     request = await deployment.replica().asked("act", caller=ROBOT, what="a")
     deployment.settings = replace(deployment.settings, machines="refuse")

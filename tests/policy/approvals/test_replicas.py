@@ -119,7 +119,7 @@ def test_what_was_approved_survives_the_servers(servers: ApprovalServers) -> Non
 
 
 def test_only_what_was_looked_at_is_approved(servers: ApprovalServers) -> None:
-    """Without a digest, and with another one, nothing happens."""
+    """Without the digest, or with another one, nothing is approved."""
     token = servers.token()
     servers.rest(0, token, to="dee")
     request = servers.waiting()
@@ -217,7 +217,7 @@ def test_a_caller_that_is_denied_repeatedly_is_refused(servers: ApprovalServers)
 
 
 def ran(*command: str) -> str:
-    """What a command of the operator prints."""
+    """Return what a command of the operator prints."""
     done = CliRunner().invoke(main, [*command, "--config", "gatepost.toml"])
     assert done.exit_code == 0, done.output
     return done.stdout

@@ -160,13 +160,13 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD)
 def test_a_condition_that_cannot_be_used(text: str) -> None:
-    """It is found at the start, and says so; a call never meets it."""
+    """An unusable condition stops the start with an error, so no call meets it."""
     with pytest.raises(BadCondition):
         Condition(text)
 
 
 def test_a_loop_after_a_loop_is_none_within() -> None:
-    """Nor is one that only stands in a text."""
+    """Two loops in a row are not nested, nor is a loop inside a text."""
     condition = Condition("arguments.a.filter(x, x > 1).all(y, y > 2) && 'b.all(x, .map(y' != ''")
 
     assert condition.holds(ConditionVariables(b'{"a":[3]}', {}, {})) is True

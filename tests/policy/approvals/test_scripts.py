@@ -196,7 +196,7 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
 
 @pytest.mark.requirement("P11", "CO4")
 async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
-    """Their name and their words go, and the script stays rejected."""
+    """The person's name and reason are erased, and the script stays rejected."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
     await submitted(deployment)
@@ -212,7 +212,7 @@ async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
 
 @pytest.mark.requirement("P11", "CO4")
 async def test_the_approver_of_a_script_can_be_erased() -> None:
-    """Their name and id go from it, and it runs on."""
+    """The approver's name and id are erased, and the script still runs."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
     approvals = await submitted(deployment)
@@ -265,7 +265,7 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
 
 
 async def test_an_unreadable_script_is_not_allowed() -> None:
-    """Nothing is on record of it either."""
+    """The refused command leaves no audit record, either."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
 

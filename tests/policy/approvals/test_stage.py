@@ -46,7 +46,7 @@ async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
 
 
 async def test_a_call_that_needs_no_approval_is_left_alone() -> None:
-    """No record, no wait."""
+    """Such a call makes no request and does not wait."""
     deployment = ApprovalDeployment(require=["act"], auto_approve=["look"])
     replica = deployment.replica()
 
@@ -106,7 +106,7 @@ async def test_two_connections_of_one_call_get_one_outcome() -> None:
 
 @pytest.mark.requirement("A8")
 async def test_a_rejection_tells_why_and_stands() -> None:
-    """An agent does not get a yes by asking again; later it may ask anew."""
+    """An agent cannot get an approval by asking again at once; later it may ask anew."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -157,7 +157,7 @@ async def test_a_repeated_call_learns_once_that_no_approver_decided() -> None:
 
 
 async def test_an_unused_approval_expires() -> None:
-    """A yes of this morning is none for tonight."""
+    """An approval of this morning does not count tonight."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -225,7 +225,7 @@ async def test_a_retry_key_keeps_neither_a_wait_nor_a_no() -> None:
 
 
 async def test_an_approval_outlives_a_call_that_did_nothing() -> None:
-    """A busy upstream asks for another try, which needs no second yes."""
+    """A busy upstream asks for another try, which needs no second approval."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -239,7 +239,7 @@ async def test_an_approval_outlives_a_call_that_did_nothing() -> None:
 
 
 async def test_a_call_whose_server_died_is_not_run_again() -> None:
-    """The claim of the approval is there, its outcome is not: the agent is told to look."""
+    """The approval is used and its outcome is missing, so the agent is told to check."""
     deployment = ApprovalDeployment(require=["act", "put"])
     for tool, after in (("act", "conflict"), ("put", "")):
         one, other = deployment.replica(), deployment.replica()
@@ -263,7 +263,7 @@ async def test_a_call_whose_server_died_is_not_run_again() -> None:
 
 
 async def test_the_tools_clock_starts_when_it_runs() -> None:
-    """A person took longer than the tool may."""
+    """The approver took longer than the tool's timeout; the tool still has all of it."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=3000)
     replica = deployment.replica()
     waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))

@@ -135,7 +135,7 @@ ENDS: dict[str, tuple[int | ToolFailure, str | None]] = {
 
 @pytest.mark.parametrize(("answer", "why"), ENDS.values(), ids=ENDS)
 async def test_why_a_message_was_not_taken(answer: int | ToolFailure, why: str | None) -> None:
-    """Taken is what was answered with 2xx, and nothing else."""
+    """Only an answer of 2xx counts as taken."""
     webhook, receiver = hook(answer)
     message = webhook.message(change("requested"))
     assert message is not None

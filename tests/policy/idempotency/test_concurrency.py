@@ -180,7 +180,7 @@ async def test_a_call_goes_on_for_those_who_still_wait() -> None:
 
 
 async def test_a_call_that_waits_at_another_replica_may_leave() -> None:
-    """Nothing of it stays behind."""
+    """The cancelled wait leaves nothing behind."""
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)
@@ -224,7 +224,7 @@ async def test_the_end_of_the_process_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long it takes, it does not count as gone."""
+    """A long call does not count as abandoned."""
     monkeypatch.setattr(execution, "RENEW_S", 0.005)
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()

@@ -42,7 +42,7 @@ async def crashed(
 
 
 async def test_an_unknown_ending_is_told_and_not_tried_again() -> None:
-    """The effect may have happened; a second one would be worse than an honest word."""
+    """The effect may have happened; a second one would be worse than an error."""
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment)
     deployment.clock.now += execution.LEASE_S
@@ -68,7 +68,7 @@ async def test_a_tool_that_may_run_twice_does() -> None:
 
 
 async def test_an_episode_is_not_blocked_for_a_day() -> None:
-    """Its id counts for a minute; after that an identical call is a new one."""
+    """The correlation id counts for a minute; after that an identical call is a new one."""
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment, kind="correlation")
     deployment.clock.now += execution.LEASE_S + 59
@@ -206,7 +206,7 @@ async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
 
 
 async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one counts."""
+    """The next renewal counts."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     switch = Switch()
     deployment = IdempotencyDeployment(records=FailingRecords(switch))

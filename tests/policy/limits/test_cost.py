@@ -22,7 +22,7 @@ EVERYTHING = LimitRules(
 
 
 def through(limits: LimitStage) -> None:
-    """One call, all the way."""
+    """Pass one call through the limits."""
 
     async def proceed(call: Call, offer: Offer, arguments: Any) -> Outcome:
         return DONE
@@ -42,7 +42,9 @@ def through(limits: LimitStage) -> None:
     ],
 )
 def test_a_call_within_its_limits_costs_three_calls_of_python(rules: LimitRules) -> None:
-    """Three buckets, two slots and the process's own place: in, take, out, and nothing awaited."""
+    """
+    Three buckets, two concurrency limits and the admission queue cost one call, take and leave.
+    """
     limits = LimitStage()
     limits.apply(rules, most=10)
     through(limits)

@@ -42,7 +42,7 @@ async def test_the_callers_of_all_cached_tokens_are_remembered(
 
 
 async def test_what_is_no_tool_is_one_account_whatever_it_is_called() -> None:
-    """Names of resources can be made up without end."""
+    """A caller can make up names of resources without end."""
     process = LimitedProcess(LimitRules(caller=bucket(100)))
 
     async def proceed(call: Call, offer: Offer, arguments: object) -> Outcome:
@@ -88,7 +88,7 @@ async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -
 async def test_who_comes_back_from_a_person_counts_where_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also when everything was looked up anew meanwhile."""
+    """The call counts in the same counters, also if the cache was cleared meanwhile."""
     monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 1)
     process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
     asking = await process.begin("ask", client=person)
@@ -115,7 +115,7 @@ def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
 
 
 def test_room_is_made_before_any_of_several_is_looked_up() -> None:
-    """Else the first of them would be forgotten for the last."""
+    """Otherwise the last lookup could drop the bucket of the first."""
     told: list[int] = []
     buckets = Buckets(most=3, forgetting=lambda: told.append(len(buckets)))
     for name in ("a", "b"):
@@ -127,7 +127,7 @@ def test_room_is_made_before_any_of_several_is_looked_up() -> None:
 
 
 async def test_accounts_kept_before_a_reload_count_by_what_it_says() -> None:
-    """At once, and for who has called before."""
+    """The new limits count at once, also for callers with a bucket."""
     process = LimitedProcess(LimitRules(caller=bucket(2)))
     assert [await process.call() for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
     process.limits.apply(LimitRules(caller=bucket(3)))

@@ -18,7 +18,7 @@ BURST = 5
 
 @pytest.fixture
 def server(idp: Idp) -> Iterator[Server]:
-    """A server that takes a call a minute and five at once."""
+    """Run a server that takes a call a minute and five at once."""
     limits = {"requests_per_second": 1 / 60, "burst": BURST}
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
@@ -54,7 +54,7 @@ def test_one_caller_uses_up_no_calls_of_another(server: Server) -> None:
 
 @pytest.mark.requirement("SEC-07")
 def test_a_second_client_or_token_is_no_second_limit(server: Server) -> None:
-    """What counts is who calls, in either era."""
+    """Calls count by caller, in either era."""
     token = server.token(org_id="acme", client_id="another")
     session = server.client.open(token)
     for number in range(BURST - 1):

@@ -24,7 +24,7 @@ EVERYTHING = LimitRules(
 async def processes(
     url: str, rules: LimitRules, number: int = 2
 ) -> AsyncIterator[list[LimitedProcess]]:
-    """So many, on one Valkey."""
+    """Return so many processes on one Valkey."""
     shared_stores = [await open_shared_store(url) for _ in range(number)]
     yield [LimitedProcess(rules, shared_store) for shared_store in shared_stores]
     for shared_store in shared_stores:
@@ -39,7 +39,7 @@ async def came(condition: Callable[[], bool]) -> None:
 
 
 async def running(process: LimitedProcess, name: str, number: int) -> "asyncio.Task[str]":
-    """A call that runs when this returns."""
+    """Begin a call; it runs when this returns."""
     task = await process.begin(name)
     await came(lambda: process.ran["wait acme"] >= number)
     return task

@@ -48,7 +48,7 @@ class RevocationReplicas(BalancedReplicas):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Both replicas, the balancer and the process that runs commands."""
+        """Run both replicas, the balancer and the process that runs commands."""
         self.commands = CommandProcess(self.folder)
         try:
             with super().running():
@@ -139,7 +139,7 @@ class OpenRequests:
         return await client.send(json.dumps({"name": name}).encode(), {}, url=url)
 
     async def answers(self) -> dict[str, tuple[int, int | str]]:
-        """Status and error of each call, once it has been answered."""
+        """Wait for the answer of each call; return their status and error."""
         told = {}
         for kind, call in self.calls.items():
             answer = await asyncio.wait_for(asyncio.shield(call), WITHIN_S)
@@ -154,7 +154,7 @@ class OpenRequests:
 
 
 def stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
-    """Whether the tools of its calls were stopped."""
+    """Tell whether the tools of its calls were stopped."""
     return all(replicas.marks(f"stopped {name}") == 1 for name in open_requests.names.values())
 
 

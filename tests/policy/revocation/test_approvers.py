@@ -30,7 +30,7 @@ WHO: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "a program": (["--client", "robot"], ROBOT, {"sub": "robot"}),
     "a person of its id": (["--client", "client-1"], {"sub": "robot"}, ROBOT),
 }
-"""The order, whom it reaches, and who must not notice."""
+"""The order, the caller that it matches, and a caller that it must not affect."""
 
 
 def approver(replicas: RevocationReplicas, subject: str = "judy") -> TenantContext:
@@ -49,7 +49,7 @@ def approver(replicas: RevocationReplicas, subject: str = "judy") -> TenantConte
 
 
 async def paid(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
-    """What a payment comes to: status, and the error or what the tool answered."""
+    """Make a payment; return the status, and the error or the tool's answer."""
     url = client.url(at).replace("/mcp", "/tool/pay/call")
     answer = await client.send(json.dumps({"name": name}).encode(), {}, url=url)
     said = answer.json()
@@ -57,7 +57,7 @@ async def paid(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
 
 
 async def waiting(service: ApprovalService) -> dict[str, str]:
-    """What waits in the inbox: the names of payments, with their ids."""
+    """Return the waiting payments: their names with their ids."""
     return {json.loads(one.arguments)["name"]: one.id for one in await service.waiting("acme")}
 
 
@@ -98,7 +98,7 @@ class OpenApprovals:
         await self.replicas.until(is_leased)
 
     async def is_there(self, service: ApprovalService) -> bool:
-        """Whether all of it still is."""
+        """Tell whether all of it is still there."""
         names = await waiting(service)
         grants = {json.loads(one.arguments)["name"] for one in await service.grants("acme")}
         task = await self.client.ask("tasks/get", {"taskId": self.task}, capabilities=TASKS)
@@ -107,7 +107,7 @@ class OpenApprovals:
         return {self.waits, self.held} <= names.keys() and self.granted in grants
 
     async def is_gone(self, service: ApprovalService) -> bool:
-        """Whether nothing of it is open any more."""
+        """Tell whether nothing of it is open any more."""
         names = await waiting(service)
         grants = {json.loads(one.arguments)["name"] for one in await service.grants("acme")}
         past = await service.history("acme")
@@ -155,7 +155,7 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
 async def what_comes_later(
     replicas: RevocationReplicas, victim: OpenApprovals, theirs: dict[str, Any]
 ) -> None:
-    """Who signs in again has to ask again, at both replicas; nothing of it ever ran."""
+    """A caller that signs in again has to ask again, at both replicas; nothing of it ever ran."""
     async with replicas.later(**theirs) as client:
         for at, name in enumerate((victim.approved, victim.granted)):
 

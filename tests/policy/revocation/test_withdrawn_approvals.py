@@ -44,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Revocable(ApprovalDeployment):
-    """Two replicas that know of the same cut-offs."""
+    """Two replicas that know of the same revocations."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(revokes=self._revokes, **(settings or {"rules": RULES}))
@@ -60,7 +60,7 @@ class Revocable(ApprovalDeployment):
         self.snapshot = RevocationSnapshot([*self.snapshot.revocations, *revocations])
 
     async def shut(self, record: RevocationRecord) -> int:
-        """Both read it and act on it; how much they ended."""
+        """Let both replicas read *record* and act on it; return how much they ended."""
         self.learn(record)
         return sum([await withdraw(self.records, one.service, [record]) for one in self.replicas])
 
@@ -161,7 +161,7 @@ async def test_who_has_signed_in_since_keeps_what_they_ask_for(deployment: Revoc
 
 
 def asked_for(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
-    """Tells whether the first request of all is there."""
+    """Return a check whether the first request is there."""
 
     async def is_there() -> bool:
         return bool(deployment.changes)
@@ -172,7 +172,7 @@ def asked_for(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
 async def begun(
     deployment: Revocable, by: TenantContext
 ) -> tuple[ApprovalRequest, "asyncio.Task[Outcome]"]:
-    """A call of Alice's that runs by that person's approval, until the deployment's gate opens."""
+    """Begin a call of Alice's that *by* has approved; it runs until the deployment's gate opens."""
     here, _ = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, by)
@@ -188,7 +188,7 @@ async def state_of(replica: ApprovalReplica, request: ApprovalRequest) -> str:
 
 
 def aged(details: bytes) -> bytes:
-    """As a version kept it that knew neither who acts nor how old a token is."""
+    """Return *details* as stored by a version without the actor and the age of the token."""
 
     def without(value: object) -> object:
         if isinstance(value, dict):
@@ -206,7 +206,7 @@ AGES = {"of before": (0.0, True), "of about then": (30.0, True), "of later": (10
 async def test_what_an_older_version_kept_is_judged_by_its_own_age(
     deployment: Revocable, later_s: float, reached: bool
 ) -> None:
-    """As far as clocks may differ what came at about the same time goes with the rest."""
+    """Requests from about the same time are withdrawn, too, as clocks may differ."""
     here, there = deployment.replicas
     record = order(subject="alice")
     deployment.clock.now = NOW + later_s
@@ -272,7 +272,7 @@ async def test_a_call_that_runs_by_an_approval_comes_to_its_end(deployment: Revo
 
 
 async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Revocable) -> None:
-    """Who signs in again and makes it again hears that part of it may be done."""
+    """A caller that signs in again and repeats the call learns that part of it may be done."""
     _, there = deployment.replicas
     deployment.gate = asyncio.Event()
     _, running = await begun(deployment, CAROL)
