@@ -65,7 +65,7 @@ async def test_r_03_resources_are_described_as_the_revision_knows_them(
     assert rules == {
         "uri": "library://rules",
         "name": "rules",
-        "description": "What everybody has to know.",
+        "description": "The rules of the library.",
         "mimeType": "text/markdown",
         "size": 7,
         "annotations": hints,
