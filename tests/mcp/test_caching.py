@@ -1,4 +1,4 @@
-"""Caching hints: on every result that may be kept, and never for more people than it was for."""
+"""Caching hints are on every result that a client may cache, and always `private`."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ async def test_c_01_other_results_have_no_hints(
 async def test_c_01_older_revisions_know_no_hints(
     client: EndpointClient, revision: str, method: str, params: dict[str, Any]
 ) -> None:
-    """Nor anything else that came with 2026-07-28."""
+    """Older revisions get no member that came with 2026-07-28."""
     result = (await ask(client, revision, method, **params)).json["result"]
 
     assert not {"ttlMs", "cacheScope", "resultType", "_meta"} & set(result)
@@ -76,7 +76,7 @@ async def test_c_01_older_revisions_know_no_hints(
 
 @pytest.mark.requirement("C-02")
 async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: EndpointClient) -> None:
-    """And not at all unless something is said."""
+    """Without a lifetime it must not be cached."""
     kept = await client.ask("resources/read", READ)
     fresh = await client.ask("resources/read", {"uri": "library://index"})
 

@@ -61,7 +61,7 @@ async def begun(
 
 
 async def runs(live: OpenExchange) -> bool:
-    """Whether the call is still there, some time after every process could have heard."""
+    """Tell whether the call still runs, some time after every process could have heard."""
     done, _ = await asyncio.wait({live.task}, timeout=3 * WATCH_AFTER_S)
     return not done and not CancellationSignal.ended.is_set()
 
@@ -195,7 +195,7 @@ async def test_a_request_continues_without_the_shared_store(
 async def test_cx_03_the_reason_is_logged_as_what_it_is(
     replicas: EndpointPair, reason: object, logged: str
 ) -> None:
-    """A stranger's words: bounded, and nothing that a terminal or a log reader would obey."""
+    """The reason is a client's text, so the log bounds it and escapes its control characters."""
     params = {"requestId": 1, "reason": reason}
 
     with capture_logs() as logs:

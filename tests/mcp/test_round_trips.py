@@ -62,7 +62,7 @@ def client() -> EndpointClient:
 
 @pytest.mark.requirement("M-01", "C-04")
 async def test_m_01_prompts_and_resources_ask_too(client: EndpointClient) -> None:
-    """In the same way; what was read in rounds is not to be kept."""
+    """Prompts and resources ask like tools; a result after rounds must not be cached."""
     declared = {META + "clientCapabilities": {"elicitation": {}}}
     prompt = {"name": "test_input_required_result_prompt"}
     read = {"uri": "note://today"}
@@ -110,7 +110,7 @@ async def test_m_02_an_input_request_is_the_answer_and_its_answer_goes_on(
 
 @pytest.mark.requirement("M-03")
 async def test_m_03_only_three_kinds_of_client_requests_go_out(client: EndpointClient) -> None:
-    """By keys, and without what makes a message a request."""
+    """Client requests are listed by key, without the envelope of a request."""
     asked = input_requests_of(await ask_again(client, "test_input_required_result_multiple_inputs"))
 
     assert {request["method"] for request in asked.values()} == {
@@ -239,7 +239,7 @@ async def test_j_08_a_stream_ends_with_the_input_requests_and_sends_no_request(
 
 
 async def test_several_kinds_of_client_requests_go_out_at_once(client: EndpointClient) -> None:
-    """And their answers come back at once."""
+    """Their answers come back in one request."""
     tool = "test_input_required_result_multiple_inputs"
     first = await ask_again(client, tool)
     asked = {key: request["method"] for key, request in input_requests_of(first).items()}

@@ -28,7 +28,7 @@ from tests.support.endpoint_streams import EndpointPair
 
 
 def lends(client: EndpointClient) -> None:
-    """Give its tools what they call others with."""
+    """Let the tools of *client* call other tools."""
     services = CredentialServices(
         records=client.records,
         shared_store=client.shared_store,
@@ -87,7 +87,7 @@ async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionSt
 async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(
     decisions: DecisionStage,
 ) -> None:
-    """At once; nothing was done, and the same call meets the same request."""
+    """The answer comes at once; nothing was done, and the same call finds the same request."""
     client = with_decisions(decisions, EndpointClient)
     call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NOBODY)
     waits: Any = (await client.runner.run(call)).failure

@@ -1,4 +1,4 @@
-"""A connection that is lost, and the rest of the answer at any process."""
+"""After a lost connection, the client gets the rest of the answer from any process."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ async def replicas() -> EndpointPair:
 
 
 async def primed(live: OpenExchange) -> str:
-    """The id of the first event, which has no data."""
+    """Return the id of the first event, which has no data."""
     block = await live.block()
     assert block is not None
     assert block["data"] == ""
@@ -275,7 +275,7 @@ async def test_s_12_what_is_kept_is_bounded(
 
 @pytest.mark.requirement("S-12")
 async def test_s_12_nothing_follows_the_end(replicas: EndpointPair) -> None:
-    """Who has the response already is told so instead of waiting for more."""
+    """A client that already has the response is told so and does not wait."""
     live = replicas.call(replicas.one, "walk", steps=[])
     await live.event()
     last, _ = await live.event()

@@ -17,14 +17,14 @@ pack = Pack("kit")
 
 
 class ColourForm(BaseModel):
-    """What a person fills in."""
+    """The form that a person fills in."""
 
     colour: str
 
 
 @pack.tool()
 async def chatter(ctx: CallContext) -> str:
-    """Print in every way there is, and read what is there to read."""
+    """Print in every possible way, and read standard input."""
     print("said by print")  # noqa: T201
     os.write(1, b"said by the system\n")
     command = [sys.executable, "-c", "print('said by a child'); print(repr(input.__name__))"]

@@ -101,7 +101,7 @@ async def test_k_17_who_lost_the_scopes_is_asked_for_them(
 
 @pytest.mark.requirement("K-17")
 async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: EndpointTaskClient) -> None:
-    """Like every other request of it."""
+    """Task requests are refused like every other request of the suspended tenant."""
     task = await client.start("write_slowly")
     suspended = EndpointTaskClient(
         TOOLS,
@@ -130,7 +130,7 @@ async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: Endpoint
 async def test_k_14_an_id_that_is_none_is_unknown(
     client: EndpointTaskClient, method: str, task_id: str
 ) -> None:
-    """However it looks."""
+    """An id of any other form is unknown."""
     header = task_id if task_id.isascii() else "=?base64?dMOp?="
     asked = {"taskId": task_id, "inputResponses": {}}
     response = await client.ask(f"tasks/{method}", asked, meta=DECLARED, mcp_name=header)
@@ -142,7 +142,7 @@ async def test_k_14_an_id_that_is_none_is_unknown(
 @pytest.mark.requirement("K-14")
 @pytest.mark.parametrize("params", [{}, {"taskId": None}, {"taskId": 7}, {"taskId": ["t"]}])
 async def test_k_14_an_id_is_required(client: EndpointTaskClient, params: Any) -> None:
-    """And is a string."""
+    """A request without an id, or with one that is no string, is an error."""
     assert (await client.ask("tasks/get", params, meta=DECLARED)).error == (400, -32602)
 
 

@@ -212,7 +212,7 @@ def _fields(caller: Any) -> dict[str, Any]:
 async def test_k_04_the_methods_are_for_who_declares_the_extension(
     client: EndpointTaskClient, method: str
 ) -> None:
-    """Even for a task that is the caller's own."""
+    """A client without the extension is refused, even for the caller's own task."""
     task = await client.start("slow_compute", {"seconds": 0})
     client.meta = {}
     response = await client.about(method, task["taskId"], inputResponses={})
