@@ -100,6 +100,9 @@ CHECKED_TESTS = [
     "secrets",
     "storage",
     "workspace",
+    "mcp",
+    "mcp_client",
+    "policy",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""
 PAGES = [

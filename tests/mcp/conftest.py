@@ -43,13 +43,13 @@ pack = Pack("library")
     ttl_s=60,
 )
 async def rules(ctx: CallContext) -> str:
-    """What everybody has to know."""
+    """The rules of the library."""
     return "# Rules"
 
 
 @pack.resource("library://cover", mime_type="image/png")
 def cover(ctx: CallContext) -> bytes:
-    """A picture of the house."""
+    """Return a picture of the library."""
     return PNG
 
 
@@ -67,7 +67,7 @@ async def several(ctx: CallContext) -> list[Contents]:
 
 @pack.resource("library://empty")
 async def empty(ctx: CallContext) -> None:
-    """A shelf with nothing on it."""
+    """Return no contents."""
 
 
 @pack.resource("library://failing/{kind}")
@@ -191,7 +191,7 @@ async def result_of(
 
 
 async def declared(client: EndpointClient, revision: str) -> dict[str, Any]:
-    """The capabilities that the server declares."""
+    """Return the capabilities that the server declares."""
     if revision == VERSION:
         response = await client.ask("server/discover")
     else:

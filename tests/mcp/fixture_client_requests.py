@@ -211,14 +211,14 @@ class TaskConfirmation(BaseModel):
 
 
 class TaskName(BaseModel):
-    """How somebody is called."""
+    """A person's name."""
 
     name: str
 
 
 @task_pack.tool(read_only=True)
 async def greet(ctx: CallContext, name: str) -> str:
-    """Greet somebody; never a task."""
+    """Greet a person; never a task."""
     return f"Hello, {name}!"
 
 
@@ -231,16 +231,17 @@ async def slow_compute(
     return f"Computed {label or 'something'} in {seconds:g} seconds."
 
 
-@task_pack.tool(task_support="required", read_only=True)
-async def failing_job(ctx: CallContext) -> str:
-    """Find out after a second that it cannot be done."""
+# The official suite and its clients call the next two tools by these names.
+@task_pack.tool(name="failing_job", task_support="required", read_only=True)
+async def failing_task(ctx: CallContext) -> str:
+    """Fail after a second."""
     await asyncio.sleep(1)
     raise ToolFailure("upstream_unavailable", "The job failed.")
 
 
-@task_pack.tool(task_support="optional", read_only=True)
-async def protocol_error_job(ctx: CallContext) -> str:
-    """End in an error of the protocol."""
+@task_pack.tool(name="protocol_error_job", task_support="optional", read_only=True)
+async def task_with_protocol_error(ctx: CallContext) -> str:
+    """End with a protocol error."""
     raise ProtocolError(-32603, "The job cannot be done at all.")
 
 

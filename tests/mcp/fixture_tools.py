@@ -229,7 +229,7 @@ async def weather(ctx: CallContext, city: str) -> Weather:
 
 @client_pack.tool()
 async def link_account(ctx: CallContext) -> str:
-    """Send somebody to a page."""
+    """Send the user to a page."""
     return (await ctx.ask_url("Link your account", "https://mcp.example.com/connect")).action
 
 

@@ -131,7 +131,7 @@ def test_a_07_only_scopes_that_a_caller_can_get_are_listed(idp: Idp) -> None:
 
 @pytest.mark.requirement("A-13")
 def test_a_13_only_a_token_for_exactly_this_resource_is_accepted(server: Server) -> None:
-    """Another path, a slash more, another spelling, another server, or nobody at all."""
+    """Another path, a trailing slash, another spelling, another server and no audience fail."""
     scheme, _, rest = server.client.resource.partition("://")
     others = [
         f"{server.client.resource}/",
@@ -205,8 +205,8 @@ def test_a_25_a_broad_scope_implies_the_narrow_ones(server: Server) -> None:
 
 @pytest.mark.requirement("T-02", "S-02", "SEC-01")
 @pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
-def test_t_02_s_02_a_strangers_web_page_is_refused(server: Server, version: str) -> None:
-    """Any page may reach a server on this machine; its browser says where the page is from."""
+def test_t_02_s_02_a_web_page_of_another_origin_is_refused(server: Server, version: str) -> None:
+    """Any page may send requests to a local server; the browser names the origin of the page."""
     token = server.token(scope="mcp:use")
     session = server.client.open(token, "2025-11-25")
     fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
@@ -225,7 +225,7 @@ def test_t_02_s_02_a_strangers_web_page_is_refused(server: Server, version: str)
 
 @pytest.mark.requirement("SEC-02", "SEC-03", "SEC-04")
 def test_sec_02_no_handle_stands_in_for_a_token(server: Server, token: str) -> None:
-    """Not a session id, whoever's it is, and in neither era."""
+    """A session id does not replace a token, in any revision; nor does another caller's token."""
     session = server.client.open(token, "2025-11-25")
     within: Fields = [("Mcp-Session-Id", session)]
 

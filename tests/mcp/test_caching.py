@@ -1,4 +1,4 @@
-"""Caching hints: on every result that may be kept, and never for more people than it was for."""
+"""Caching hints are on every result that a client may cache, and always `private`."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ async def test_c_01_other_results_have_no_hints(
 async def test_c_01_older_revisions_know_no_hints(
     client: EndpointClient, revision: str, method: str, params: dict[str, Any]
 ) -> None:
-    """Nor anything else that came with 2026-07-28."""
+    """Older revisions get no member that came with 2026-07-28."""
     result = (await ask(client, revision, method, **params)).json["result"]
 
     assert not {"ttlMs", "cacheScope", "resultType", "_meta"} & set(result)
@@ -76,7 +76,7 @@ async def test_c_01_older_revisions_know_no_hints(
 
 @pytest.mark.requirement("C-02")
 async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: EndpointClient) -> None:
-    """And not at all unless something is said."""
+    """Without a lifetime it must not be cached."""
     kept = await client.ask("resources/read", READ)
     fresh = await client.ask("resources/read", {"uri": "library://index"})
 
@@ -106,7 +106,7 @@ async def test_c_02_a_list_that_a_lister_makes_is_not_kept(client: EndpointClien
 
 @pytest.mark.requirement("C-05")
 async def test_c_05_access_is_decided_at_each_use(client: EndpointClient) -> None:
-    """Whoever got hold of somebody's list can use nothing of it."""
+    """A caller that knows another caller's list cannot read its entries."""
     client.caller = a_caller(scopes=frozenset({"hidden"}))
     listed = (await client.ask("resources/list")).json["result"]["resources"]
     client.caller = a_caller(scopes=frozenset())
@@ -158,10 +158,10 @@ def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
 @pytest.mark.requirement("R-08", "P-07", "M-01", "C-04")
 @pytest.mark.parametrize(
     ("method", "params"),
-    [("resources/read", {"uri": "ask://x"}), ("prompts/get", {"name": "asking"})],
+    [("resources/read", {"uri": "ask://x"}), ("prompts/get", {"name": "greet_caller"})],
 )
 async def test_r_08_p_07_a_read_or_a_prompt_may_ask(method: str, params: dict[str, str]) -> None:
-    """The newest revision asks in the answer; what comes of it is nobody else's to keep."""
+    """The newest revision asks in the answer; no shared cache may store such an answer."""
     curious = Pack("curious")
 
     async def name(ctx: CallContext) -> str:
@@ -171,12 +171,12 @@ async def test_r_08_p_07_a_read_or_a_prompt_may_ask(method: str, params: dict[st
 
     @curious.resource("ask://x", ttl_s=60)
     async def greeting(ctx: CallContext) -> str:
-        """Greet whoever reads."""
+        """Greet the reader."""
         return await name(ctx)
 
     @curious.prompt()
-    async def asking(ctx: CallContext) -> str:
-        """Greet whoever asks."""
+    async def greet_caller(ctx: CallContext) -> str:
+        """Greet the caller."""
         return await name(ctx)
 
     client, form = (

@@ -61,7 +61,7 @@ async def begun(
 
 
 async def runs(live: OpenExchange) -> bool:
-    """Whether the call is still there, some time after every process could have heard."""
+    """Tell whether the call still runs, some time after every process could have heard."""
     done, _ = await asyncio.wait({live.task}, timeout=3 * WATCH_AFTER_S)
     return not done and not CancellationSignal.ended.is_set()
 
@@ -73,7 +73,10 @@ async def runs(live: OpenExchange) -> bool:
 async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
     version: str, late: bool, identity: object
 ) -> None:
-    """The tool stops and no response comes, also where the word is there before anybody listens."""
+    """
+    The tool stops and no response comes, also if the cancellation arrives before the tool's process
+    listens.
+    """
     replicas = await opened(version)
     live = await begun(replicas, identity, report=True)
     if late:
@@ -192,7 +195,7 @@ async def test_a_request_continues_without_the_shared_store(
 async def test_cx_03_the_reason_is_logged_as_what_it_is(
     replicas: EndpointPair, reason: object, logged: str
 ) -> None:
-    """A stranger's words: bounded, and nothing that a terminal or a log reader would obey."""
+    """The reason is a client's text, so the log bounds it and escapes its control characters."""
     params = {"requestId": 1, "reason": reason}
 
     with capture_logs() as logs:

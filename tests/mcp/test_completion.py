@@ -50,7 +50,7 @@ async def test_cp_01_completions_are_declared_when_something_suggests(revision: 
 async def test_cp_02_a_variable_of_a_template_is_completed(
     client: EndpointClient, revision: str
 ) -> None:
-    """By the template's text."""
+    """The request names the template by its text."""
     result = (await complete(client, revision, TEMPLATE)).json["result"]
 
     assert result["completion"] == {
@@ -75,7 +75,7 @@ async def test_cp_02_what_else_was_given_is_known_from_2025_06_18(
 
 @pytest.mark.requirement("CP-03")
 async def test_cp_03_at_most_a_hundred_values_go_out(client: EndpointClient, revision: str) -> None:
-    """And how many there are is said."""
+    """The answer says how many values there are."""
     completion = (await complete(client, revision, PROMPT)).json["result"]["completion"]
 
     assert len(completion["values"]) == 100
@@ -128,7 +128,7 @@ async def test_cp_04_what_is_missing_is_named(
 async def test_an_argument_without_suggestions_has_none(
     client: EndpointClient, revision: str
 ) -> None:
-    """Which is no mistake of the client's."""
+    """An empty list is not an error of the client."""
     response = await complete(client, revision, PROMPT, name="tone")
 
     assert response.json["result"]["completion"]["values"] == []

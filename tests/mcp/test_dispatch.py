@@ -45,7 +45,7 @@ async def test_de_01_a_modern_body_makes_any_method_modern(
 
 @pytest.mark.requirement("DE-01")
 async def test_de_01_a_modern_request_needs_no_handshake(client: EndpointClient) -> None:
-    """The first request of a stranger's connection is answered as any other."""
+    """The first request of a new connection is answered as any other."""
     response = await client.call("echo", {"text": "hello"})
 
     assert response.json["result"]["content"] == [{"type": "text", "text": "hello"}]
@@ -327,7 +327,7 @@ async def test_de_12_de_13_a_modern_request_is_a_post(
 @pytest.mark.requirement("DE-12", "DE-13", "S-01")
 @pytest.mark.parametrize("verb", ["PUT", "HEAD", "PATCH"])
 async def test_de_12_de_13_a_session_has_three_verbs(client: EndpointClient, verb: str) -> None:
-    """What else there is in HTTP changes nothing."""
+    """Every other method of HTTP is refused and changes nothing."""
     response = await client.send(b"", [("mcp-session-id", await client.open())], verb=verb)
 
     assert (response.status, response.headers["allow"]) == (405, "GET, POST, DELETE")
@@ -338,7 +338,7 @@ async def test_de_12_de_13_a_session_has_three_verbs(client: EndpointClient, ver
 async def test_de_12_de_13_both_need_a_session_that_lives(
     client: EndpointClient, verb: str
 ) -> None:
-    """None is named: 400. An unknown, or somebody else's: 404, and that one lives on."""
+    """No session id gives 400; an unknown or another caller's id gives 404 and ends no session."""
     session = await client.open()
     none = await client.send(b"", [], verb=verb)
     unknown = await client.send(b"", [("mcp-session-id", "invented")], verb=verb)

@@ -150,7 +150,7 @@ def test_e_06_an_address_is_https_and_carries_no_secret(url: str) -> None:
     [PAGE, "http://localhost:8000/x", "http://127.0.0.1/x", "http://[::1]:9/x", PAGE + "?s=1"],
 )
 def test_e_06_on_this_machine_http_will_do(url: str) -> None:
-    """Which only ever helps a developer."""
+    """The exception only serves developers."""
     assert UrlElicitation("Open this", url).request.params["url"] == url
 
 
@@ -193,7 +193,7 @@ async def test_e_10_a_page_never_stands_in_for_the_gate() -> None:
 
 @pytest.mark.requirement("E-11")
 def test_e_11_a_tool_never_holds_the_clients_token() -> None:
-    """So none can hand it to a third party."""
+    """No tool can pass the client's token to a third party."""
     fields = {*CallContext.__struct_fields__, *type(a_caller()).__struct_fields__}
 
     assert {name for name in fields if "token" in name} == {"token_id"}
@@ -240,7 +240,7 @@ async def test_e_13_an_accepted_form_is_checked_and_typed(client: EndpointClient
     ],
 )
 async def test_e_13_what_does_not_fit_is_asked_again(client: EndpointClient, content: Any) -> None:
-    """Before the tool sees it."""
+    """The client is asked again before the tool sees an answer."""
     first = await ask_again(client, "plan")
     second = await go_on(client, "plan", first, {"trip": accept(**content)})
 

@@ -19,7 +19,7 @@ DISCOVER = message(
 MODERN = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", "server/discover")]
 
 
-class Stranger:
+class RejectingVerifier:
     """A verifier that knows no caller."""
 
     async def verify(self, token: str, target: Target, *, peer: str = "") -> Any:
@@ -45,7 +45,7 @@ async def test_a_client_without_a_token_gets_401_in_every_revision(
         headers = [JSON, ("mcp-session-id", await client.open())]
     challenge = Challenge()
     client.endpoint = BearerMiddleware(  # type: ignore[assignment]
-        client.endpoint, resource=Resource(URL), verifier=Stranger(), challenge=challenge
+        client.endpoint, resource=Resource(URL), verifier=RejectingVerifier(), challenge=challenge
     )
     if token is not None:
         headers = [*headers, ("authorization", f"Bearer {token}")]

@@ -40,14 +40,14 @@ async def limited(
 
 
 @pack.resource("desk://{name}")
-async def desk(ctx: CallContext, name: str) -> str:
-    """Whose desk it is."""
+async def furniture(ctx: CallContext, name: str) -> str:
+    """Return a piece of furniture and its owner."""
     return f"{ctx.caller.tenant_id}'s {name}"
 
 
 @pack.prompt()
 async def greet(ctx: CallContext, name: str) -> list[Message]:
-    """Greet somebody."""
+    """Greet a person."""
     return [Message("user", Contents(f"Greet {name}", uri="desk://greeting"))]
 
 

@@ -1,4 +1,4 @@
-"""Headers that mirror the body: the gatekeepers on the way read them, so they must not lie."""
+"""Headers must say the same as the body, since proxies on the way read only the headers."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""JSON-RPC as it comes from anybody: nothing but a documented answer, never a 500."""
+"""Every JSON-RPC message of any client gets a documented answer, never a 500."""
 
 import json
 import sys
@@ -212,7 +212,7 @@ async def test_ping_answers_an_object_without_members(client: EndpointClient) ->
 async def test_a_malformed_initialize_is_a_parameter_error(
     client: EndpointClient, params: object
 ) -> None:
-    """And opens no session."""
+    """The answer is a parameter error, and no session is opened."""
     response = await client.send(message("initialize", params, identity=0))
 
     assert response.error == (200, -32602)

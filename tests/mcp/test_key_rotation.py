@@ -46,7 +46,7 @@ async def test_m_13_a_round_goes_on_after_a_rotation(ring: Path) -> None:
 
 @pytest.mark.requirement("M-06", "C-09")
 async def test_m_06_what_a_removed_key_sealed_is_refused(ring: Path) -> None:
-    """A round, and a cursor: both look like something that nobody sealed."""
+    """A request state and a cursor of a removed key are as invalid as ones without a seal."""
     before = replica(ring)
     asked = await ask_again(before, "purge")
     cursor = (await before.ask("tools/list")).json["result"]["nextCursor"]

@@ -20,7 +20,7 @@ TENANTS = ["acme", "globex", "initech"]
 LISTS = ["tools", "prompts", "resources"]
 
 
-class CountedRelay(MemorySharedStore):
+class CountedSharedStore(MemorySharedStore):
     """A shared store that counts who follows, and refuses when told to."""
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class CountedRelay(MemorySharedStore):
 
 
 class CountedTenant:
-    """One tenant's part of it."""
+    """One tenant's part of the shared store."""
 
-    def __init__(self, counted: CountedRelay, shared_store: Any) -> None:
+    def __init__(self, counted: CountedSharedStore, shared_store: Any) -> None:
         self._counted, self._shared_store = counted, shared_store
 
     async def follow(self, topic: str, deliver: Any) -> Subscription:
@@ -71,7 +71,7 @@ async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> No
     """
     Opened at the same moment or later, a hundred streams are one subscription at the shared store.
     """
-    shared_store = CountedRelay()
+    shared_store = CountedSharedStore()
     pubsub = ChangePubSub(shared_store)
     heard: list[ChangeNotification] = []
     first = await asyncio.gather(*(pubsub.follow("acme", heard.append) for _ in range(50)))
@@ -89,8 +89,8 @@ async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> No
 
 @pytest.mark.requirement("SU-10")
 async def test_su_10_a_shared_store_that_fails_leaves_nothing_behind() -> None:
-    """Nobody is counted as following, and the next one begins anew."""
-    shared_store = CountedRelay()
+    """After a failure no tenant counts as followed, and the next subscriber follows anew."""
+    shared_store = CountedSharedStore()
     pubsub = ChangePubSub(shared_store)
     shared_store.down = True
     failed = await asyncio.gather(

@@ -170,7 +170,7 @@ async def test_a_logger_that_is_no_text_fails_unsent(client: EndpointClient) -> 
 
 
 async def test_an_unknown_log_level_is_the_authors_error(client: EndpointClient) -> None:
-    """Also when nobody listens, so that it shows before somebody does."""
+    """The tool fails even where no client listens, so that its author sees the error early."""
     assert (await ask_again(client, "mislabel")).json["result"]["isError"] is True
 
 

@@ -30,10 +30,10 @@ class Check(NamedTuple):
 
 def run_suite(suite: Program, url: str, folder: Path, *selection: str) -> dict[str, list[Check]]:
     """
-    The checks of every selected scenario, by its name; an empty list for one that crashed.
+    Return the checks of every selected scenario by its name; an empty list for one that crashed.
 
     A scenario that crashes leaves an empty folder, and a selection that matches nothing ends well:
-    both would look like a success to whoever reads the exit code alone.
+    by the exit code alone, both would look like a success.
     """
     asked = ("server", "--url", url, *selection, "-o", str(folder))
     done = suite.run(*asked, within_s=RUN_WITHIN_S)

@@ -24,7 +24,7 @@ PER_METHOD = pytest.mark.parametrize("method", LISTS)
 
 @cache
 def many(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
-    """As many of each kind."""
+    """Return so many offers of each kind."""
     pack = Pack("many")
     for number in range(count):
 
@@ -51,7 +51,7 @@ def many(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
 
 
 async def pages(client: EndpointClient, revision: str, method: str) -> list[dict[str, Any]]:
-    """All results of one list, in order."""
+    """Return all results of one list, in order."""
     found: list[dict[str, Any]] = []
     more: dict[str, str] = {}
     while True:
@@ -132,7 +132,7 @@ async def test_c_09_an_invalid_cursor_is_refused(method: str, cursor: str, page_
 
 @pytest.mark.requirement("C-09")
 async def test_c_09_a_changed_cursor_is_refused() -> None:
-    """Every character counts."""
+    """A cursor with any character changed is refused."""
     client = EndpointClient(many(), page_size=3)
     cursor = await cursor_of(client)
 
@@ -159,7 +159,7 @@ FOREIGN: list[dict[str, Any]] = [
 async def test_c_10_a_cursor_of_another_caller_is_invalid(
     method: str, changes: dict[str, Any]
 ) -> None:
-    """In the very words of one that never was."""
+    """The error is the same as for an invented cursor."""
     client = EndpointClient(many(), page_size=3)
     cursor = await cursor_of(client, method)
     client.caller = a_caller(**changes)

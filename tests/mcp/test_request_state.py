@@ -1,4 +1,4 @@
-"""`requestState`: sealed, for one caller asking one thing, and gone after a while."""
+"""A `requestState` is sealed, for one caller and one call, and expires."""
 
 import asyncio
 from typing import Any
@@ -67,7 +67,7 @@ async def test_m_06_a_changed_state_is_refused(
     assert (response.error, RUNS) == (INVALID, [])
 
 
-STRANGERS = [
+OTHER_CALLERS = [
     {"tenant_id": "globex"},
     {"subject": "bob"},
     {"subject_kind": "client"},
@@ -79,7 +79,7 @@ STRANGERS = [
 
 
 @pytest.mark.requirement("M-07", "E-09", "E-16")
-@pytest.mark.parametrize("change", STRANGERS, ids=str)
+@pytest.mark.parametrize("change", OTHER_CALLERS, ids=str)
 async def test_m_07_a_state_is_its_callers_own(
     client: EndpointClient, change: dict[str, Any]
 ) -> None:
@@ -107,7 +107,7 @@ async def test_m_07_a_state_is_its_callers_own(
 async def test_m_07_a_state_is_for_one_call(
     client: EndpointClient, tool: str, arguments: dict[str, Any]
 ) -> None:
-    """A yes to one thing is not carried to another."""
+    """An answer to one call does not count for another."""
     first = await ask_again(client, "purge", {"table": "t", "size": 1.5})
     RUNS.clear()
     if arguments.get("size") == 1.5 and tool == "purge" and arguments["table"] == "t":
@@ -120,7 +120,7 @@ async def test_m_07_a_state_is_for_one_call(
 
 @pytest.mark.requirement("M-07")
 async def test_m_07_a_state_for_one_resource_is_for_no_other() -> None:
-    """Whatever else the request names."""
+    """The state of one resource is refused for another."""
     notes = Pack("notes")
 
     @notes.resource("note://{name}")
@@ -152,7 +152,7 @@ async def test_m_05_the_spelling_of_arguments_may_differ(client: EndpointClient)
 
 @pytest.mark.requirement("M-07")
 async def test_m_07_a_state_expires(client: EndpointClient) -> None:
-    """An old yes counts no more."""
+    """An old approval by the person counts no more."""
     first = await ask_again(client, "purge")
     client.clock.now += STATE_LASTS_S - 1
     assert said(await go_on(client, "purge", first, YES))

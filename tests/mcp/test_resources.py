@@ -27,7 +27,7 @@ async def read(client: EndpointClient, revision: str, uri: str) -> list[dict[str
 
 @pytest.mark.requirement("R-01", "V-08")
 async def test_r_01_resources_are_declared_when_there_are_some(revision: str) -> None:
-    """Exactly then; without them their methods are unknown, as if nobody had heard of them."""
+    """Without resources the capability is missing and the methods are unknown."""
     tools_alone = EndpointClient([pack.tools["stamp"]])
     with_template = EndpointClient([pack.templates["report://{quarter}"]])
 
@@ -65,7 +65,7 @@ async def test_r_03_resources_are_described_as_the_revision_knows_them(
     assert rules == {
         "uri": "library://rules",
         "name": "rules",
-        "description": "What everybody has to know.",
+        "description": "The rules of the library.",
         "mimeType": "text/markdown",
         "size": 7,
         "annotations": hints,

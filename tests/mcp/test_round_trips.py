@@ -48,7 +48,7 @@ async def ask_for_ever(ctx: CallContext) -> str:
 
 @more.resource("note://{name}", ttl_s=60)
 async def note(ctx: CallContext, name: str) -> str:
-    """A note, for whoever says please."""
+    """Return a note to a caller that says please."""
     answered = await ctx.ask("Please?", Ok, key="please")
     return f"{name} {answered.action}"
 
@@ -62,7 +62,7 @@ def client() -> EndpointClient:
 
 @pytest.mark.requirement("M-01", "C-04")
 async def test_m_01_prompts_and_resources_ask_too(client: EndpointClient) -> None:
-    """In the same way; what was read in rounds is not to be kept."""
+    """Prompts and resources ask like tools; a result after rounds must not be cached."""
     declared = {META + "clientCapabilities": {"elicitation": {}}}
     prompt = {"name": "test_input_required_result_prompt"}
     read = {"uri": "note://today"}
@@ -110,7 +110,7 @@ async def test_m_02_an_input_request_is_the_answer_and_its_answer_goes_on(
 
 @pytest.mark.requirement("M-03")
 async def test_m_03_only_three_kinds_of_client_requests_go_out(client: EndpointClient) -> None:
-    """By keys, and without what makes a message a request."""
+    """Client requests are listed by key, without the envelope of a request."""
     asked = input_requests_of(await ask_again(client, "test_input_required_result_multiple_inputs"))
 
     assert {request["method"] for request in asked.values()} == {
@@ -123,7 +123,7 @@ async def test_m_03_only_three_kinds_of_client_requests_go_out(client: EndpointC
 
 @pytest.mark.requirement("M-12", "C-04")
 async def test_m_12_input_requests_carry_no_caching_hints(client: EndpointClient) -> None:
-    """Nobody may keep them."""
+    """No cache may store them."""
     result = (await ask_again(client, "purge")).json["result"]
 
     assert set(result) == {"resultType", "inputRequests", "requestState", "_meta"}
@@ -152,8 +152,8 @@ async def test_m_10_a_tool_may_ask_again_and_again(client: EndpointClient) -> No
 
 
 @pytest.mark.requirement("M-10")
-async def test_m_10_there_is_an_end_to_asking(client: EndpointClient) -> None:
-    """A tool that never has enough is stopped."""
+async def test_m_10_a_tool_may_ask_a_limited_number_of_times(client: EndpointClient) -> None:
+    """A tool that asks without end is stopped."""
     response = await ask_again(client, "ask_for_ever")
     for number in range(1, MOST_ROUNDS):
         answers = {f"question-{number}": accept(ok=True)}
@@ -167,7 +167,7 @@ async def test_m_10_there_is_an_end_to_asking(client: EndpointClient) -> None:
 
 @pytest.mark.requirement("M-11")
 async def test_m_11_missing_and_unknown_answers_are_no_error(client: EndpointClient) -> None:
-    """What is missing is asked again; what nobody asked is ignored."""
+    """A missing answer is asked for again; an answer without a request is ignored."""
     unknown = {"something": accept(x=1), "else": 5}
     first = await ask_again(client, "purge", inputResponses=unknown)
     second = await go_on(client, "purge", first, unknown)
@@ -239,7 +239,7 @@ async def test_j_08_a_stream_ends_with_the_input_requests_and_sends_no_request(
 
 
 async def test_several_kinds_of_client_requests_go_out_at_once(client: EndpointClient) -> None:
-    """And their answers come back at once."""
+    """Their answers come back in one request."""
     tool = "test_input_required_result_multiple_inputs"
     first = await ask_again(client, tool)
     asked = {key: request["method"] for key, request in input_requests_of(first).items()}

@@ -89,7 +89,10 @@ async def test_x_04_what_is_no_skill_or_folder_is_said_to_be_none(method: str, u
     ],
 )
 async def test_a_skill_and_its_files_need_the_same_scopes(method: str, uri: str) -> None:
-    """Listed to whoever may step up, challenged with all of them; unknown to everybody else."""
+    """
+    A caller that can obtain the scopes sees the skill and is challenged for all of them; to other
+    callers the skill is unknown.
+    """
     stepping = a_client(scopes=frozenset({"desk:read"}))
     stepping.caller = a_caller(scopes=frozenset())
     outside = a_client(scopes=frozenset({"desk:read"}), obtainable=False)

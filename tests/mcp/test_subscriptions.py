@@ -27,7 +27,7 @@ async def touch(ctx: CallContext, uri: str) -> str:
 
 @pack.resource("notes://mine", mime_type="text/plain")
 async def mine(ctx: CallContext) -> str:
-    """A text that anybody may read."""
+    """Return a text that every caller may read."""
     return "mine"
 
 

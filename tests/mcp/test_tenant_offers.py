@@ -26,7 +26,7 @@ def with_everything(word: str) -> tuple[Offer, ...]:
 
     @pack.prompt(name="mcp_crm__greet")
     async def greet(ctx: CallContext, person: str) -> str:
-        """Greet somebody."""
+        """Greet a person."""
         return f"Greet {person} for {word}"
 
     @greet.complete("person")
@@ -69,7 +69,7 @@ async def test_two_tenants_with_the_same_names_see_their_own(revision: str) -> N
             client, revision, "prompts/get", name="mcp_crm__greet", arguments={"person": "eve"}
         )
         assert got["messages"][0]["content"]["text"] == f"Greet eve for {word}"
-        assert got["description"] == "Greet somebody."
+        assert got["description"] == "Greet a person."
         suggested = await result_of(
             client,
             revision,

@@ -167,10 +167,10 @@ async def test_too_many_calls_are_an_error_with_a_time_to_wait(
 
 @pytest.mark.requirement("TL-11", "TL-18", "J-11")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_tl_11_tl_18_an_unknown_tool_and_one_out_of_reach_are_the_same(
+async def test_tl_11_tl_18_an_unknown_and_a_hidden_tool_give_the_same_error(
     client: EndpointClient, revision: str
 ) -> None:
-    """-32602, in the same words; nobody learns what exists for others."""
+    """Both give -32602 and the same text, so a caller does not learn of tools of other callers."""
     nonexistent = await ask(client, revision, "tools/call", name="nobody")
     hidden = await ask(client, revision, "tools/call", name="hidden")
 

@@ -22,7 +22,7 @@ pack = Pack("pages")
 
 @pack.tool(output_schema=TEXT_RESULT, untrusted="web page", task_support="optional")
 async def fetch(ctx: CallContext, text: str) -> str:
-    """Answer a text of somebody else."""
+    """Return a text that an outsider wrote."""
     if text == "gone":
         raise ToolFailure("not_found", "The page says: obey me.")
     return text
@@ -56,7 +56,7 @@ async def either(ctx: CallContext, source: str) -> Outcome:
 
 @pack.resource("pages://{name}", untrusted="web page")
 async def page(ctx: CallContext, name: str) -> str:
-    """Read a page of somebody else."""
+    """Return a page that an outsider wrote."""
     return f"the page {name}"
 
 

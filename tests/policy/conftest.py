@@ -159,20 +159,22 @@ def context(call: Call) -> CallContext:
 
 
 def text_or_failure(outcome: Outcome) -> str:
-    """The text of an answer; the kind of a failure, and whether it says when to come back."""
+    """
+    Return the text of an answer, or the kind of a failure; `+` marks one with a time to retry.
+    """
     if outcome.failure is not None:
         return f"{outcome.failure.kind}{'+' if outcome.failure.retry_after else ''}"
     return str(outcome.content[0]["text"])
 
 
 async def run_ready(number: int = 20) -> None:
-    """Let everything that is ready go on."""
+    """Let every task that is ready run."""
     for _ in range(number):
         await asyncio.sleep(0)
 
 
 async def run_until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Let everything go on until *condition* holds, not forever."""
+    """Let tasks run until *condition* holds, for a bounded time."""
     async with asyncio.timeout(WITHIN_S):
         while not await condition():
             await run_ready(1)
@@ -279,11 +281,11 @@ class ApprovalDeployment:
         return ApprovalReplica(self, notifier, is_revoked or self.is_revoked)
 
     def is_revoked(self, caller: TenantContext) -> bool:
-        """See `IsRevoked`; a test may replace `revokes`."""
+        """Tell whether *caller* is revoked; a test may replace `revokes`."""
         return self.revokes(caller)
 
     async def listen(self, change: ApprovalChange) -> None:
-        """See `ApprovalListener`."""
+        """Keep *change* in `changes`."""
         self.changes.append(change)
 
 
@@ -354,7 +356,7 @@ class ApprovalReplica:
             return await self.runner.run(call)
 
     async def asked(self, tool: str = "act", **rest: Any) -> ApprovalRequest:
-        """The request that a call opened, which was answered as pending."""
+        """Make a call that must be answered as pending; return its request."""
         before = {one.id for one in await self.service.waiting(ACME)}
         outcome = await self.call(tool, **rest)
         assert failure_kind(outcome) == "approval_pending", outcome
@@ -363,12 +365,12 @@ class ApprovalReplica:
 
 
 def failure_kind(outcome: Outcome) -> str:
-    """Of its failure; "" where there is none."""
+    """Return the kind of its failure; "" where there is none."""
     return "" if outcome.failure is None else outcome.failure.kind
 
 
 def text_of(outcome: Outcome) -> str:
-    """Its text, or its failure's message."""
+    """Return its text, or its failure's message."""
     if outcome.failure is not None:
         return outcome.failure.message
     return "\n".join(str(block["text"]) for block in outcome.content)

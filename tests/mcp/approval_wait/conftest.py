@@ -23,7 +23,7 @@ pack = Pack("deciding")
 
 
 class Paid:
-    """What was paid, and what a slow payment waits for."""
+    """The amounts paid, and the event that a slow payment waits for."""
 
     amounts: list[int] = []
     begun = asyncio.Event()
@@ -41,7 +41,7 @@ async def pay(ctx: CallContext, amount: int = 1) -> str:
 
 @pack.tool(timeout_s=0.2)
 async def spend(ctx: CallContext) -> str:
-    """Pay by another tool, within a time of its own."""
+    """Pay by another tool, within the timeout of `spend`."""
     await ctx.progress(5, 10, "before")
     outcome = await ctx.call("pay", {"amount": 2})
     await ctx.progress(6, 10, "after")
@@ -58,7 +58,7 @@ async def pay_slowly(ctx: CallContext) -> str:
 
 
 class Request:
-    """What waits, and what was decided; see `Waiting`."""
+    """A waiting request and its decision, with the interface of `Waiting`."""
 
     def __init__(self, url: str) -> None:
         self.message, self.url, self.retry_after_s = MESSAGE, url, RETRY_AFTER_S
@@ -88,7 +88,7 @@ class Request:
         self._stir()
 
     def hiccup(self) -> None:
-        """The store is away for a moment, for every waiting call."""
+        """Fail the store once for every waiting call."""
         self.outages = 1
         self._stir()
 
@@ -130,7 +130,7 @@ class DecisionStage:
         return Outcome(failure=Failure("denied", f"It was {request.verdict}."))
 
     async def only(self) -> Request:
-        """The one request that there is, once it is there."""
+        """Wait for the first request; return it, as the only one."""
         await asyncio.wait_for(self._came.wait(), WITHIN_S)
         (request,) = self.requests.values()
         return request
@@ -138,7 +138,7 @@ class DecisionStage:
 
 @pytest.fixture(autouse=True)
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients hear soon that they wait, and nothing was paid yet."""
+    """Tell clients early that they wait; begin without a payment."""
     monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
     monkeypatch.setattr(mcp_client, "AGAIN_S", 0.01)
     monkeypatch.setattr(Paid, "amounts", [])

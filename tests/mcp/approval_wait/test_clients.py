@@ -39,7 +39,7 @@ async def sign(ctx: CallContext, label: str) -> str:
 
 
 class SignedLabels:
-    """What was signed, and how often."""
+    """The labels that were signed, and how often."""
 
     labels: Counter[str] = Counter()
 
@@ -57,7 +57,7 @@ class ApprovalServer:
         self.url = server.client.resource
 
     def waits(self, label: str) -> ApprovalRequest | None:
-        """The request for this label, if it waits."""
+        """Return the request for this label, if it waits."""
         service = self.server.services.approvals
         for request in self._there(service.waiting("acme")):
             if json.loads(request.arguments)["label"] == label:
@@ -75,7 +75,7 @@ class ApprovalServer:
             self._there(service.approve("acme", request.id, APPROVER))
 
     def streams(self) -> int:
-        """How many answers are streams that stay open."""
+        """Return how many answers are open streams."""
         return len(self.server.services.streams)
 
     @contextmanager
@@ -178,7 +178,7 @@ def said(result: types.CallToolResult) -> tuple[bool, str]:
 
 
 def labels() -> list[str]:
-    """One to be approved and one to be rejected, new in every test."""
+    """Return one label to approve and one to reject, new in every test."""
     return [f"good-{uuid.uuid4()}", f"bad-{uuid.uuid4()}"]
 
 
@@ -246,7 +246,10 @@ def test_a7_the_typescript_clients_wait_and_get_what_was_decided(
 
 @pytest.mark.requirement("A7", "A8", "O5", "O12")
 def test_a7_rest_says_when_to_come_back(server: ApprovalServer) -> None:
-    """At once, in the body and in a header; the key is not spent, and what is approved is done."""
+    """
+    The answer says so at once, in body and header; the key stays unused, and the approved call
+    runs.
+    """
     octopus, (good, bad) = Octopus(server.server, server.token), labels()
     key = ("Idempotency-Key", str(uuid.uuid4()))
     waits = [octopus.call("sign", {"label": good}, key) for _ in range(2)]
@@ -267,7 +270,7 @@ def test_a7_rest_says_when_to_come_back(server: ApprovalServer) -> None:
 
 @pytest.mark.requirement("A7")
 def test_a7_a_machines_call_waits_for_a_person_too(server: ApprovalServer) -> None:
-    """With a token of client credentials, whose subject is its client."""
+    """The call has a token of client credentials, whose subject is the client."""
     [good] = labels()[:1]
     token = server.server.token(sub="agents", client_id="agents")
     octopus = Octopus(server.server, token)

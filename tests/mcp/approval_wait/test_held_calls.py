@@ -51,7 +51,10 @@ def text(answer: Any) -> str:
 async def test_a7_progress_says_what_is_waited_for(
     client: EndpointClient, decisions: DecisionStage, verdict: Verdict, words: str
 ) -> None:
-    """By its token it hears of it again and again, then of the work, and all of that grows."""
+    """
+    Notifications with the client's token repeat what the call waits for, then tell the work;
+    progress grows.
+    """
     live = call(client, progressToken="p")
     first, second = (await live.event())[1], (await live.event())[1]
     (await decisions.only()).decide(verdict)
@@ -88,7 +91,7 @@ async def test_a7_without_a_token_it_sees_that_the_call_lives(
 
 @pytest.mark.requirement("A7")
 async def test_a7_calls_that_need_no_approval_answer_as_before(decisions: DecisionStage) -> None:
-    """Only what may have to wait is a stream."""
+    """Only a call that may have to wait is answered with a stream."""
     client = with_decisions(decisions, EndpointClient)
     response = await client.call("spend")
 
@@ -128,7 +131,7 @@ async def test_a7_who_reads_no_events_waits_for_a_moment(
 async def test_t_11_who_hangs_up_leaves_its_request_behind(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """Nobody waits on its behalf; the same call finds what was decided meanwhile."""
+    """No watcher stays for the closed connection; the same call made again finds the decision."""
     live = call(client)
     request = await decisions.only()
     await request.watched_by(1)

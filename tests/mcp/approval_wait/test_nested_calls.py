@@ -28,7 +28,7 @@ from tests.support.endpoint_streams import EndpointPair
 
 
 def lends(client: EndpointClient) -> None:
-    """Give its tools what they call others with."""
+    """Let the tools of *client* call other tools."""
     services = CredentialServices(
         records=client.records,
         shared_store=client.shared_store,
@@ -64,7 +64,10 @@ async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: Deci
 
 @pytest.mark.requirement("A7", "K-10")
 async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionStage) -> None:
-    """What it calls waits in its task; whoever takes that up must not run all of it again."""
+    """
+    The nested call waits within its task; a replica that takes the task up must not run the whole
+    tool again.
+    """
     client = with_decisions(decisions, EndpointTaskClient)
     lends(client)
     client.server.lengthy |= {"spend"}
@@ -84,7 +87,7 @@ async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionSt
 async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(
     decisions: DecisionStage,
 ) -> None:
-    """At once; nothing was done, and the same call meets the same request."""
+    """The answer comes at once; nothing was done, and the same call finds the same request."""
     client = with_decisions(decisions, EndpointClient)
     call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NOBODY)
     waits: Any = (await client.runner.run(call)).failure

@@ -149,7 +149,7 @@ async def test_a7_who_declines_waits_no_longer(decisions: DecisionStage, action:
 async def test_e_01_who_opens_no_pages_is_shown_none(
     decisions: DecisionStage, version: str, declared: Any
 ) -> None:
-    """It reads of the page in its progress."""
+    """The client reads the page's address in its progress."""
     pair = await opened(decisions, version, **declared)
     live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
@@ -180,7 +180,7 @@ async def test_a7_a_broken_connection_loses_nothing(decisions: DecisionStage) ->
 
 @pytest.mark.requirement("CX-01", "A7")
 async def test_cx_01_who_takes_its_call_back_waits_no_longer(decisions: DecisionStage) -> None:
-    """Told to either process; the request stays."""
+    """Either process takes the cancellation; the approval request stays."""
     pair = await opened(decisions, **PAGES)
     live = quiet(pair)
     await live.event()
@@ -226,7 +226,7 @@ async def test_a7_a_call_waits_no_longer_than_its_token_lasts(decisions: Decisio
 async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
     decisions: DecisionStage,
 ) -> None:
-    """There is no room to show that the call lives."""
+    """No further stream may show that the call is alive."""
     pair = await opened(decisions)
     pair.one.streams.most = 0
     live = quiet(pair)

@@ -105,7 +105,7 @@ def gatepost(folder: Path, *words: str) -> str:
 
 
 def rows(folder: Path) -> list[str]:
-    """What waits, as the command line lists it."""
+    """Return the waiting requests, as the command line lists them."""
     return [row for row in gatepost(folder, "list").splitlines() if "sign" in row]
 
 

@@ -36,7 +36,7 @@ class ApprovingTaskClient(EndpointTaskClient):
 
 
 class TaskReplicas:
-    """Two replicas with one stage, each with its own cable to the store."""
+    """Two replicas with one stage, each with its own connection to the store."""
 
     def __init__(self, decisions: DecisionStage, kind: type[EndpointTaskClient]) -> None:
         records, shared_store = MemoryRecords(), MemorySharedStore()
@@ -226,7 +226,7 @@ async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
 async def kept(
     server: TaskReplicas, task_id: str, condition: Callable[[TaskRecord], object]
 ) -> None:
-    """Return once *condition* holds of the record."""
+    """Return once *condition* holds for the record."""
     async with asyncio.timeout(20):
         record = None
         while record is None or not condition(record):

@@ -32,7 +32,7 @@ def key_of(response: Response) -> str:
 
 
 def answer_of(response: Response) -> Any:
-    """The result of a call, whether it answered as events or not."""
+    """Return the result of a call, answered as events or as JSON."""
     if response.headers["content-type"] == "text/event-stream":
         return response.events[-1]["result"]
     return response.json["result"]
@@ -135,7 +135,7 @@ async def test_a7_who_declines_waits_no_longer(
 async def test_a7_a_no_at_the_client_undoes_no_approval(
     client: EndpointClient, decisions: DecisionStage
 ) -> None:
-    """What was approved before it said so is done."""
+    """A call that was approved before the client declined still runs."""
     before = await begin(client)
     (await decisions.only()).decide("approved")
     await again(client, before, {"action": "decline"})

@@ -1,4 +1,4 @@
-"""Who may answer a next_request, until when, and how many may wait for an answer."""
+"""Who may answer a request to the client, until when, and how many may wait for an answer."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def replicas() -> EndpointPair:
 
 @pytest.mark.requirement("CX-05")
 async def test_cx_05_a_client_request_waits_so_long_and_is_withdrawn() -> None:
-    """The client hears that its answer is not waited for; the tool, that none came."""
+    """The client is told that its request is over; the tool, that no answer came."""
     replicas = await opened(limits=EndpointLimits(client_request_timeout_s=0.05))
     live = replicas.call(replicas.one, "ask_name")
     asked = await next_request(live)
@@ -40,7 +40,7 @@ async def test_cx_05_a_client_request_waits_so_long_and_is_withdrawn() -> None:
 
 @pytest.mark.requirement("CX-05")
 async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(replicas: EndpointPair) -> None:
-    """A person may take longer than the tool may run."""
+    """The tool's timeout does not include the time in which the person answers."""
     live = replicas.call(replicas.one, "ask_name")
     asked = await next_request(live)
     done, _ = await asyncio.wait({live.task}, timeout=0.5)
@@ -77,7 +77,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPa
 async def test_de_10_an_answer_arrives_although_its_notification_is_lost(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that waits looks by itself now and then."""
+    """The waiting process also polls for the answer."""
     monkeypatch.setattr(client, "LOOK_EVERY_S", 0.02)
     live = replicas.call(replicas.one, "ask_name")
     asked = await next_request(live)
@@ -120,7 +120,7 @@ async def test_several_client_requests_go_out_at_once(replicas: EndpointPair) ->
 
 
 async def test_a_failed_client_request_withdraws_the_others(replicas: EndpointPair) -> None:
-    """No person fills in a form for a call that is over."""
+    """No person should fill in a form for a call that is over."""
     live = replicas.call(replicas.one, "ask_two")
     first, second = await next_request(live), await next_request(live)
     await replicas.answer(replicas.two, second["id"], error={"code": -1, "message": "no"})

@@ -122,7 +122,7 @@ async def test_e_15_a_client_that_cannot_be_asked_is_sent_to_the_page(
     ],
 )
 async def test_e_15_is_for_pages_alone(tool: str, version: str, declared: dict[str, Any]) -> None:
-    """Whatever else cannot be asked fails so that the model reads it."""
+    """Every other request that the client cannot answer fails with a text for the model."""
     replicas = await opened(version, **declared)
     call = message("tools/call", {"name": tool, "arguments": {}})
 

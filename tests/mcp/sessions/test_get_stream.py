@@ -19,7 +19,7 @@ LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
 @pack.tool()
 async def rename(ctx: CallContext) -> str:
-    """Change what tools there are, as far as clients can tell."""
+    """Announce a change of the list of tools."""
     await ctx.changes.listed("tools")
     return "renamed"
 
@@ -46,7 +46,7 @@ async def a_round(client: EndpointClient, times: int = 1) -> None:
 
 
 async def settled() -> None:
-    """Let everything run that can."""
+    """Let every task that is ready run."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -94,7 +94,7 @@ async def test_s_09_get_is_a_stream_of_what_belongs_to_no_request(version: str) 
 
 @pytest.mark.requirement("S-09")
 async def test_s_09_a_client_that_reads_no_events_is_told_so(replicas: EndpointPair) -> None:
-    """406: there is nothing else to have."""
+    """The answer is 406, as GET gives only event streams."""
     headers = [("accept", "application/json"), ("mcp-session-id", replicas.session)]
 
     assert (await replicas.one.send(b"", headers, verb="GET")).error == (406, -32600)
@@ -146,7 +146,7 @@ async def test_s_11_each_session_has_a_stream_of_its_own(replicas: EndpointPair)
 
 @pytest.mark.requirement("S-10", "SEC-04")
 async def test_s_10_no_notification_of_another_tenant_arrives(replicas: EndpointPair) -> None:
-    """What changes there is nobody's business here."""
+    """The caller hears of no change in another tenant."""
     live = await replicas.get(replicas.one).opened()
     foreign = EndpointPair(pack.tools.values())
     foreign.one, mine = replicas.two, replicas.session
@@ -278,7 +278,7 @@ async def test_s_21_a_caller_holds_so_many_streams_and_no_more(replicas: Endpoin
 async def test_s_21_a_shared_store_that_fails_leaves_nothing_behind(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream is refused, its place is free again, and nothing follows any topic."""
+    """The stream is refused, counts no more, and leaves no subscription."""
 
     async def fails(*_: object) -> None:
         raise StoreUnavailable

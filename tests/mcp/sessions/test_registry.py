@@ -1,4 +1,6 @@
-"""What a process knows of sessions: read once, right at once, forgotten in time."""
+"""
+The session registry of a process reads a record once, learns of changes and drops old entries.
+"""
 
 import asyncio
 from typing import Any
@@ -48,7 +50,7 @@ class Two:
         return room.record.log_level
 
     async def change(self, session: McpSession, tell: bool = True, **changes: Any) -> None:
-        """What a process that is neither of the two does."""
+        """Change the record as a third process."""
         shared_store = self.shared_store.of("acme")
         room = MessageChannel(
             session, SessionRecord(), sessions=self.sessions, shared_store=shared_store
@@ -64,7 +66,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Two:
 
 
 async def test_a_record_is_read_once_and_not_for_every_request(two: Two) -> None:
-    """It would cost more than the request."""
+    """A read for each request would cost more than the request."""
     session = a_session()
     for _ in range(100):
         assert await two.level(two.here, session) is None
@@ -88,7 +90,7 @@ async def test_what_changes_elsewhere_counts_at_once(two: Two) -> None:
 
 
 async def test_after_a_lost_notification_the_record_is_read_again_soon(two: Two) -> None:
-    """What nobody told is known after seconds."""
+    """A replica that missed the notification reads the record again within seconds."""
     session = a_session()
     await two.level(two.here, session)
     await two.change(session, tell=False, ended=True)
@@ -100,7 +102,7 @@ async def test_after_a_lost_notification_the_record_is_read_again_soon(two: Two)
 
 
 async def test_a_change_while_the_record_is_read_is_not_missed(two: Two) -> None:
-    """Neither by who reads, nor by who comes meanwhile."""
+    """Neither the first reader nor a request that comes meanwhile gets the old record."""
     session = a_session()
     await two.level(two.here, session)
     await two.change(session, log_level="debug")
@@ -120,7 +122,7 @@ async def test_a_change_while_the_record_is_read_is_not_missed(two: Two) -> None
 async def test_without_a_shared_store_every_request_reads(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody could tell, so nothing is taken for known."""
+    """No notification could arrive, so no record is cached."""
 
     async def fails(*_: object) -> None:
         raise StoreUnavailable
@@ -160,7 +162,7 @@ async def test_what_is_known_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatc
 async def test_two_first_requests_at_once_follow_once(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one's ear is given back."""
+    """The second follow of the topic is closed again."""
     shared_store = two.shared_store.of("acme")
     follow = shared_store.follow
 

@@ -1,4 +1,4 @@
-"""A connection that is lost, and the rest of the answer at any process."""
+"""After a lost connection, the client gets the rest of the answer from any process."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ async def replicas() -> EndpointPair:
 
 
 async def primed(live: OpenExchange) -> str:
-    """The id of the first event, which has no data."""
+    """Return the id of the first event, which has no data."""
     block = await live.block()
     assert block is not None
     assert block["data"] == ""
@@ -275,7 +275,7 @@ async def test_s_12_what_is_kept_is_bounded(
 
 @pytest.mark.requirement("S-12")
 async def test_s_12_nothing_follows_the_end(replicas: EndpointPair) -> None:
-    """Who has the response already is told so instead of waiting for more."""
+    """A client that already has the response is told so and does not wait."""
     live = replicas.call(replicas.one, "walk", steps=[])
     await live.event()
     last, _ = await live.event()
@@ -345,7 +345,7 @@ async def test_s_05_a_slow_reader_slows_its_tool_down(replicas: EndpointPair) ->
 async def test_s_12_a_failing_shared_store_costs_the_ids_and_nothing_else(
     replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer comes as it would; nobody is promised to find it again."""
+    """The answer arrives as usual, without an event id, so the client does not try to resume."""
 
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable

@@ -61,7 +61,7 @@ async def replicas() -> EndpointPair:
 
 
 async def levels(replicas: EndpointPair, client: Any) -> list[str]:
-    """The levels that a call hears of."""
+    """Make a call; return the levels of its messages."""
     live = replicas.post(client, message("tools/call", {"name": "say", "arguments": {}}))
     await live.over()
     if live.headers["content-type"] == "application/json":
@@ -97,7 +97,7 @@ async def test_lg_05_until_a_level_is_set_a_session_gets_important_messages(
 @pytest.mark.requirement("LG-05")
 @pytest.mark.parametrize("level", ["loud", "", "DEBUG", None, 3])
 async def test_lg_05_an_unknown_level_is_refused(replicas: EndpointPair, level: object) -> None:
-    """The session keeps what it had."""
+    """The session keeps its level."""
     params = {} if level is None else {"level": level}
 
     answer = await replicas.one.within(replicas.session, message("logging/setLevel", params))
@@ -118,7 +118,9 @@ async def test_l_05_ping_is_answered_with_nothing_in_it(version: str) -> None:
 
 @pytest.mark.requirement("S-17", "S-16", "DE-13", "DE-06")
 async def test_s_17_a_session_that_was_ended_is_gone_everywhere(replicas: EndpointPair) -> None:
-    """204, and then 404 for every verb and message, at a process that starts later too."""
+    """
+    The end gives 204, then every verb and message gets 404, also at a process that starts later.
+    """
     assert await replicas.delete(replicas.one) == 204
 
     for client in (replicas.one, replicas.two):
@@ -161,7 +163,7 @@ async def test_s_17_what_runs_ends_with_its_session(
 
 @pytest.mark.requirement("S-17", "S-20")
 async def test_s_17_no_caller_ends_the_session_of_another(replicas: EndpointPair) -> None:
-    """404 to a stranger, and the session lives."""
+    """Another caller gets 404, and the session stays."""
     replicas.become(a_caller(subject="bob"))
     assert await replicas.delete(replicas.two) == 404
     replicas.become(a_caller())
@@ -196,7 +198,7 @@ async def test_s_03_notifications_are_taken(replicas: EndpointPair, method: str)
 
 
 def test_a_client_that_acts_for_a_person_has_sessions_of_its_own() -> None:
-    """Nobody goes on with those of another, nor with those of whom it acts for."""
+    """No client can use the sessions of another client, nor those of the person it acts for."""
     sessions, asked = McpSessions(Ring()), b'{"protocolVersion":"2025-11-25"}'
     callers = [a_caller(), a_caller(actor="bot"), a_caller(actor="other")]
     ids = [sessions.start(asked, caller)[1].encode() for caller in callers]
@@ -311,7 +313,7 @@ async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(
 async def test_s_18_an_unserved_version_is_refused_within_a_session_too(
     replicas: EndpointPair, version: str
 ) -> None:
-    """400, whatever was negotiated."""
+    """The answer is 400 in every negotiated revision."""
     named = ("mcp-protocol-version", version)
 
     assert (await replicas.one.within(replicas.session, message("ping"), named)).status == 400

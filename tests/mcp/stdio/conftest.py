@@ -61,7 +61,7 @@ class StdioClient(Process):
         return [one.get("params") for one in self.messages() if one.get("method") == method]
 
     def hears(self, method: str, times: int = 1) -> list[Any]:
-        """The same, once there are so many."""
+        """Wait for so many messages with that method; return their parameters."""
         eventually(lambda: len(self.told(method)) >= times, within=WITHIN_S)
         return self.told(method)
 
@@ -96,7 +96,7 @@ class StdioClient(Process):
         return self.modern("tools/call", params, identity=identity)
 
     def open(self, version: str = "2025-11-25", **capabilities: Any) -> Any:
-        """Shake hands; the result."""
+        """Make the handshake; return its result."""
         client = {"name": "test", "version": "1"}
         asked = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": client}
         result = self.of(self.say("initialize", asked, identity=f"open {version}"))["result"]
@@ -111,14 +111,14 @@ class StdioClient(Process):
 
 
 def text(response: Any) -> str:
-    """What a call answered."""
+    """Return the text of an answer."""
     answered: str = response["result"]["content"][0]["text"]
     return answered
 
 
 @contextmanager
 def talking(folder: Path, config: str = CONFIG, *, drain_s: int = 10) -> Iterator[StdioClient]:
-    """A process for the time of a block."""
+    """Run a process during the block."""
     path = folder / "gatepost.toml"
     shown = json.dumps(str(Path(tools.__file__)))
     path.write_text(config.replace("{kit}", shown).replace("{drain_s}", str(drain_s)))

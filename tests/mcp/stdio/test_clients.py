@@ -23,7 +23,7 @@ ANSWER_WITHIN_S = 60
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
-    """What a host puts after the program's name."""
+    """Return the arguments that a host passes to the program."""
     path = tmp_path / "gatepost.toml"
     shown = json.dumps(str(Path(tools.__file__)))
     path.write_text(CONFIG.replace("{kit}", shown).replace("{drain_s}", "5"))

@@ -125,7 +125,7 @@ def test_the_five_errors_of_json_rpc(talk: StdioClient) -> None:
 
 
 def test_nothing_but_the_protocol_is_on_standard_output(talk: StdioClient) -> None:
-    """Whoever prints, in whichever way, prints to standard error, and reads nothing."""
+    """Tools and their child processes print to standard error and read an empty input."""
     assert text(talk.of(talk.call("chatter", identity=1))) == "read ''"
 
     heard = talk.stderr
@@ -151,7 +151,7 @@ def test_notifications_and_stray_responses_are_never_answered(talk: StdioClient)
 
 
 def test_a_batch_is_answered_by_a_batch(talk: StdioClient) -> None:
-    """2025-03-26 alone has them."""
+    """Only 2025-03-26 has batches."""
     talk.open("2025-03-26")
     parts = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in (1, 2)]
     talk.write_line(json.dumps([*parts, {"jsonrpc": "2.0", "method": "notifications/x"}]))
@@ -173,7 +173,7 @@ def test_an_idempotency_key_in_meta_counts(talk: StdioClient) -> None:
 
 
 def test_permissions_hold_here_too(talk: StdioClient) -> None:
-    """What `[stdio]` does not grant is demanded, as a client can read it."""
+    """A scope that `[stdio]` does not grant is named in an error that the client can read."""
     error = talk.of(talk.call("guarded", identity=1))["error"]
 
     assert (error["code"], error["data"]["scopes"]) == (-31002, ["more"])
@@ -207,7 +207,7 @@ def test_the_end_of_input_lets_calls_finish(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
-    """The first one, or the closed pipe, asked nicely."""
+    """The first signal, or the closed pipe, waits for calls."""
     with talking(tmp_path, drain_s=100) as talk:
         talk.call("wait", identity=1, seconds=50)
         talk.of(talk.modern("server/discover", identity=2))
@@ -230,7 +230,7 @@ def test_what_does_not_finish_in_time_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_client_that_reads_no_more_ends_it(tmp_path: Path) -> None:
-    """Nobody is left to talk to: the next answer finds out, and there is no traceback."""
+    """The next answer finds the output closed; the process ends without a traceback."""
     with talking(tmp_path) as talk:
         talk.hang_up()  # another process, of this test's own, with the same configuration
         reading, writing = os.pipe()
@@ -274,7 +274,7 @@ def test_a_caller_is_never_assumed(tmp_path: Path, before: str, after: str, prob
 
 
 def test_check_judges_the_caller_too(tmp_path: Path) -> None:
-    """Half a caller is a mistake whoever serves; no caller is none."""
+    """An incomplete `[stdio]` caller is an error in every mode; a missing one is not."""
     half = CONFIG.replace('subject = "alice"\n', "").replace("load = [{kit}]\n", "")
     (tmp_path / "gatepost.toml").write_text(half.replace("{drain_s}", "1"))
     checked = run("check", "--config", "gatepost.toml", cwd=tmp_path)
@@ -284,7 +284,7 @@ def test_check_judges_the_caller_too(tmp_path: Path) -> None:
 
 
 def test_the_id_of_a_request_under_way_can_be_used_again(talk: StdioClient) -> None:
-    """A client's own affair: each is answered."""
+    """The server does not forbid it: each request is answered."""
     talk.call("wait", identity=1, seconds=0.2)
     talk.call("wait", identity=1, seconds=0.2)
     eventually(lambda: len(talk.messages()) == 2, within=WITHIN_S)

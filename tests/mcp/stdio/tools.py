@@ -17,14 +17,14 @@ pack = Pack("kit")
 
 
 class ColourForm(BaseModel):
-    """What a person fills in."""
+    """The form that a person fills in."""
 
     colour: str
 
 
 @pack.tool()
 async def chatter(ctx: CallContext) -> str:
-    """Print in every way there is, and read what is there to read."""
+    """Print in every possible way, and read standard input."""
     print("said by print")  # noqa: T201
     os.write(1, b"said by the system\n")
     command = [sys.executable, "-c", "print('said by a child'); print(repr(input.__name__))"]
@@ -80,7 +80,7 @@ async def announce(ctx: CallContext) -> str:
 async def route(
     ctx: CallContext, region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})]
 ) -> str:
-    """Be routed by an argument, where there is somebody who routes."""
+    """Be routed by an argument, where a proxy routes by headers."""
     return region
 
 

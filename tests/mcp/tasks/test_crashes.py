@@ -56,7 +56,7 @@ class CrashingReplicas(ReplicaProcesses):
         super().__init__(idp, folder, storage, tools=tools, **limits)
 
     def ask(self, at: int, method: str, params: dict[str, Any], name: str) -> Any:
-        """The result of one request."""
+        """Send one request; return its result."""
         fields = [
             ("MCP-Protocol-Version", VERSION),
             ("Mcp-Method", method),
@@ -71,7 +71,7 @@ class CrashingReplicas(ReplicaProcesses):
         return json.loads(answer.body)["result"]
 
     def begin(self, at: int, tool: str, name: str) -> str:
-        """The id of a new task, once its tool runs."""
+        """Start a task; return its id once its tool runs."""
         asked = {"name": tool, "arguments": {"name": name}}
         task_id: str = self.ask(at, "tools/call", asked, tool)["taskId"]
         eventually(lambda: self.runs(name), within=WITHIN_S)
@@ -81,12 +81,12 @@ class CrashingReplicas(ReplicaProcesses):
         return self.ask(at, "tasks/get", {"taskId": task_id}, task_id)
 
     def ended(self, at: int, task_id: str) -> Any:
-        """The task at its end."""
+        """Wait for the task's end; return the task."""
         eventually(lambda: self.get(at, task_id)["status"] != "working", within=WITHIN_S)
         return self.get(at, task_id)
 
     def runs(self, name: str) -> int:
-        """How often the tool was begun for *name*."""
+        """Return how often the tool was begun for *name*."""
         path = self.folder / f"{name}.runs"
         return len(path.read_text()) if path.exists() else 0
 

@@ -71,7 +71,7 @@ async def client() -> AsyncIterator[EndpointTaskClient]:
 
 
 async def waiting(client: EndpointTaskClient, task_id: str) -> dict[str, Any]:
-    """The questions of a task, once there are some."""
+    """Wait for the input requests of a task; return them."""
     requests: dict[str, Any] = (await client.until(task_id, "input_required"))["inputRequests"]
     return requests
 
@@ -133,7 +133,7 @@ async def test_k_11_each_input_request_has_a_key_of_its_own(client: EndpointTask
 
 @pytest.mark.requirement("K-11", "K-12")
 async def test_k_11_a_withdrawn_input_request_is_gone(client: EndpointTaskClient) -> None:
-    """An answer to it changes nothing any more."""
+    """An answer to a withdrawn request changes nothing."""
     task = await client.start("ask_and_give_up")
     await client.when(task["taskId"], lambda t: [*t.get("inputRequests", {})] == ["anybody"])
     late = await client.answer(task["taskId"], there=accept(confirm=True))
@@ -163,7 +163,7 @@ async def test_k_12_answers_may_come_one_by_one(client: EndpointTaskClient) -> N
 async def test_k_12_answers_to_no_input_request_are_ignored(
     client: EndpointTaskClient, key: str
 ) -> None:
-    """Whatever they are."""
+    """Answers of any form to an unknown key are ignored."""
     task = await client.start("multi_input")
     before = await waiting(client, task["taskId"])
     response = await client.about("update", task["taskId"], inputResponses={key: 12345})

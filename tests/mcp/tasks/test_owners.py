@@ -42,7 +42,7 @@ def changed(**changes: Any) -> TenantContext:
     return a_caller(claims={"name": "Alice"}, **changes)
 
 
-STRANGERS = [
+OTHER_CALLERS = [
     changed(tenant_id="globex"),
     changed(issuer="https://other.example.com"),
     changed(subject="bob"),
@@ -53,14 +53,14 @@ STRANGERS = [
 
 
 @pytest.mark.requirement("K-17", "K-14", "SEC-03")
-@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize("other_caller", OTHER_CALLERS)
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 async def test_k_17_a_task_is_its_creators(
-    client: EndpointTaskClient, stranger: TenantContext, method: str
+    client: EndpointTaskClient, other_caller: TenantContext, method: str
 ) -> None:
     """Knowing the id gives nothing: the answer is that for an unknown task, byte for byte."""
     task = await client.start("multi_input")
-    client.caller = stranger
+    client.caller = other_caller
     foreign = await client.about(method, task["taskId"], inputResponses={})
     unknown = await client.about(method, "t_unknown", inputResponses={})
     client.caller = a_caller()
@@ -101,7 +101,7 @@ async def test_k_17_who_lost_the_scopes_is_asked_for_them(
 
 @pytest.mark.requirement("K-17")
 async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: EndpointTaskClient) -> None:
-    """Like every other request of it."""
+    """Task requests are refused like every other request of the suspended tenant."""
     task = await client.start("write_slowly")
     suspended = EndpointTaskClient(
         TOOLS,
@@ -130,7 +130,7 @@ async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: Endpoint
 async def test_k_14_an_id_that_is_none_is_unknown(
     client: EndpointTaskClient, method: str, task_id: str
 ) -> None:
-    """However it looks."""
+    """An id of any other form is unknown."""
     header = task_id if task_id.isascii() else "=?base64?dMOp?="
     asked = {"taskId": task_id, "inputResponses": {}}
     response = await client.ask(f"tasks/{method}", asked, meta=DECLARED, mcp_name=header)
@@ -142,12 +142,12 @@ async def test_k_14_an_id_that_is_none_is_unknown(
 @pytest.mark.requirement("K-14")
 @pytest.mark.parametrize("params", [{}, {"taskId": None}, {"taskId": 7}, {"taskId": ["t"]}])
 async def test_k_14_an_id_is_required(client: EndpointTaskClient, params: Any) -> None:
-    """And is a string."""
+    """A request without an id, or with one that is no string, is an error."""
     assert (await client.ask("tasks/get", params, meta=DECLARED)).error == (400, -32602)
 
 
 async def test_a_task_outlives_its_token(client: EndpointTaskClient) -> None:
-    """It was accepted from who might call; whoever looks at it needs a token that is good."""
+    """A valid token started the task, so the task runs on; reading it takes a valid token again."""
     client.caller = changed(expires_at=int(client.clock.now))
     task = await client.start("slow_compute", {"seconds": 0.05})
     client.clock.now += 120

@@ -56,7 +56,7 @@ async def test_tasks_of_one_caller_have_a_quota(client: EndpointTaskClient) -> N
 
 
 async def test_a_result_without_room_is_told_to_have_been(client: EndpointTaskClient) -> None:
-    """The task fails, and says that its work was done: nobody is to do it again."""
+    """The task fails and says that its work was done, so that the agent does not repeat it."""
     task = await client.start("hoard", {"size": MOST})
     ended = await client.until(task["taskId"])
 

@@ -93,7 +93,7 @@ class SharedTaskReplicas:
         )
 
     def time_passes(self, seconds: float) -> None:
-        """At both."""
+        """Move the clocks of both replicas."""
         for replica in (self.first, self.second):
             replica.clock.now += seconds
 
@@ -124,7 +124,7 @@ class EndedCalls:
         self.peers: list[str] = []
 
     def ended(self, call: Call, *rest: object) -> CommitFuture:
-        """See `Recorder`; there is nothing to wait for."""
+        """Keep the address of the caller; the commit has ended already."""
         self.peers.append(call.peer)
         commit = CommitFuture()
         commit.settle()
@@ -151,10 +151,10 @@ async def test_k_07_any_replica_shows_a_task(replicas: SharedTaskReplicas) -> No
 
 @pytest.mark.requirement("K-13", "K-12")
 @pytest.mark.parametrize("connected", [True, False])
-async def test_k_13_words_reach_the_replica_that_runs_it(
+async def test_k_13_answers_and_cancellations_arrive_where_the_task_runs(
     replicas: SharedTaskReplicas, connected: bool
 ) -> None:
-    """Over the shared store at once, and without one when the record is looked at next."""
+    """They arrive over the shared store at once, or else when the replica next reads the record."""
     if not connected:
         replicas.second = EndpointTaskClient(
             TOOLS, records=replicas.records, shared_store=MemorySharedStore(), task_limits=TERMS
@@ -206,7 +206,7 @@ async def test_a_later_run_knows_where_the_call_came_from(
 
 @pytest.mark.requirement("K-10", "K-16")
 async def test_what_may_not_run_again_ends_honestly(replicas: SharedTaskReplicas) -> None:
-    """Nobody claims that it was done, or that it was not; it runs once and no more."""
+    """The status says that the effect is unknown; the tool does not run a second time."""
     task = await replicas.first.start("pay")
     await next_run()
     replicas.crash()
@@ -219,7 +219,7 @@ async def test_what_may_not_run_again_ends_honestly(replicas: SharedTaskReplicas
 
 
 async def test_a_lease_that_is_kept_is_respected(replicas: SharedTaskReplicas) -> None:
-    """Nobody takes up what runs elsewhere, however often it looks, and for how long it runs."""
+    """No replica takes up a task that runs at another, however often it sweeps."""
     task = await replicas.first.start("look_up")
     go_on = await next_run()
     for _ in range(5):
@@ -236,7 +236,7 @@ async def test_a_lease_that_is_kept_is_respected(replicas: SharedTaskReplicas) -
 
 
 async def test_who_was_taken_for_dead_writes_nothing(replicas: SharedTaskReplicas) -> None:
-    """It comes back with a result while another runs the call: that one's end is the end."""
+    """A replica that returns with a result while another runs the call does not store it."""
     task = await replicas.first.start("look_up")
     late = await next_run()
     replicas.crash()
@@ -293,7 +293,7 @@ async def test_a_task_that_no_process_can_run_ends(
 
 
 async def test_a_suspended_tenants_tasks_are_not_run_again(replicas: SharedTaskReplicas) -> None:
-    """Nothing runs for it any more."""
+    """No replica runs a task of a suspended tenant."""
     task = await replicas.first.start("look_up")
     await next_run()
     replicas.crash()
@@ -330,7 +330,10 @@ async def test_k_11_what_was_answered_is_not_asked_again(replicas: SharedTaskRep
 
 
 async def test_a_server_that_stops_hands_its_tasks_over(replicas: SharedTaskReplicas) -> None:
-    """At once, with no lease to wait for; what ends during the drain ends here."""
+    """
+    Other replicas take them up at once, before the leases end; a task that ends in the drain ends
+    here.
+    """
     quick, long = await replicas.first.start("look_up"), await replicas.first.start("set_once")
     (await next_run()).set()
     await next_run()
@@ -345,7 +348,7 @@ async def test_a_server_that_stops_hands_its_tasks_over(replicas: SharedTaskRepl
 
 
 async def test_of_many_that_look_one_takes_a_task_up(replicas: SharedTaskReplicas) -> None:
-    """However many replicas find it at the same moment."""
+    """Exactly one replica takes it up, also if many find it at the same moment."""
     task = await replicas.first.start("look_up")
     await next_run()
     replicas.crash()
@@ -367,7 +370,7 @@ async def test_of_many_that_look_one_takes_a_task_up(replicas: SharedTaskReplica
 
 
 async def test_an_end_waits_for_a_store_that_is_away(replicas: SharedTaskReplicas) -> None:
-    """What a tool has done is told when it can be."""
+    """The result is stored once the store is back."""
     task = await replicas.first.start("pay")
     go_on = await next_run()
     replicas.cable.cut = True

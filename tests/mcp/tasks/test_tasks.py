@@ -142,7 +142,7 @@ async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
 async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(
     client: EndpointTaskClient,
 ) -> None:
-    """Whoever has only that one has no tasks here, and no access to any."""
+    """A client that declares only the experimental capability gets no tasks and reads none."""
     task = await client.start("wait_for_word")
     client.meta = {META + "clientCapabilities": UNDECLARED[-1]}
 
@@ -189,15 +189,15 @@ async def test_k_03_a_session_is_told_in_words(client: EndpointTaskClient) -> No
 
 
 @pytest.mark.requirement("K-02", "K-03")
-async def test_k_03_a_tool_out_of_reach_is_unknown_first(client: EndpointTaskClient) -> None:
-    """Neither the error for a capability nor a task tells that it exists."""
-    out_of_reach = EndpointTaskClient(TOOLS, obtainable=frozenset())
-    out_of_reach.caller = client.caller.__class__(
-        **{**_fields(client.caller), "scopes": frozenset()}
-    )
-    hidden = await out_of_reach.call_with("needs_scope")
-    unknown = await out_of_reach.call_with("needs_scoop")
-    client.caller = out_of_reach.caller
+async def test_k_03_a_hidden_tool_is_unknown_before_any_other_error(
+    client: EndpointTaskClient,
+) -> None:
+    """Neither the error for a missing capability nor a task shows that the tool exists."""
+    outsider = EndpointTaskClient(TOOLS, obtainable=frozenset())
+    outsider.caller = client.caller.__class__(**{**_fields(client.caller), "scopes": frozenset()})
+    hidden = await outsider.call_with("needs_scope")
+    unknown = await outsider.call_with("needs_scoop")
+    client.caller = outsider.caller
 
     assert hidden.error == unknown.error == (400, -32602)
     assert (await client.call_with("needs_scope")).error == (403, -31002)
@@ -212,7 +212,7 @@ def _fields(caller: Any) -> dict[str, Any]:
 async def test_k_04_the_methods_are_for_who_declares_the_extension(
     client: EndpointTaskClient, method: str
 ) -> None:
-    """Even for a task that is the caller's own."""
+    """A client without the extension is refused, even for the caller's own task."""
     task = await client.start("slow_compute", {"seconds": 0})
     client.meta = {}
     response = await client.about(method, task["taskId"], inputResponses={})
@@ -254,10 +254,10 @@ async def test_k_07_what_cannot_be_kept_does_not_begin(client: EndpointTaskClien
     first = await client.start("wait_for_word")
     await client.start("confirm_delete", {"filename": "a"})
     response = await client.call_with("wait_for_word")
-    stranger = client.caller
-    client.caller = stranger.__class__(**{**_fields(stranger), "subject": "bob"})
+    creator = client.caller
+    client.caller = creator.__class__(**{**_fields(creator), "subject": "bob"})
     other = await client.call_with("wait_for_word")
-    client.caller = stranger
+    client.caller = creator
     await client.about("cancel", first["taskId"])
     await client.until(first["taskId"])
 
@@ -366,7 +366,7 @@ async def test_k_19_a_task_is_readable_until_its_time_is_over(client: EndpointTa
 async def test_h_04_the_header_names_the_task(
     client: EndpointTaskClient, method: str, name: str
 ) -> None:
-    """Whoever routes by it must not have routed another task's request."""
+    """A proxy that routes by the header must not have routed another task's request."""
     task = await client.start("wait_for_word")
     asked = {"taskId": task["taskId"], "inputResponses": {}}
     wrong = await client.ask(f"tasks/{method}", asked, meta=DECLARED, mcp_name=name)

@@ -1,1 +1,1 @@
-"""People decide about calls: the policy, the service, the stage and the front door."""
+"""Approvals of calls by people: the policy, the service, the stage and real servers."""

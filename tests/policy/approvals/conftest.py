@@ -35,7 +35,7 @@ class WebhookMessage(msgspec.Struct):
 
     @property
     def event(self) -> Any:
-        """What it says, once its signature is found to be right (Standard Webhooks 1.0)."""
+        """Verify the signature (Standard Webhooks 1.0), then return the decoded body."""
         head = self.headers
         signed = f"{head['webhook-id']}.{head['webhook-timestamp']}.".encode() + self.body
         expected = base64.b64encode(hmac.digest(KEY, signed, hashlib.sha256)).decode()
@@ -73,7 +73,7 @@ class WebhookReceiver:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:  # its name there
-                """Nobody reads it."""
+                """Print nothing: no test reads this log."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), WebhookHandler)
 
@@ -87,7 +87,7 @@ class WebhookReceiver:
             yield
 
     def events(self, approval: str) -> list[tuple[str, str]]:
-        """Type and state of what was told of one request, in the order of arrival."""
+        """Return type and state of each message about one request, in the order of arrival."""
         told = [message.event for message in self.got]
         return [
             (one["type"], one["data"]["state"]) for one in told if one["data"]["id"] == approval
@@ -124,33 +124,33 @@ class ApprovalServers(ReplicaProcesses):
     def rest(
         self, at: int, token: str, tool: str = "transfer", **arguments: Any
     ) -> tuple[int, Any]:
-        """A payment by REST at one replica: status and body."""
+        """Pay by REST at one replica; return status and body."""
         body = json.dumps(arguments).encode()
         answer = self.clients[at].send("POST", f"/tool/{tool}/call", body=body, token=token)
         return answer.status, json.loads(answer.body)
 
     def mcp(self, at: int, token: str, **arguments: Any) -> Any:
-        """A payment by MCP at one replica: the document."""
+        """Pay by MCP at one replica; return the document."""
         return json.loads(self.clients[at].call(token, "transfer", arguments).body)
 
     def operator(self, *arguments: str) -> str:
-        """What `gatepost approvals …` prints, for the tenant acme."""
+        """Return what `gatepost approvals …` prints for the tenant acme."""
         return self.attempt(0, *arguments)
 
     def attempt(self, code: int, *arguments: str) -> str:
-        """The same for a command that ends with that exit code."""
+        """Run a command that must end with that exit code; return what it prints."""
         command = ["approvals", *arguments, "--tenant", "acme"]
         done = CliRunner().invoke(main, [*command, "--config", "gatepost.toml"])
         assert done.exit_code == code, done.output
         return done.stderr if code else done.stdout
 
     def waiting(self) -> str:
-        """The id of the one request that waits."""
+        """Return the id of the only waiting request."""
         [_, line] = self.operator("list").splitlines()
         return line.split()[0]
 
     def paid(self, to: str) -> int:
-        """How often somebody was paid."""
+        """Return how often *to* was paid."""
         marks = self.folder / "marks"
         lines = marks.read_text().splitlines() if marks.exists() else []
         return sum(line.split()[0] == to for line in lines)

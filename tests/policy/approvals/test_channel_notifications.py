@@ -40,7 +40,7 @@ async def tell(ctx: CallContext, channel: str, message: str) -> str:
 
 @pack.tool(read_only=False, destructive=True)
 async def pay(ctx: CallContext, amount: int) -> str:
-    """Pay somebody."""
+    """Pay an amount."""
     return "paid"
 
 
@@ -97,7 +97,7 @@ async def heard(number: int) -> None:
 
 
 async def test_a_new_request_is_told_once() -> None:
-    """In its tenant, without arguments; polls of the waiting call tell nobody again."""
+    """The tenant gets one message without arguments; polls of the waiting call send no other."""
     async with serving(notification=NOTIFICATION) as services:
         assert [await ask(services, amount=1_234) for _ in range(3)] == ["approval_pending"] * 3
         await heard(1)
@@ -114,7 +114,7 @@ async def test_a_new_request_is_told_once() -> None:
 
 
 async def test_a_notification_that_fails_costs_the_call_nothing() -> None:
-    """The request waits all the same, and the next one is told."""
+    """The request still waits, and the next one is announced."""
     notification = NotificationSettings(tool="tell", arguments={"channel": "broken"})
     async with serving(notification=notification) as services:
         assert [await ask(services, amount=one) for one in (1, 2)] == ["approval_pending"] * 2
@@ -150,7 +150,7 @@ async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> N
 
 
 async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its channel hangs and its requests are many; another tenant is told all the same."""
+    """One tenant's channel hangs and has many requests; another tenant still gets its message."""
     OVER.clear()
     monkeypatch.setattr(channel_notifications, "MOST_OF_TENANT", 2)
     monkeypatch.setattr(channel_notifications, "MOST_AT_ONCE", 3)

@@ -1,4 +1,4 @@
-"""Many calls, decisions and cut-offs at once, over real databases: as many effects as approvals."""
+"""Many calls, decisions and revocations at once, over real databases: one effect per approval."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ async def agent(replica: ApprovalReplica, dice: random.Random) -> list[str]:
 
 
 async def person(replica: ApprovalReplica, dice: random.Random, over: asyncio.Event) -> None:
-    """Decides about whatever waits."""
+    """Decide about every waiting request."""
     while not over.is_set():
         for request in await replica.service.waiting(ACME):
             by = dice.choice((BOB, CAROL))

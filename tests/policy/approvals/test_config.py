@@ -92,7 +92,7 @@ def test_what_is_found(idp: Idp, settings: dict[str, Any], ids: list[str]) -> No
 
 
 def test_calls_that_only_the_command_line_can_approve(idp: Idp) -> None:
-    """Where no issuer's tokens make an approver, requests would wait for nobody."""
+    """Without an issuer that makes approvers, no person could decide; the check warns of it."""
     settings = {"require": ["whoami"]}
 
     [problem] = [

@@ -43,29 +43,29 @@ def servers(
 
 
 def heard(servers: ApprovalServers) -> Counter[str]:
-    """How often the listener took each message about a request, by its id there."""
+    """Return how often the listener took each message about a request, by message id."""
     taken = [*servers.listener.got]
     return Counter(one.headers["webhook-id"] for one in taken if "requested" in one.event["type"])
 
 
 def same(servers: ApprovalServers) -> None:
-    """Whatever came twice, taken or not, was the same message."""
+    """Check that every message that came twice, taken or not, had the same content."""
     bodies: dict[str, set[bytes]] = {}
     for one in [*servers.listener.tried]:
-        assert one.event  # whoever sent it has signed it
+        assert one.event  # verifies the signature
         bodies.setdefault(one.headers["webhook-id"], set()).add(one.body)
     assert {len(said) for said in bodies.values()} == {1}
 
 
 def asked(servers: ApprovalServers, at: int, to: str) -> None:
-    """Ask one of the servers for a payment; it has answered, and nobody was told."""
+    """Ask one of the servers for a payment; return when it has answered, before any webhook."""
     servers.listener.refusing = servers.listener.refused + 10**6
     status, body = servers.rest(at, servers.token(subject=to), to=to)
     assert (status, body["error"]) == (503, "approval_pending")
 
 
 def told(servers: ApprovalServers, before: int) -> None:
-    """From now on the listener takes what it gets; wait for one more than *before*."""
+    """Let the listener take messages; wait for one more than *before*."""
     servers.listener.refusing = 0
     eventually(lambda: len(heard(servers)) == before + 1, within=WITHIN_S)
     same(servers)
@@ -73,7 +73,7 @@ def told(servers: ApprovalServers, before: int) -> None:
 
 @pytest.mark.requirement("A7")
 def test_another_server_tells_what_a_killed_one_has_not(servers: ApprovalServers) -> None:
-    """It knew of neither the request nor the message."""
+    """The other server knew of neither the request nor the message."""
     before = len(heard(servers))
     asked(servers, 1, to="ivy")
     servers.kill(1)
@@ -85,7 +85,7 @@ def test_another_server_tells_what_a_killed_one_has_not(servers: ApprovalServers
 
 @pytest.mark.requirement("A7")
 def test_a_server_that_is_started_anew_tells_what_it_has_not(servers: ApprovalServers) -> None:
-    """Nobody else is there: what is to be told is in the database alone."""
+    """No server runs meanwhile, so only the database knows which messages are still to be sent."""
     before = len(heard(servers))
     asked(servers, 0, to="joe")
     for number in (0, 1):
@@ -122,7 +122,9 @@ def test_what_two_servers_tell_arrives_and_is_known_again(servers: ApprovalServe
 def test_a_payment_whose_server_was_killed_is_on_record(
     servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its agent never comes back: the approval was used, says the other server's database."""
+    """
+    The agent never comes back; the database of the other server says that the approval is used.
+    """
     monkeypatch.chdir(servers.folder)
     before, token = len(heard(servers)), servers.token(subject="kay")
     assert servers.rest(1, token, "wire", to="kay")[0] == 503
@@ -135,14 +137,14 @@ def test_a_payment_whose_server_was_killed_is_on_record(
         call = pool.submit(servers.rest, 1, token, "wire", to="kay")
         eventually(lambda: servers.paid("kay") == 1, within=WITHIN_S)
         servers.kill(1)
-        # Cut off, however its door says so; what the agent heard is not the question.
+        # The connection breaks, with one error or another; the test ignores which.
         call.exception(60)
 
     eventually(
         lambda: "outcome is unknown" in servers.operator("show", request), within=WITHIN_S, every=1
     )
 
-    # Who makes it again hears the same, with whatever token.
+    # The caller that repeats the call gets the same answer, also with a new token.
     assert servers.rest(0, servers.token(subject="kay"), "wire", to="kay")[1]["error"] == "conflict"
     assert servers.paid("kay") == 1
     export = ["audit", "export", "--tenant", "acme", "--config", "gatepost.toml"]

@@ -43,7 +43,7 @@ async def note(ctx: CallContext, label: str) -> str:
 
 @pack.tool
 async def unmarked(ctx: CallContext, label: str) -> str:
-    """Do something that nobody has marked."""
+    """Do something; the tool has no mark."""
     RUN.append(label)
     return "done"
 
@@ -73,7 +73,7 @@ CALLS = [
 def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
     idp: Idp, settings: dict[str, Any], asks: bool
 ) -> None:
-    """A form that only reads needs nobody, nor does a tool that is not marked."""
+    """A form that only reads needs no approval; neither does a tool that is not marked."""
     free = {"create_on_first_use": True}
     with running_server(
         idp, [issuer_settings(idp)], tools=TOOLS, tenancy=free, approvals=settings
@@ -111,7 +111,7 @@ def test_a_plan_tells_forms_apart() -> None:
     ],
 )
 def test_the_check_names_the_tools(settings: dict[str, Any], named: str | None) -> None:
-    """Once, until the operator has said what is meant."""
+    """The check names them once, until the operator has configured them."""
     found = check_problems([], mode="production", tools=TOOLS, approvals=settings)
 
     told = [one.message for one in found if one.id == "config.W083"]

@@ -23,10 +23,10 @@ from tests.support.endpoint import a_caller
 DAY = 86_400.0
 
 
-async def granted(replica: ApprovalReplica, call: dict[str, Any], **terms: Any) -> None:
-    """Ask for that call, and let it be approved with a grant."""
+async def granted(replica: ApprovalReplica, call: dict[str, Any], **scope: Any) -> None:
+    """Request that call and approve it with a grant."""
     request = await replica.asked(**call)
-    await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(**terms))
+    await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(**scope))
 
 
 @pytest.mark.requirement("A7")
@@ -43,7 +43,7 @@ async def test_so_many_calls_pass_without_being_asked_about() -> None:
 
 
 async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
-    """At several replicas."""
+    """No more calls pass at several replicas than the grant allows."""
     deployment = ApprovalDeployment(require=["act"])
     replicas = [deployment.replica() for _ in range(3)]
     await granted(replicas[0], {"what": "b"}, uses=4, when="arguments.what == 'a'")
@@ -55,7 +55,7 @@ async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
 
 
 async def test_a_grant_ends_with_its_time() -> None:
-    """To the second; without one it lasts a day."""
+    """A grant ends to the second; without an end it lasts a day."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     now = deployment.clock.now
@@ -87,14 +87,14 @@ COVERED = {
 }
 
 
-@pytest.mark.parametrize(("terms", "call", "passes"), COVERED.values(), ids=COVERED)
+@pytest.mark.parametrize(("scope", "call", "passes"), COVERED.values(), ids=COVERED)
 async def test_what_a_grant_covers(
-    terms: dict[str, Any], call: dict[str, Any], passes: bool
+    scope: dict[str, Any], call: dict[str, Any], passes: bool
 ) -> None:
     """This caller, this client, this tool, these arguments or the pattern: nothing else."""
     deployment = ApprovalDeployment(require=["*"])
     replica = deployment.replica()
-    await granted(replica, {"what": "a", "amount": 5}, uses=1, **terms)
+    await granted(replica, {"what": "a", "amount": 5}, uses=1, **scope)
 
     outcome = await replica.call(**call)
 
@@ -102,7 +102,7 @@ async def test_what_a_grant_covers(
 
 
 async def test_a_grant_of_another_policy_is_none() -> None:
-    """Somebody found since that this tool needs more."""
+    """A stricter policy ends the grants of the one before it."""
     deployment = ApprovalDeployment(require=["act"])
     await granted(deployment.replica(), {"what": "a"}, uses=9)
     stricter = {"require": ["act"], "rules": [{"tools": ["act"], "approvals": 2}]}
@@ -112,7 +112,7 @@ async def test_a_grant_of_another_policy_is_none() -> None:
 
 
 async def test_a_revoked_grant_is_over() -> None:
-    """At every replica, with the next call."""
+    """A revoked grant covers no further call at any replica."""
     deployment = ApprovalDeployment(require=["act"])
     replica, other = deployment.replica(), deployment.replica()
     await granted(replica, {"what": "b"}, uses=9, when="true")
@@ -144,20 +144,20 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("terms", "why"), REFUSED.values(), ids=REFUSED)
-async def test_terms_that_cannot_be_given(terms: dict[str, Any], why: str) -> None:
-    """Nothing is approved then, either."""
+@pytest.mark.parametrize(("scope", "why"), REFUSED.values(), ids=REFUSED)
+async def test_an_invalid_grant_is_refused(scope: dict[str, Any], why: str) -> None:
+    """The request is not approved, either."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
     with pytest.raises(Undecidable, match=why):
-        await granted(replica, {"what": "a"}, **terms)
+        await granted(replica, {"what": "a"}, **scope)
     assert len(await replica.service.waiting(ACME)) == 1
     assert await replica.service.grants(ACME) == []
 
 
 async def test_what_two_people_decide_is_not_granted() -> None:
-    """Nor is a call that was changed: it was one call's change."""
+    """An edited call cannot be granted, either: the edit is for one call."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "approvals": 2}], require=["put"])
     replica = deployment.replica()
     with pytest.raises(Undecidable, match="Two people"):
@@ -170,7 +170,7 @@ async def test_what_two_people_decide_is_not_granted() -> None:
 
 
 async def test_a_grant_does_not_outlive_a_revocation() -> None:
-    """Whoever may not call any more may not call with a grant."""
+    """A caller that is revoked cannot call with a grant, either."""
     out: set[str] = set()
     deployment = ApprovalDeployment(require=["act"], revokes=lambda caller: caller.subject in out)
     replica = deployment.replica()

@@ -10,7 +10,7 @@ from tests.support.endpoint import a_caller
 
 @pytest.mark.requirement("A7")
 async def test_a_machines_call_waits_for_any_approver_of_its_tenant() -> None:
-    """No person can be the caller, so any approver decides; nobody else does."""
+    """No approver can be the caller, so any approver may decide, and no other caller may."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked("act", caller=ROBOT, what="a")
@@ -34,7 +34,10 @@ ACTING = {
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("change", ACTING.values(), ids=ACTING)
 async def test_a_machine_that_acts_for_a_person_needs_a_rule(change: dict[str, str]) -> None:
-    """They could be the approver, by an id that nobody can compare; so the usual ones may not."""
+    """
+    The person could be the approver, and Gatepost cannot compare their ids; so only approvers that
+    a rule names may decide.
+    """
     acting = replace(ROBOT, **change)
     usual = ApprovalDeployment(require=["act"]).replica()
     ruled = ApprovalDeployment(
@@ -55,7 +58,7 @@ async def test_a_machine_that_acts_for_a_person_needs_a_rule(change: dict[str, s
 
 
 async def test_a_grant_for_a_machine_covers_its_calls_alone() -> None:
-    """An approver gives it; it is worth nothing once machines are refused, or act for somebody."""
+    """The grant ends once machines are refused; it covers no machine that acts for a person."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked("act", caller=ROBOT, what="a")
@@ -70,7 +73,7 @@ async def test_a_grant_for_a_machine_covers_its_calls_alone() -> None:
 
 
 async def test_a_request_from_before_machines_were_refused_cannot_be_approved() -> None:
-    """The rules have changed meanwhile."""
+    """The settings have changed since the request."""
     deployment = ApprovalDeployment(require=["act"])
     request = await deployment.replica().asked("act", caller=ROBOT, what="a")
     deployment.settings = replace(deployment.settings, machines="refuse")

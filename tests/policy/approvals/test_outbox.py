@@ -1,4 +1,4 @@
-"""Notices on their way out: tried, put off, taken over and given up, by any replica."""
+"""Messages in the outbox are tried, delayed, taken over and given up, by any replica."""
 
 import asyncio
 from collections import Counter
@@ -54,7 +54,7 @@ class OutboxReceiver:
         return OutboundReply(answer, {}, b"", False, url)
 
     async def hears(self) -> bool:
-        """Whether anything has reached it."""
+        """Tell whether any message has arrived."""
         return bool(self.ids)
 
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
@@ -70,7 +70,7 @@ class OutboxSenders:
         self.clock.now = 1_001.0
 
     def told(self) -> list[str]:
-        """What the receiver was told of, of each message the last word but what tells it apart."""
+        """Return the event of each message that the receiver took, in order."""
         return [one.split("_")[3] for one in self.receiver.ids]
 
     def replica(self, **settings: Any) -> OutboxSender:
@@ -83,7 +83,7 @@ class OutboxSenders:
 
 
 async def turned(replica: OutboxSender) -> None:
-    """All that is due is taken, and what comes of it is kept."""
+    """Send every message that is due, and store the outcome of each."""
     await replica.turn()
     await replica.settle(WITHIN_S)
 
@@ -139,7 +139,7 @@ async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
 
 
 async def test_a_message_that_ends_every_sender_is_given_up() -> None:
-    """An attempt counts when it begins."""
+    """An attempt counts when it begins, so a message that ends the process is given up."""
     outbox = OutboxSenders(MemoryRecords())
     await outbox.records.of(ACME).outbox.add(outbox_message())
     for number in range(5):
@@ -224,7 +224,7 @@ async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> 
 
 
 async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
-    """It is kept elsewhere than requests; its message, like theirs, before anybody is answered."""
+    """A script is stored elsewhere than requests; its message, too, is stored before the answer."""
     deployment = ApprovalDeployment()
     outbox = OutboxSenders(deployment.records)
     sender = outbox.replica()
@@ -278,7 +278,7 @@ async def test_decisions_about_a_script_are_told_in_their_order(records: Records
 
 
 class Cut(MemoryRecords):
-    """Records that do not answer while they are cut."""
+    """Records that do not answer while `cut` is set."""
 
     cut = True
     asked = 0
@@ -294,7 +294,7 @@ class Cut(MemoryRecords):
 
 
 async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
-    """What is logged while more looks fail than that, and what is sent once they do no more."""
+    """Return what is logged while more than *times* polls fail, and what is sent afterwards."""
     outbox = OutboxSenders(cut)
     await cut.of(ACME).outbox.add(outbox_message())
 
@@ -313,7 +313,7 @@ async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
 
 
 async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line when the database stops to answer, and then what had to wait."""
+    """The log says once that the database does not answer; later the delayed message is sent."""
     monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.POLL_S", 0.01)
     logs, ids = await outlasted(Cut(), times=3)
 
@@ -322,7 +322,7 @@ async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPa
 
 
 async def test_an_unexpected_error_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a look for what is due; it is told by its type, as its text may hold anything."""
+    """An unexpected error of a poll is logged by its type only, as its text may hold a secret."""
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
     cut = Cut()
     cut.error = RuntimeError("secret-4711")
@@ -335,7 +335,7 @@ async def test_an_unexpected_error_is_outlasted(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_message_that_cannot_be_sent_is_told_of_and_given_up() -> None:
-    """An error of the sending that nobody foresaw holds up no other message, and not for ever."""
+    """An unexpected error while sending delays no other message, and the retries end."""
     outbox = OutboxSenders(MemoryRecords())
     outbox.receiver.answers = [RuntimeError("secret-4711")] * 5
     await outbox.records.of(ACME).outbox.add(outbox_message())

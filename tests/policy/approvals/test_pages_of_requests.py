@@ -1,4 +1,4 @@
-"""Waiting requests come page by page."""
+"""Waiting requests are listed in pages."""
 
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
 from gatepost.policy.approvals.waiting_page import cursor_of, place_at

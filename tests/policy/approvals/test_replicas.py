@@ -119,7 +119,7 @@ def test_what_was_approved_survives_the_servers(servers: ApprovalServers) -> Non
 
 
 def test_only_what_was_looked_at_is_approved(servers: ApprovalServers) -> None:
-    """Without a digest, and with another one, nothing happens."""
+    """Without the digest, or with another one, nothing is approved."""
     token = servers.token()
     servers.rest(0, token, to="dee")
     request = servers.waiting()
@@ -132,8 +132,8 @@ def test_only_what_was_looked_at_is_approved(servers: ApprovalServers) -> None:
     servers.operator("reject", request)
 
 
-def test_nothing_of_a_stranger_moves_the_terminal(servers: ApprovalServers) -> None:
-    """Arguments and names are shown with what a terminal would act on as escapes."""
+def test_text_of_a_caller_cannot_control_the_terminal(servers: ApprovalServers) -> None:
+    """The command line escapes the control characters of arguments and names."""
     servers.rest(0, servers.token(name="\N{RIGHT-TO-LEFT OVERRIDE}mallory"), to="\x1b[2J\u202eeve")
     request = servers.waiting()
 
@@ -143,7 +143,7 @@ def test_nothing_of_a_stranger_moves_the_terminal(servers: ApprovalServers) -> N
 
 
 def test_a_listener_is_told_of_requests_and_decisions(servers: ApprovalServers) -> None:
-    """Signed, in their order, whoever made the change; neither arguments nor people are in it."""
+    """Messages are signed and in order at every replica; they name no arguments and no people."""
     token = servers.token()
     servers.rest(1, token, to="fay-4711")
     request = servers.waiting()
@@ -217,7 +217,7 @@ def test_a_caller_that_is_denied_repeatedly_is_refused(servers: ApprovalServers)
 
 
 def ran(*command: str) -> str:
-    """What a command of the operator prints."""
+    """Return what a command of the operator prints."""
     done = CliRunner().invoke(main, [*command, "--config", "gatepost.toml"])
     assert done.exit_code == 0, done.output
     return done.stdout

@@ -67,7 +67,7 @@ NAMES = {
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize(("settings", "names"), NAMES.values(), ids=NAMES)
 def test_which_tools_are_asked_about(settings: dict[str, Any], names: list[str]) -> None:
-    """What auto_approve names needs nobody, whoever says otherwise; the rest adds up."""
+    """`auto_approve` overrides every other setting; the other settings add up."""
     assert sorted(plan(**settings)) == names
 
 
@@ -122,7 +122,7 @@ def test_a_condition_on_a_call(when: str, arguments: bytes, needs: bool) -> None
 
 
 def test_rules_that_fit_add_up() -> None:
-    """The most people, the shortest time, everybody's say and every reason."""
+    """The call needs the most approvals, the shortest time, every `by` and every reason."""
     rules = [
         {"tools": ["git"], "reason": "One.", "by": ["role:a"], "timeout_s": 50.0},
         {"tools": ["g*"], "reason": "Two.", "by": ["role:b"], "approvals": 2, "timeout_s": 20.0},
@@ -160,13 +160,13 @@ BAD = {
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD)
 def test_a_condition_that_cannot_be_used(text: str) -> None:
-    """It is found at the start, and says so; a call never meets it."""
+    """An unusable condition stops the start with an error, so no call meets it."""
     with pytest.raises(BadCondition):
         Condition(text)
 
 
 def test_a_loop_after_a_loop_is_none_within() -> None:
-    """Nor is one that only stands in a text."""
+    """Two loops in a row are not nested, nor is a loop inside a text."""
     condition = Condition("arguments.a.filter(x, x > 1).all(y, y > 2) && 'b.all(x, .map(y' != ''")
 
     assert condition.holds(ConditionVariables(b'{"a":[3]}', {}, {})) is True

@@ -22,7 +22,7 @@ OLD, NEW = (Script("report", text.encode(), "workspace") for text in ("x = 1\n",
 async def submitted(
     deployment: ApprovalDeployment, script: Script = NEW, *, by: str = "alice"
 ) -> ScriptApprovals:
-    """The scripts of the tenant, one of which somebody wanted to run."""
+    """Submit *script* as the user *by*; return the script approvals of the tenant."""
     entries = deployment.records.of(ACME).entries(SUBJECT)
     approvals = ScriptApprovals(entries, clock=deployment.clock)
     await approvals.submit([script], by=by, most=9)
@@ -57,7 +57,7 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
 
 @pytest.mark.requirement("P11")
 async def test_who_may_not_decide_about_a_script() -> None:
-    """Whoever wanted it, an approver who is no admin, another tenant's admin, a machine."""
+    """The user who submitted it, an approver who is no admin, another tenant's admin, a machine."""
     deployment = ApprovalDeployment()
     replica = deployment.replica()
     approvals = await submitted(deployment)
@@ -139,7 +139,10 @@ async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
 
 @pytest.mark.requirement("P11")
 async def test_a_rejected_script_can_be_approved_after_all() -> None:
-    """Also by whoever rejected it, as it was seen; by nobody who could not have at first."""
+    """
+    The admin who rejected it may approve the text that they saw; a caller who could not approve it
+    at first still cannot.
+    """
     deployment = ApprovalDeployment()
     service = deployment.replica().service
     approvals = await submitted(deployment)
@@ -166,7 +169,7 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
 
 @pytest.mark.requirement("P11")
 async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
-    """By `approvals.keep_s`; then nothing is left of it, whether or not somebody looks."""
+    """After `approvals.keep_s` the rejection is deleted, also where no caller reads it."""
     deployment = ApprovalDeployment(keep_s=60)
     service = deployment.replica().service
     approvals = await submitted(deployment)
@@ -193,7 +196,7 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
 
 @pytest.mark.requirement("P11", "CO4")
 async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
-    """Their name and their words go, and the script stays rejected."""
+    """The person's name and reason are erased, and the script stays rejected."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
     await submitted(deployment)
@@ -209,7 +212,7 @@ async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
 
 @pytest.mark.requirement("P11", "CO4")
 async def test_the_approver_of_a_script_can_be_erased() -> None:
-    """Their name and id go from it, and it runs on."""
+    """The approver's name and id are erased, and the script still runs."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
     approvals = await submitted(deployment)
@@ -228,7 +231,10 @@ async def test_the_approver_of_a_script_can_be_erased() -> None:
 
 @pytest.mark.parametrize("waits", [True, False], ids=["one that waits", "a file"])
 async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
-    """Also one that nobody has called; each decision and its end is told, and wakes who looks."""
+    """
+    The operator may allow a script before its first call; each decision and its end is recorded
+    and published to the replicas.
+    """
     deployment = ApprovalDeployment()
     service = deployment.replica().service
     approvals = ScriptApprovals(
@@ -259,7 +265,7 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
 
 
 async def test_an_unreadable_script_is_not_allowed() -> None:
-    """Nothing is on record of it either."""
+    """The refused command leaves no audit record, either."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
 
@@ -271,7 +277,7 @@ async def test_an_unreadable_script_is_not_allowed() -> None:
 @pytest.mark.requirement("P11")
 @pytest.mark.parametrize("verdict", ["approved", "rejected"])
 async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: str) -> None:
-    """It is put there first, and taken back where somebody else was faster."""
+    """The record is written first, and corrected where another decision came first."""
     deployment = ApprovalDeployment()
     there = deployment.replica().service
     approvals = await submitted(deployment)

@@ -88,7 +88,7 @@ FIT: dict[str, tuple[Approver, list[str]]] = {
 
 @pytest.mark.parametrize(("who", "by"), FIT.values(), ids=FIT)
 async def test_who_may_decide(who: Approver, by: list[str]) -> None:
-    """By the role, by a rule, or as whoever runs the server."""
+    """An approver has the role, is named by a rule, or is the operator of the server."""
     deployment = ApprovalDeployment(rules=[{"tools": ["act"], "by": by}])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -117,7 +117,9 @@ TWO = {"rules": [{"tools": ["act"], "approvals": 2}]}
 
 @pytest.mark.requirement("A7")
 async def test_two_people_are_two() -> None:
-    """The first yes is kept, the same person's second is none, and then another's counts."""
+    """
+    The first approval is stored, a second one of the same person does not count, another's does.
+    """
     deployment = ApprovalDeployment(**TWO)
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -133,7 +135,7 @@ async def test_two_people_are_two() -> None:
 
 
 async def test_one_of_two_may_still_say_no() -> None:
-    """A yes of somebody else does not stand against it."""
+    """The first approver's approval does not prevent a rejection by the second."""
     deployment = ApprovalDeployment(**TWO)
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -157,7 +159,7 @@ async def test_the_command_line_is_one_person() -> None:
 
 
 async def test_of_many_decisions_at_once_one_counts() -> None:
-    """At several replicas; the others hear that it is decided."""
+    """One decision counts at several replicas; the other approvers learn that it is decided."""
     deployment = ApprovalDeployment(require=["act"])
     replicas = [deployment.replica() for _ in range(4)]
     request = await replicas[0].asked(what="a")
@@ -181,7 +183,7 @@ async def test_of_many_decisions_at_once_one_counts() -> None:
 
 @pytest.mark.parametrize("end", ["approve", "reject", "expire", "use", "withdraw"])
 async def test_what_is_over_cannot_be_decided(end: str) -> None:
-    """A late yes changes nothing."""
+    """A late approval changes nothing."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
     service = replica.service
@@ -253,7 +255,7 @@ BAD_EDITS = {
 
 @pytest.mark.parametrize(("edited", "why"), BAD_EDITS.values(), ids=BAD_EDITS)
 async def test_an_edit_that_cannot_run_is_refused(edited: bytes, why: str) -> None:
-    """At once, to the person who made it."""
+    """The approver who made the edit gets the error at once."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -339,8 +341,8 @@ async def test_a_revocation_withdraws_the_approvals_it_names() -> None:
     mine = await replica.asked(what="a")
     await replica.asked(what="b")
     await replica.asked(what="c", caller=a_caller(subject="eve"))
-    terms = GrantScope(uses=5)
-    await service.approve(ACME, mine.id, BOB, grant=terms)
+    scope = GrantScope(uses=5)
+    await service.approve(ACME, mine.id, BOB, grant=scope)
 
     deployment.revokes = lambda caller: caller.subject == "alice"
     assert await service.withdraw(ACME) == 3
@@ -353,7 +355,7 @@ async def test_a_revocation_withdraws_the_approvals_it_names() -> None:
 
 
 async def test_a_machines_call_is_for_those_whom_a_rule_names() -> None:
-    """The usual role does not open it."""
+    """The usual role does not allow a decision."""
     deployment = ApprovalDeployment(
         require=["act"], rules=[{"tools": ["act"], "by": ["role:robots"]}]
     )
@@ -368,7 +370,7 @@ async def test_a_machines_call_is_for_those_whom_a_rule_names() -> None:
 
 
 async def test_the_history_has_pages() -> None:
-    """By the last one of the page before."""
+    """A page begins after the last entry of the page before."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     for number in range(5):

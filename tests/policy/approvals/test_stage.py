@@ -46,7 +46,7 @@ async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
 
 
 async def test_a_call_that_needs_no_approval_is_left_alone() -> None:
-    """No record, no wait."""
+    """Such a call makes no request and does not wait."""
     deployment = ApprovalDeployment(require=["act"], auto_approve=["look"])
     replica = deployment.replica()
 
@@ -73,7 +73,7 @@ async def test_a_waiting_call_goes_on_wherever_it_is_decided() -> None:
 
 
 async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
-    """The shared store may lose messages: whoever waits looks for itself."""
+    """The shared store may lose messages, so a waiting call also reads the database."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))
@@ -82,7 +82,7 @@ async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
     approval = await replica.service.requests.get(ACME, request.id)
     assert approval is not None
 
-    await replica.service.requests.change(approval, state="approved")  # tells nobody
+    await replica.service.requests.change(approval, state="approved")  # wakes no call
 
     assert text_of(await waiting) == "a 0 1"
 
@@ -106,7 +106,7 @@ async def test_two_connections_of_one_call_get_one_outcome() -> None:
 
 @pytest.mark.requirement("A8")
 async def test_a_rejection_tells_why_and_stands() -> None:
-    """An agent does not get a yes by asking again; later it may ask anew."""
+    """An agent cannot get an approval by asking again at once; later it may ask anew."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -144,7 +144,7 @@ async def test_a_waiting_caller_learns_that_no_approver_decided() -> None:
 
 @pytest.mark.requirement("A8")
 async def test_a_repeated_call_learns_once_that_no_approver_decided() -> None:
-    """Also where nobody looked meanwhile; then the call may be asked about again."""
+    """No call polled meanwhile; after the answer the same call makes a new request."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=5)
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -157,7 +157,7 @@ async def test_a_repeated_call_learns_once_that_no_approver_decided() -> None:
 
 
 async def test_an_unused_approval_expires() -> None:
-    """A yes of this morning is none for tonight."""
+    """An approval of this morning does not count tonight."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -213,7 +213,7 @@ async def test_another_policy_asks_anew() -> None:
 
 
 async def test_a_retry_key_keeps_neither_a_wait_nor_a_no() -> None:
-    """Only what the tool did is kept; then it is replayed, and nobody is asked again."""
+    """Only the tool's result is stored; a retry replays it, and no approver is asked again."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a", key="k")
@@ -225,7 +225,7 @@ async def test_a_retry_key_keeps_neither_a_wait_nor_a_no() -> None:
 
 
 async def test_an_approval_outlives_a_call_that_did_nothing() -> None:
-    """A busy upstream asks for another try, which needs no second yes."""
+    """A busy upstream asks for another try, which needs no second approval."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
@@ -239,7 +239,7 @@ async def test_an_approval_outlives_a_call_that_did_nothing() -> None:
 
 
 async def test_a_call_whose_server_died_is_not_run_again() -> None:
-    """The claim of the approval is there, its outcome is not: the agent is told to look."""
+    """The approval is used and its outcome is missing, so the agent is told to check."""
     deployment = ApprovalDeployment(require=["act", "put"])
     for tool, after in (("act", "conflict"), ("put", "")):
         one, other = deployment.replica(), deployment.replica()
@@ -263,7 +263,7 @@ async def test_a_call_whose_server_died_is_not_run_again() -> None:
 
 
 async def test_the_tools_clock_starts_when_it_runs() -> None:
-    """A person took longer than the tool may."""
+    """The approver took longer than the tool's timeout; the tool still has all of it."""
     deployment = ApprovalDeployment(require=["act"], timeout_s=3000)
     replica = deployment.replica()
     waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))
@@ -276,7 +276,7 @@ async def test_the_tools_clock_starts_when_it_runs() -> None:
 
 
 async def test_a_wait_ends_with_its_token() -> None:
-    """Whoever comes with a fresh one meets the same request."""
+    """The same caller with a fresh token finds the same request."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     caller = a_caller(expires_at=int(deployment.clock.now) + 10)
@@ -292,7 +292,7 @@ async def test_a_wait_ends_with_its_token() -> None:
 
 
 async def test_a_revoked_caller_waits_no_longer() -> None:
-    """Nor can anybody approve what they asked for."""
+    """No approver can approve the revoked caller's request."""
     out: set[str] = set()
     deployment = ApprovalDeployment(require=["act"], revokes=lambda caller: caller.subject in out)
     replica = deployment.replica()
@@ -339,7 +339,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize(("raw", "message"), UNREADABLE.values(), ids=UNREADABLE)
 async def test_what_a_person_would_not_see_as_it_runs_is_refused(raw: bytes, message: str) -> None:
-    """Two parsers may read two things; nobody approves what they cannot see."""
+    """Two parsers may read two things; no approver is asked about what they cannot see."""
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 

@@ -34,7 +34,7 @@ class TenantDeployment(ApprovalDeployment):
         self.define("Delete somebody.")
 
     def define(self, description: str, **changes: Any) -> Tool:
-        """The definition from now on."""
+        """Set the definition that counts from now on."""
         tool = self.upstream.tool("delete", description, schema=SCHEMA, **changes)
         self.tenants.put(ACME, tool)
         return tool
@@ -45,14 +45,14 @@ class TenantDeployment(ApprovalDeployment):
 
 
 async def pending(replica: ApprovalReplica) -> str:
-    """The id of the request that a call opens."""
+    """Make a call; return the id of its request."""
     return (await replica.asked(TOOL)).id
 
 
 @pytest.mark.requirement("A7")
 @each("pattern", [TOOL, "mcp_crm__*", "pack:mcp_crm", "*"])
 async def test_patterns_match_the_served_name_and_the_servers_pack(pattern: str) -> None:
-    """In `require` and in `auto_approve`."""
+    """Patterns in `require` and in `auto_approve` match both names."""
     required = TenantDeployment(require=[pattern], destructive="run")
     assert failure_kind(await required.replica().call(TOOL)) == "approval_pending"
     assert required.ran == 0
@@ -87,7 +87,7 @@ async def test_rules_count_for_it() -> None:
 
 @pytest.mark.requirement("A7")
 async def test_an_approval_is_for_one_definition() -> None:
-    """As it is for exact arguments: a changed one needs another."""
+    """A changed definition needs another approval, as changed arguments do."""
     deployment = TenantDeployment()
     replica = deployment.replica()
     await replica.service.approve(ACME, await pending(replica), BOB)
@@ -148,7 +148,7 @@ async def test_another_replica_decides_without_having_seen_the_tool() -> None:
 
 
 async def test_a_retried_call_of_an_untrusted_tool_runs_once() -> None:
-    """Whatever it says of itself."""
+    """The tool's own hints make no difference."""
     deployment = TenantDeployment(destructive="run")
     deployment.define("Delete somebody.", annotations=Annotations(read_only_hint=True))
     replica = deployment.replica()
@@ -159,7 +159,7 @@ async def test_a_retried_call_of_an_untrusted_tool_runs_once() -> None:
 
 
 async def test_a_configured_tool_that_takes_the_name_ends_the_request() -> None:
-    """It is another tool."""
+    """A configured tool is another tool, although it has the same name."""
     deployment = TenantDeployment()
     replica = deployment.replica()
     request_id = await pending(replica)

@@ -58,7 +58,7 @@ SAID = {
 
 @pytest.mark.parametrize(("told", "event"), SAID.values(), ids=SAID)
 def test_what_is_said_of_a_change(told: ApprovalChange, event: str | None) -> None:
-    """That it happened and where to look; nothing that was sent, and nobody's name."""
+    """A message tells the change and the page to open; it has no arguments and no names."""
     body = payload_of(told, now=1_795_335_300.5, page=PAGE)
 
     if event is None:
@@ -135,7 +135,7 @@ ENDS: dict[str, tuple[int | ToolFailure, str | None]] = {
 
 @pytest.mark.parametrize(("answer", "why"), ENDS.values(), ids=ENDS)
 async def test_why_a_message_was_not_taken(answer: int | ToolFailure, why: str | None) -> None:
-    """Taken is what was answered with 2xx, and nothing else."""
+    """Only an answer of 2xx counts as taken."""
     webhook, receiver = hook(answer)
     message = webhook.message(change("requested"))
     assert message is not None
@@ -196,7 +196,10 @@ def test_a_message_is_worth_telling_for_an_hour_after_its_request() -> None:
 
 
 def test_the_same_script_may_be_decided_about_again() -> None:
-    """Its id is its content's; whoever has seen the first message must not drop the second."""
+    """
+    A script's id is that of its content; a receiver that has seen the first message must not drop
+    the second.
+    """
     told = change("approved", "approved", kind="script", until=math.inf)
     one, other = hook()[0], hook()[0]  # of two tenants, or replicas, in the very same moment
     made = [webhook.message(told) for webhook in (one, one, other, other)]

@@ -29,7 +29,7 @@ def begin(replica: IdempotencyReplica, tool: str = HELD, **options: str) -> "asy
 
 @pytest.mark.parametrize("kind", ["idempotency", "correlation"])
 async def test_calls_at_the_same_time_share_one_run(kind: str) -> None:
-    """Whoever comes while the first runs waits for it, here or at another replica."""
+    """A call that comes while the first runs waits for it, at the same or another replica."""
     deployment = IdempotencyDeployment()
     replicas = [deployment.replica() for _ in range(3)]
     calls = [begin(replica, kind=kind) for replica in replicas for _ in range(3)]
@@ -68,7 +68,7 @@ async def test_a_call_that_waits_longer_than_its_timeout_is_told() -> None:
 async def test_a_wait_for_another_persons_decision_ends_with_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever lost the right to call does not keep a connection by waiting."""
+    """A caller whose token has expired does not keep a connection by waiting."""
     monkeypatch.setattr("gatepost.policy.idempotency.execution.GRACE_S", 0.02)
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
@@ -121,7 +121,7 @@ async def test_a_broken_connection_does_not_stop_the_call() -> None:
 
 
 async def test_a_call_that_was_left_alone_still_ends_with_an_outcome() -> None:
-    """Whether somebody waits makes no difference to what is kept."""
+    """The outcome is stored whether or not a caller waits for it."""
     deployment = IdempotencyDeployment()
     one = deployment.replica()
     first = begin(one)
@@ -149,7 +149,7 @@ async def test_a_call_that_is_taken_back_stops(tool: str, answer: str) -> None:
 
 
 async def test_a_call_that_is_taken_back_before_its_tool_ran_leaves_the_key_free() -> None:
-    """Nobody was troubled yet but a person who was asked."""
+    """Only an approver was asked; the tool had no effect yet."""
     deployment = IdempotencyDeployment()
 
     async def approve(call: object, tool: object, arguments: object, proceed: Next) -> Outcome:
@@ -180,7 +180,7 @@ async def test_a_call_goes_on_for_those_who_still_wait() -> None:
 
 
 async def test_a_call_that_waits_at_another_replica_may_leave() -> None:
-    """Nothing of it stays behind."""
+    """The cancelled wait leaves nothing behind."""
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)
@@ -224,7 +224,7 @@ async def test_the_end_of_the_process_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long it takes, it does not count as gone."""
+    """A long call does not count as abandoned."""
     monkeypatch.setattr(execution, "RENEW_S", 0.005)
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()

@@ -20,7 +20,7 @@ CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-
 
 
 async def test_a_plain_call_does_not_meet_what_is_about_others() -> None:
-    """Neither what is about retries nor what is about secrets."""
+    """A call without an idempotency key runs neither the code for retries nor that for secrets."""
     deployment, limits = IdempotencyDeployment(), LimitStage()
     limits.apply(LimitRules(bucket(1_000)), most=10)
     once = IdempotencyStage(

@@ -27,12 +27,12 @@ HELD = "act_held"
 async def crashed(
     deployment: IdempotencyDeployment, tool: str = HELD, **options: Any
 ) -> IdempotencyReplica:
-    """A replica that died while a tool ran: nothing of it moves any more, its record stays."""
+    """Crash a replica while its tool runs, so that its record stays; return another replica."""
     dead = deployment.replica()
     call = asyncio.create_task(dead.call(tool=tool, **options))
     await deployment.entered.wait()
     for task in tuple(dead.runs._tasks):
-        # Cancelled without a word to anybody, as far as the stores can tell.
+        # The stores learn nothing of this cancellation, as in a crash.
         task.cancel()
     await run_ready()
     call.cancel()
@@ -42,7 +42,7 @@ async def crashed(
 
 
 async def test_an_unknown_ending_is_told_and_not_tried_again() -> None:
-    """The effect may have happened; a second one would be worse than an honest word."""
+    """The effect may have happened; a second one would be worse than an error."""
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment)
     deployment.clock.now += execution.LEASE_S
@@ -58,7 +58,7 @@ async def test_an_unknown_ending_is_told_and_not_tried_again() -> None:
 
 
 async def test_a_tool_that_may_run_twice_does() -> None:
-    """Declared idempotent: whoever finds the record abandoned takes it over."""
+    """A tool that is declared idempotent runs again at the replica that finds the lease ended."""
     deployment, tool = IdempotencyDeployment(), "put_held"
     alive, other = await crashed(deployment, tool), deployment.replica()
     deployment.clock.now += execution.LEASE_S
@@ -68,7 +68,7 @@ async def test_a_tool_that_may_run_twice_does() -> None:
 
 
 async def test_an_episode_is_not_blocked_for_a_day() -> None:
-    """Its id counts for a minute; after that an identical call is a new one."""
+    """The correlation id counts for a minute; after that an identical call is a new one."""
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment, kind="correlation")
     deployment.clock.now += execution.LEASE_S + 59
@@ -79,7 +79,7 @@ async def test_an_episode_is_not_blocked_for_a_day() -> None:
 
 
 async def test_a_waiting_call_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A retry that comes right after the crash waits until nobody can be running it."""
+    """A retry right after the crash waits until the lease ends and no replica can run the tool."""
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     deployment = IdempotencyDeployment()
     alive = await crashed(deployment)
@@ -92,7 +92,10 @@ async def test_a_waiting_call_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_holder_that_only_seemed_gone_still_says_how_it_ended() -> None:
-    """A pause longer than the lease: others were told that nobody knows, and now somebody does."""
+    """
+    After a pause longer than the lease, other calls were told that the outcome is unknown; now the
+    holder stores it.
+    """
     deployment = IdempotencyDeployment()
     slow, other = deployment.replica(), deployment.replica()
     first = asyncio.create_task(slow.call(tool=HELD))
@@ -203,7 +206,7 @@ async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
 
 
 async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one counts."""
+    """The next renewal counts."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     switch = Switch()
     deployment = IdempotencyDeployment(records=FailingRecords(switch))
@@ -239,7 +242,7 @@ async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.Monkey
 
 
 async def test_a_wake_up_spares_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a shared store, whoever waits hears of the ending at once."""
+    """With a shared store, a waiting call learns of the outcome at once."""
     monkeypatch.setattr(execution, "POLL_S", 3600)
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()

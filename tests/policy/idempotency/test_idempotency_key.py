@@ -96,7 +96,7 @@ async def test_both_eras_read_the_same_keys(
     """Header or `_meta`, with or without a session."""
     client = KeyClient()
     await client.ask("tools/call", CALL, meta=meta, **headers)
-    # Somebody else: the same caller's second call would not run.
+    # Another caller, since the same caller's second call would not run.
     client.caller = a_caller(subject="bob")
     session = await client.open()
     body = message("tools/call", {**CALL, "_meta": meta})

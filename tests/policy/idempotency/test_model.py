@@ -141,7 +141,7 @@ class World:
             asked.task.cancel(why)
 
     async def crash(self, replica: int) -> None:
-        """A process dies: nothing of it says a word any more, and another takes its place."""
+        """Crash a process: none of its tasks acts any more, and another process takes its place."""
         runs, _ = self.replicas[replica]
         for made in self.invocations:
             if made.replica == replica and made.how == "runs":
@@ -169,7 +169,7 @@ class World:
             await run_ready(6)
 
     async def close(self) -> None:
-        """Everything comes to an end, whatever it was waiting for."""
+        """End every task, also those that wait."""
         async with asyncio.timeout(WITHIN_S):
             while any(not asked.task.done() for asked in self.calls):
                 await self.end(0, "answers")

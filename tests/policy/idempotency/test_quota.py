@@ -55,7 +55,7 @@ def text(size: int) -> Outcome:
 
 
 async def kept(deployment: IdempotencyDeployment, subject: str = "alice") -> int:
-    """Bytes that the store holds for a caller."""
+    """Return the bytes that the store holds for a caller."""
     owner = a_caller(subject=subject).principal_digest
     return (await deployment.records.of("acme").usage(owner, deployment.clock.now)).bytes
 

@@ -36,7 +36,7 @@ class ReplicaPair(ReplicaProcesses):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Both, for the time of a block; no call is left waiting behind it."""
+        """Run both replicas during a block; end every waiting call after it."""
         with super().running(), self._pool:
             try:
                 yield
@@ -48,7 +48,7 @@ class ReplicaPair(ReplicaProcesses):
         return self._pool.submit(self._call, at, tool, what, key)
 
     def call(self, at: int, tool: str, what: str, key: str) -> str:
-        """The same, and wait for it."""
+        """Make a call at one of the two and wait for it; return its answer's text."""
         return self.begin(at, tool, what, key).result(ANSWER_S)
 
     def _call(self, at: int, tool: str, what: str, key: str) -> str:
@@ -88,7 +88,7 @@ def pair(
 
 @pytest.mark.parametrize("pair", ["sqlite", "postgresql"], indirect=True)
 def test_two_processes_run_a_call_once_and_survive_each_other(pair: ReplicaPair) -> None:
-    """Coalesced across processes; what was answered stays, what was cut short is told."""
+    """Calls are coalesced across processes; answers stay, and an interrupted call is reported."""
     calls = [pair.begin(at, "act", "shared", "k1") for at in (0, 1, 1, 0)]
     eventually(pair.effects, within=10)
     pair.go()

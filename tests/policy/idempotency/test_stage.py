@@ -56,7 +56,7 @@ async def test_an_operator_says_how_long_a_key_counts() -> None:
 
 
 async def test_a_call_without_a_key_runs_every_time() -> None:
-    """Nothing is promised, so nothing is remembered."""
+    """Without a key nothing is promised, so nothing is stored."""
     replica = IdempotencyDeployment().replica()
 
     assert [text_or_failure(await replica.call(None)) for _ in range(3)] == ["a 1", "a 2", "a 3"]
@@ -269,7 +269,7 @@ async def test_refused_calls_leave_the_key_free() -> None:
 
 
 async def test_arguments_come_before_the_key() -> None:
-    """A call that the tool refuses to read claims nothing."""
+    """A call with invalid arguments does not use up its key."""
     deployment = IdempotencyDeployment()
     replica = deployment.replica()
     assert text_or_failure(await replica.call(arguments=b'{"what":7}')) == "validation"

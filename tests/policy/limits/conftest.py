@@ -24,7 +24,7 @@ WITHIN_S = 10
 
 
 def bucket(burst: float, rate: float = 0.001) -> Bound:
-    """A bucket that hardly gains anything while a test runs."""
+    """Return a bucket that hardly refills while a test runs."""
     return Bound(rate, burst)
 
 
@@ -59,11 +59,11 @@ class LimitedProcess:
     """
 
     def __init__(
-        self, terms: LimitRules, shared_store: SharedStore | None = None, **settings: Any
+        self, rules: LimitRules, shared_store: SharedStore | None = None, **settings: Any
     ) -> None:
         self.now = 0.0
         self.limits = LimitStage(shared_store, monotonic=lambda: self.now)
-        self.limits.apply(terms, **settings)
+        self.limits.apply(rules, **settings)
         self.gate = asyncio.Event()
         self.ran: Counter[str] = Counter()
         self.tasks: list[asyncio.Task[str]] = []
@@ -119,7 +119,7 @@ class LimitedProcess:
         )
 
     async def call(self, tool: str = "look", *, client: Client = NOBODY, **caller: Any) -> str:
-        """What comes of a call: its text, or a failure's kind with the limit that refused."""
+        """Make a call; return its text, or the kind of its failure with the limit that refused."""
         call = Call(
             caller=a_caller(**caller),
             name=tool,
@@ -134,20 +134,20 @@ class LimitedProcess:
         return f"{outcome.failure.kind} {outcome.failure.limit}"
 
     async def begin(self, tool: str = "wait", **call: Any) -> "asyncio.Task[str]":
-        """A call that runs, or has ended, when this returns."""
+        """Begin a call; it runs or has ended when this returns."""
         task = asyncio.create_task(self.call(tool, **call))
         self.tasks.append(task)
         await settle()
         return task
 
     async def end(self) -> list[str]:
-        """Let all go; what came of those that `begin` began."""
+        """Open the gate; return the outcomes of the calls that `begin` began."""
         self.gate.set()
         return await asyncio.gather(*self.tasks)
 
 
 async def settle(turns: int = 10) -> None:
-    """Let everything that is ready go on."""
+    """Let every task that is ready run."""
     for _ in range(turns):
         await asyncio.sleep(0)
 

@@ -13,7 +13,7 @@ WITHIN_S = 10
 
 
 class AdmissionFloor:
-    """A queue and what it looks at; calls that are let in are told by name, in order."""
+    """A queue and its counters; `entered` names the admitted calls in order."""
 
     def __init__(self, most: int, **settings: float) -> None:
         self.calls: defaultdict[Hashable, ConcurrencyCounter] = defaultdict(
@@ -27,7 +27,7 @@ class AdmissionFloor:
         self.tasks: dict[str, asyncio.Task[bool]] = {}
 
     async def come(self, name: str, tenant: str, caller: str = "one") -> "asyncio.Task[bool]":
-        """A call comes; at once in, or waiting, when this returns."""
+        """Begin a call; it is admitted or waits when this returns."""
         self.calls[tenant].taken += 1
         task = asyncio.create_task(self._enter(name, tenant, caller))
         self.tasks[name] = task
@@ -50,7 +50,7 @@ class AdmissionFloor:
         return True
 
     async def go(self, tenant: str) -> None:
-        """A call of that tenant's ends; whoever is let in has entered when this returns."""
+        """End a call of *tenant*; the next admitted calls have entered when this returns."""
         self.calls[tenant].taken -= 1
         self.queue.leave()
         for _ in range(3):
@@ -59,7 +59,7 @@ class AdmissionFloor:
 
 @pytest.mark.requirement("P12")
 async def test_a_tenant_that_floods_does_not_go_before_others() -> None:
-    """Who came last and has nothing running is let in first; then both by turns."""
+    """A tenant that came last and runs nothing is admitted first; then both take turns."""
     floor = AdmissionFloor(2)
     for number in range(8):
         await floor.come(f"flood-{number}", "flood")
@@ -76,7 +76,7 @@ async def test_a_tenant_that_floods_does_not_go_before_others() -> None:
 
 
 async def test_within_a_tenant_callers_take_turns() -> None:
-    """A busy colleague's calls do not all go first."""
+    """A busy colleague's calls do not all run first."""
     floor = AdmissionFloor(1)
     for number in range(4):
         await floor.come(f"busy-{number}", "acme", "busy")
@@ -89,7 +89,7 @@ async def test_within_a_tenant_callers_take_turns() -> None:
 
 
 async def test_equal_tenants_take_turns() -> None:
-    """Three that want more than there is get the same, whoever came first."""
+    """Three tenants that want more than there is get equal shares, in any order of arrival."""
     floor = AdmissionFloor(1)
     for tenant in ("a", "b", "c"):
         for number in range(3):
@@ -103,7 +103,7 @@ async def test_equal_tenants_take_turns() -> None:
 
 
 async def test_a_full_queue_refuses_the_caller_with_the_most_waiting_calls() -> None:
-    """One caller's backlog keeps no colleague out; who has the backlog is refused at once."""
+    """One caller's backlog keeps no colleague out; further calls of that caller are refused."""
     floor = AdmissionFloor(1, each=4)
     for number in range(5):
         await floor.come(f"busy-{number}", "acme", "busy")
@@ -130,7 +130,7 @@ async def test_a_queue_holds_as_many_calls_as_it_may(each: int) -> None:
 
 
 async def test_no_call_waits_longer_than_configured() -> None:
-    """Who was not let in is refused, and leaves nothing behind."""
+    """A call that is not admitted in time is refused and leaves nothing behind."""
     floor = AdmissionFloor(1, within_s=0.01)
     await floor.come("first", "acme")
     async with asyncio.timeout(WITHIN_S):
@@ -166,7 +166,7 @@ async def test_a_call_cancelled_while_it_waits_takes_no_concurrency_along(grante
 
 
 async def test_more_concurrency_admits_waiting_calls() -> None:
-    """A configuration that is read anew counts at once."""
+    """A reload counts at once."""
     floor = AdmissionFloor(1)
     for number in range(4):
         await floor.come(f"{number}", "acme")
@@ -197,7 +197,7 @@ class Simulation:
         self._ending: dict[int, list[asyncio.Event]] = defaultdict(list)
 
     async def run(self, steps: int) -> Counter[str]:
-        """How many calls each tenant completed within so many steps."""
+        """Return how many calls each tenant completed within so many steps."""
         workers = [
             asyncio.create_task(self._work(tenant, number))
             for tenant, (count, _) in self.tenants.items()
@@ -249,7 +249,7 @@ FLOODS = [
 @pytest.mark.requirement("P12")
 @pytest.mark.parametrize("flood", FLOODS)
 async def test_a_flood_costs_another_tenant_less_than_a_tenth(flood: tuple[int, int]) -> None:
-    """In completed calls, against the same time alone in the house."""
+    """Counted in completed calls, against the same time without the flood."""
     places, steps, calm = 64, 400, (16, 20)
     alone = await Simulation(places, calm=calm).run(steps)
     together = await Simulation(places, calm=calm, flood=flood).run(steps)

@@ -55,7 +55,7 @@ def url(tmp_path: Path) -> str:
 
 @contextmanager
 def server(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
-    """A server whose only limits are these."""
+    """Run a server with these limits only."""
     settings: dict[str, Any] = {
         "storage": {"database": url},
         "tenancy": {"create_on_first_use": True},
@@ -117,7 +117,7 @@ def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
 
 
 def test_all_callers_of_a_tenant_share_a_quota(idp: Idp, url: str) -> None:
-    """What one fills refuses another one of the tenant, and nobody of the next."""
+    """A caller that fills the quota blocks its own tenant and no other tenant."""
     with server(idp, url, tenant={"audit_bytes_per_day": MOST}) as place:
         _, error = fill(place, place.token(org_id="acme"))
         colleague = place.client.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
@@ -179,10 +179,10 @@ class QuotaReplica:
     """One process, whose tool `echo` has records of its arguments' size."""
 
     def __init__(
-        self, records: MemoryRecords, shared_store: SharedStore, terms: LimitRules
+        self, records: MemoryRecords, shared_store: SharedStore, rules: LimitRules
     ) -> None:
         self.limits = LimitStage(shared_store)
-        self.limits.apply(terms)
+        self.limits.apply(rules)
         self.writer = AuditWriter(
             records,
             KeyRing.ephemeral(),
@@ -206,12 +206,12 @@ class QuotaReplica:
         )
 
     async def call(self, subject: str = "alice", tenant: str = "acme") -> str | None:
-        """Which limit has refused a call."""
+        """Make a call; return the limit that refused it, if any."""
         outcome = await self.runner.run(a_call(subject, tenant))
         return None if outcome.failure is None else outcome.failure.limit
 
     async def replay(self) -> str | None:
-        """Which limit has refused a call that is answered from what is kept, and recorded."""
+        """Make a call that is replayed and recorded; return the limit that refused it, if any."""
 
         async def kept(call: Call, offer: Any, arguments: Any) -> Outcome:
             self.limits.recorded(call.caller, RECORD)
@@ -233,10 +233,10 @@ def _context(call: Call) -> CallContext:
 
 
 @asynccontextmanager
-async def replicas(url: str, terms: LimitRules) -> AsyncIterator[list[QuotaReplica]]:
+async def replicas(url: str, rules: LimitRules) -> AsyncIterator[list[QuotaReplica]]:
     """Two, on one Valkey."""
     shared_stores = [await open_shared_store(url) for _ in range(2)]
-    found = [QuotaReplica(MemoryRecords(), shared_store, terms) for shared_store in shared_stores]
+    found = [QuotaReplica(MemoryRecords(), shared_store, rules) for shared_store in shared_stores]
     yield found
     for replica, shared_store in zip(found, shared_stores, strict=True):
         await replica.writer.aclose()
@@ -249,7 +249,7 @@ def a_day(most: int) -> Bound:
 
 @pytest.mark.parametrize("limit", ["caller_audit", "tenant_audit"])
 async def test_two_replicas_count_as_one(valkey: str, limit: str) -> None:
-    """What a caller has recorded at one is missing at the other."""
+    """The bytes that a caller records at one replica count at the other, too."""
     async with replicas(valkey, LimitRules(**{limit: a_day(MOST)})) as (one, other):
         said: list[str | None] = []
         for replica in (one, other) * (MOST // 1000):
@@ -267,7 +267,7 @@ async def test_two_replicas_count_as_one(valkey: str, limit: str) -> None:
 
 
 async def test_replays_at_two_replicas_count_as_one(valkey: str) -> None:
-    """They ask the others only now and then, and are refused all the same."""
+    """Replays check the shared count only now and then, and are still refused."""
     most = RECORD * TOLD_PART // 10
     async with replicas(valkey, LimitRules(caller_audit=a_day(most))) as (one, other):
         ran = 0

@@ -22,7 +22,7 @@ EVERYTHING = LimitRules(
 
 
 def through(limits: LimitStage) -> None:
-    """One call, all the way."""
+    """Pass one call through the limits."""
 
     async def proceed(call: Call, offer: Offer, arguments: Any) -> Outcome:
         return DONE
@@ -35,16 +35,18 @@ def through(limits: LimitStage) -> None:
 
 @pytest.mark.requirement("P12")
 @pytest.mark.parametrize(
-    "terms",
+    "rules",
     [
         pytest.param(EVERYTHING, id="every limit there is"),
         pytest.param(LimitRules(PLENTY), id="the caller's alone"),
     ],
 )
-def test_a_call_within_its_limits_costs_three_calls_of_python(terms: LimitRules) -> None:
-    """Three buckets, two slots and the process's own place: in, take, out, and nothing awaited."""
+def test_a_call_within_its_limits_costs_three_calls_of_python(rules: LimitRules) -> None:
+    """
+    Three buckets, two concurrency limits and the admission queue cost one call, take and leave.
+    """
     limits = LimitStage()
-    limits.apply(terms, most=10)
+    limits.apply(rules, most=10)
     through(limits)
     made = [name for name in calls(lambda: through(limits)) if name.startswith(HERE)]
 

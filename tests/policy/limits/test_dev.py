@@ -1,4 +1,4 @@
-"""`gatepost dev` is no other place: what is too fast in production is too fast there."""
+"""`gatepost dev` has the limits of production."""
 
 import json
 import urllib.error
@@ -33,7 +33,7 @@ def test_dev_has_productions_limits(tmp_path: Path) -> None:
 
 
 def status(running: Gatepost, token: str) -> int:
-    """Of one call of a tool."""
+    """Make one call of a tool; return its status."""
     request = urllib.request.Request(  # noqa: S310
         f"{running.origin}/tool/echo/call",
         json.dumps({"text": "x"}).encode(),

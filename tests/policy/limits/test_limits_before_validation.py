@@ -13,7 +13,7 @@ BURST = 3
 
 @pytest.fixture
 def server(idp: Idp) -> Iterator[Server]:
-    """A caller may call three times."""
+    """Run a server where a caller may call three times."""
     limits = {"requests_per_second": 1 / 600, "burst": BURST}
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
@@ -32,7 +32,7 @@ def server(idp: Idp) -> Iterator[Server]:
 def test_wrong_arguments_spend_what_a_call_spends(
     server: Server, fields: Fields, most: int
 ) -> None:
-    """Then the limit answers, and the arguments are not looked at any more."""
+    """Beyond the limit, the call is refused before its arguments are validated."""
     token = server.token(org_id="acme")
     for _ in range(most):
         answer = result(server.client.call(token, "echo", {"txt": 1}, fields=fields))

@@ -39,7 +39,7 @@ class Customers:
         self._tokens: dict[tuple[str, str], str] = {}
 
     def token(self, tenant: str, person: str) -> str:
-        """The person's, made once."""
+        """Return the person's token, made once."""
         token = self._tokens.get((tenant, person))
         if token is None:
             token = self._tokens[tenant, person] = self._pair.token(org_id=tenant, sub=person)
@@ -48,7 +48,7 @@ class Customers:
     async def call(
         self, at: int, tenant: str, person: str, tool: str, arguments: Mapping[str, Any]
     ) -> bool:
-        """Whether the call was let through."""
+        """Tell whether the call was let through."""
         token = self.token(tenant, person)
         fields, body = modern("tools/call", {"name": tool, "arguments": arguments})
         head = [*fields, ("Authorization", f"Bearer {token}"), ("Content-Type", "application/json")]
@@ -66,7 +66,7 @@ class LimitedReplicas(ReplicaProcesses):
     """Two replicas and what they did."""
 
     def done(self, word: str, since: float, until: float) -> int:
-        """How often this was done in that time."""
+        """Return how often this was done in that time."""
         file = self.folder / "marks"
         lines = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
         return sum(name == word and since <= float(at) < until for name, at in lines)
@@ -82,7 +82,7 @@ class LimitedReplicas(ReplicaProcesses):
 def opened(
     idp: Idp, folder: Path, postgres: Postgres, template: str, valkey: Valkey, **limits: Any
 ) -> Iterator[LimitedReplicas]:
-    """Two replicas with these limits."""
+    """Run two replicas with these limits."""
     with postgres.database(like=template) as database:
         storage = {"database": database, "shared": valkey.url()}
         usual = {"failures_per_second": 0, "requests_per_second": 0} | limits
@@ -109,7 +109,7 @@ class RepeatingCallers:
         self._refused = asyncio.Event()
 
     async def press(self, number: int) -> None:
-        """One of them, without end."""
+        """Call without end as one of them."""
         person, at = f"{self._tool}-{number % self.people}", number
         while True:
             at += 1
@@ -120,7 +120,7 @@ class RepeatingCallers:
                 await asyncio.sleep(0.2)
 
     async def empty(self, after: float) -> float:
-        """The first moment after that one at which a call was refused."""
+        """Return the first moment after that one at which a call was refused."""
         async with asyncio.timeout(WITHIN_S):
             while self.refused_at <= after:
                 self._refused.clear()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.requirement("P12")
 
 
 async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither accounts nor places that nobody has; and nobody gets a second burst by it."""
+    """Unused counters are dropped, and no caller gets a second burst by it."""
     monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 10)
     process = LimitedProcess(LimitRules(caller=bucket(1), tenant=places(5), tool=places(5)))
     for number in range(100):
@@ -32,7 +32,7 @@ async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.Mo
 async def test_the_callers_of_all_cached_tokens_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else callers in turn, slightly more than that, would find none of theirs."""
+    """Otherwise slightly more callers in turn would each find their counters dropped."""
     monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 10)
     process = LimitedProcess(LimitRules(caller=bucket(1), cached_tokens=50))
     for number in range(100):
@@ -42,7 +42,7 @@ async def test_the_callers_of_all_cached_tokens_are_remembered(
 
 
 async def test_what_is_no_tool_is_one_account_whatever_it_is_called() -> None:
-    """Names of resources can be made up without end."""
+    """A caller can make up names of resources without end."""
     process = LimitedProcess(LimitRules(caller=bucket(100)))
 
     async def proceed(call: Call, offer: Offer, arguments: object) -> Outcome:
@@ -61,8 +61,8 @@ async def test_what_is_no_tool_is_one_account_whatever_it_is_called() -> None:
     assert len(process.limits.counters.call_limits) == 1
 
 
-async def test_a_bucket_that_is_forgotten_is_nobodys_any_more() -> None:
-    """An account that kept it, and another that makes it anew, would give twice as much."""
+async def test_a_dropped_bucket_no_longer_counts_for_its_caller() -> None:
+    """A kept reference to it beside a new bucket would let twice as many calls pass."""
     process = LimitedProcess(LimitRules(caller=bucket(2, rate=1.0)))
     counts = process.limits.counters
     counts.buckets = Buckets(most=2, forgetting=counts.call_limits.clear)
@@ -88,7 +88,7 @@ async def test_callers_share_their_tenants_bucket_however_many_are_forgotten() -
 async def test_who_comes_back_from_a_person_counts_where_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also when everything was looked up anew meanwhile."""
+    """The call counts in the same counters, also if the cache was cleared meanwhile."""
     monkeypatch.setattr(local_counters, "LEAST_CALL_LIMITS", 1)
     process, person = LimitedProcess(LimitRules(tenant=places(1))), DecidingClient()
     asking = await process.begin("ask", client=person)
@@ -103,7 +103,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
 
 
 def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
-    """Those that would be full first are forgotten first: whoever is out of calls stays so."""
+    """The fullest buckets are dropped first, so a caller without calls left stays limited."""
     buckets = Buckets(most=100)
     for _ in range(5):
         assert buckets.spend("greedy", 0.0, rate=1, burst=5) == 0
@@ -115,7 +115,7 @@ def test_many_new_names_give_no_caller_a_fresh_bucket() -> None:
 
 
 def test_room_is_made_before_any_of_several_is_looked_up() -> None:
-    """Else the first of them would be forgotten for the last."""
+    """Otherwise the last lookup could drop the bucket of the first."""
     told: list[int] = []
     buckets = Buckets(most=3, forgetting=lambda: told.append(len(buckets)))
     for name in ("a", "b"):
@@ -127,7 +127,7 @@ def test_room_is_made_before_any_of_several_is_looked_up() -> None:
 
 
 async def test_accounts_kept_before_a_reload_count_by_what_it_says() -> None:
-    """At once, and for who has called before."""
+    """The new limits count at once, also for callers with a bucket."""
     process = LimitedProcess(LimitRules(caller=bucket(2)))
     assert [await process.call() for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
     process.limits.apply(LimitRules(caller=bucket(3)))

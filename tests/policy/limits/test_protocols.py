@@ -18,7 +18,7 @@ BURST = 5
 
 @pytest.fixture
 def server(idp: Idp) -> Iterator[Server]:
-    """A server that takes a call a minute and five at once."""
+    """Run a server that takes a call a minute and five at once."""
     limits = {"requests_per_second": 1 / 60, "burst": BURST}
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
@@ -54,7 +54,7 @@ def test_one_caller_uses_up_no_calls_of_another(server: Server) -> None:
 
 @pytest.mark.requirement("SEC-07")
 def test_a_second_client_or_token_is_no_second_limit(server: Server) -> None:
-    """What counts is who calls, in either era."""
+    """Calls count by caller, in either era."""
     token = server.token(org_id="acme", client_id="another")
     session = server.client.open(token)
     for number in range(BURST - 1):
@@ -95,7 +95,7 @@ def test_a_bucket_gives_what_a_bucket_holds(pauses: list[float], rate: float, bu
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """Full buckets go first; with more busy callers than that, nobody is refused for it."""
+    """Full buckets go first; if more callers are busy than fit, no caller is refused for it."""
     buckets = Buckets(most=10)
     for number in range(10):
         buckets.spend(f"quiet-{number}", 0.0, rate=1, burst=2)

@@ -18,7 +18,7 @@ CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"
 
 @pytest.fixture(scope="module")
 def server(idp: Idp) -> Iterator[Server]:
-    """A server that takes a request in ten minutes and five at once."""
+    """Run a server that takes a request in ten minutes and five at once."""
     settings: dict[str, Any] = {
         "limits": {"requests_per_second": 1 / 600, "burst": BURST},
         "tenancy": {"create_on_first_use": True},
@@ -33,7 +33,7 @@ Ask = Callable[[Server, str], RawAnswer]
 
 
 def older(body: bytes) -> Ask:
-    """A request of 2025-06-18, within a session that is opened for it."""
+    """Send a request of 2025-06-18, within a session that is opened for it."""
 
     def ask(server: Server, token: str) -> RawAnswer:
         known = SESSIONS.get(token) or SESSIONS.setdefault(token, server.client.open(token))

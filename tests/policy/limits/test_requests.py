@@ -31,14 +31,14 @@ def process(shared_store: SharedStore | None, refused: list[str]) -> CallerReque
 
 
 async def spent(processes: Sequence[CallerRequests], times: int, **caller: Any) -> list[str]:
-    """Which limit has refused each of these requests, if any."""
+    """Spend these requests; return the limit that refused each, if any."""
     answers = [await processes[n % len(processes)].spend(a_caller(**caller)) for n in range(times)]
     failures = [None if one is None else one.failure for one in answers]
     return ["" if one is None else str(one.limit) for one in failures]
 
 
 async def test_processes_count_requests_together(shared_store: SharedStore) -> None:
-    """A second process is no second allowance; the tenant's bucket is spent from, too."""
+    """A second process gives no further requests; they count in the tenant's bucket, too."""
     refused: list[str] = []
     both = [process(shared_store, refused), process(shared_store, refused)]
 
@@ -63,7 +63,7 @@ async def test_without_a_shared_store_each_process_counts(
 
 
 async def test_without_a_limit_nothing_is_counted(shared_store: SharedStore) -> None:
-    """No question to another process is asked for it."""
+    """Without a limit the shared store is not asked."""
     limits = LimitStage(shared_store)
     limits.apply(LimitRules())
     free = CallerRequests(limits, [].append)

@@ -57,11 +57,11 @@ def test_zero_is_no_limit(idp: Idp) -> None:
 
 def test_no_caller_is_limited_by_default() -> None:
     """Out of the box: the caller's bucket, and generous numbers of calls at once."""
-    terms = rules_of(LimitsSettings())
+    rules = rules_of(LimitsSettings())
 
-    assert (terms.caller.rate, terms.caller.burst) == (10, 20)
-    assert (terms.tenant.rate, terms.tenant.most) == (0, 200)
-    assert (terms.tool.rate, terms.tool.most) == (0, ANY)
+    assert (rules.caller.rate, rules.caller.burst) == (10, 20)
+    assert (rules.tenant.rate, rules.tenant.most) == (0, 200)
+    assert (rules.tool.rate, rules.tool.most) == (0, ANY)
 
 
 def test_records_that_are_not_written_use_up_no_quota() -> None:
@@ -109,12 +109,12 @@ def test_a_refused_call_says_which_limit_and_when(server: Server) -> None:
 
 def test_a_tool_named_in_no_table_has_what_the_table_of_all_says() -> None:
     """And a named one what differs, key by key."""
-    terms = rules_of(
+    rules = rules_of(
         LimitsSettings(
             tool=ToolLimitSettings(requests_per_second=2.0, concurrency=7),
             tools={"echo": NamedToolLimitSettings(concurrency=0)},
         )
     )
 
-    assert (terms.tool.rate, terms.tool.burst, terms.tool.most) == (2, 4, 7)
-    assert (terms.tools["echo"].rate, terms.tools["echo"].most) == (2, ANY)
+    assert (rules.tool.rate, rules.tool.burst, rules.tool.most) == (2, 4, 7)
+    assert (rules.tools["echo"].rate, rules.tools["echo"].most) == (2, ANY)

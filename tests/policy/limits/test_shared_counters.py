@@ -22,11 +22,11 @@ EVERYTHING = LimitRules(
 
 @asynccontextmanager
 async def processes(
-    url: str, terms: LimitRules, number: int = 2
+    url: str, rules: LimitRules, number: int = 2
 ) -> AsyncIterator[list[LimitedProcess]]:
-    """So many, on one Valkey."""
+    """Return so many processes on one Valkey."""
     shared_stores = [await open_shared_store(url) for _ in range(number)]
-    yield [LimitedProcess(terms, shared_store) for shared_store in shared_stores]
+    yield [LimitedProcess(rules, shared_store) for shared_store in shared_stores]
     for shared_store in shared_stores:
         await shared_store.aclose()
 
@@ -39,7 +39,7 @@ async def came(condition: Callable[[], bool]) -> None:
 
 
 async def running(process: LimitedProcess, name: str, number: int) -> "asyncio.Task[str]":
-    """A call that runs when this returns."""
+    """Begin a call; it runs when this returns."""
     task = await process.begin(name)
     await came(lambda: process.ran["wait acme"] >= number)
     return task
@@ -106,11 +106,12 @@ async def test_without_the_shared_store_each_process_counts_for_itself(
     own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    What runs counts on, here and, when the shared store is back with nothing in it, for everybody.
+    Running calls still count in their own process and, once the shared store is back and empty, in
+    every process.
     """
     monkeypatch.setattr("gatepost.storage.valkey.concurrency.RENEW_S", 0.05)
-    terms = LimitRules(tenant=Bound(0.001, 3, 2))
-    async with processes(own_valkey.url(), terms) as (one, other):
+    rules = LimitRules(tenant=Bound(0.001, 3, 2))
+    async with processes(own_valkey.url(), rules) as (one, other):
         await running(one, "wait", 1)
         own_valkey.stop()
         said = [await process.call() for process in (one, other) * 4]

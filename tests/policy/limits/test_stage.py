@@ -24,7 +24,7 @@ pytestmark = pytest.mark.requirement("P12")
 
 
 async def test_callers_of_a_tenant_share_its_bucket() -> None:
-    """Nobody else's calls count; another tenant of the same size has its own."""
+    """Only calls of the tenant count; another tenant has a bucket of its own."""
     process = LimitedProcess(LimitRules(tenant=bucket(3)))
     said = [await process.call(subject=f"person-{n}") for n in range(4)]
 
@@ -65,7 +65,7 @@ async def test_what_one_limit_refuses_is_missing_in_none() -> None:
 
 
 async def test_a_wait_is_as_long_as_the_longest() -> None:
-    """Whoever comes back after it is not refused by the next limit."""
+    """A caller that retries after that wait is not refused by the next limit."""
     process = LimitedProcess(LimitRules(bucket(1, rate=1.0), bucket(1, rate=0.1)))
     await process.call()
     call = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="r")
@@ -78,7 +78,7 @@ async def test_a_wait_is_as_long_as_the_longest() -> None:
 
 
 async def test_a_tenant_runs_as_many_calls_at_once_as_it_may() -> None:
-    """One more is refused, whoever makes it; when one ends there is room for one."""
+    """One more call of any caller is refused; when a call ends, another one may run."""
     process = LimitedProcess(LimitRules(tenant=places(2)))
     first, _ = await process.begin(), await process.begin()
     assert await process.call(subject="bob") == "rate_limit tenant"
@@ -92,7 +92,7 @@ async def test_a_tenant_runs_as_many_calls_at_once_as_it_may() -> None:
 
 
 async def test_a_tool_runs_as_often_at_once_as_it_may() -> None:
-    """For one tenant: another one's calls of it are others."""
+    """The limit counts one tenant's calls of the tool; another tenant's calls count apart."""
     process = LimitedProcess(LimitRules(tools={"wait": places(1)}))
     await process.begin()
 
@@ -126,7 +126,7 @@ ENDS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_however_a_call_ends_it_releases_its_concurrency(end: str) -> None:
-    """As often as one likes, with room for one."""
+    """Any number of calls may run one after another, with room for one."""
     process = LimitedProcess(LimitRules(tenant=places(1), tool=places(1)), most=1)
     for _ in range(5):
         await ENDS[end](process)
@@ -183,7 +183,7 @@ async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -
 
 
 async def test_a_nested_call_takes_no_further_concurrency_of_its_tenant() -> None:
-    """Where there is one place, a tool that calls another one would wait for itself."""
+    """With room for one call, a tool that calls another would otherwise wait for itself."""
     process = LimitedProcess(LimitRules(caller=bucket(4), tenant=places(1)), most=1)
 
     assert [await process.call("other") for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
@@ -191,7 +191,7 @@ async def test_a_nested_call_takes_no_further_concurrency_of_its_tenant() -> Non
 
 
 async def test_a_nested_call_counts_against_the_limits_of_its_tool() -> None:
-    """A way round would be no limit."""
+    """A limit that nested calls could avoid would be none."""
     process = LimitedProcess(LimitRules(tools={"look": bucket(1)}))
 
     assert [await process.call("other"), await process.call("other")] == ["seen", "rate_limit tool"]
@@ -212,7 +212,7 @@ async def test_beyond_the_concurrency_of_the_process_calls_wait_by_turns() -> No
 
 
 async def test_a_call_that_waits_too_long_is_told_when_to_retry() -> None:
-    """And has left nothing behind."""
+    """The refused call leaves nothing behind."""
     process = LimitedProcess(LimitRules(tenant=places(10)), most=1, within_s=0.01)
     await process.begin()
     assert await process.call() == "rate_limit server"
@@ -222,7 +222,7 @@ async def test_a_call_that_waits_too_long_is_told_when_to_retry() -> None:
 
 
 async def test_a_configuration_read_anew_counts_what_runs() -> None:
-    """Calls keep their places, and there are more of them, or fewer, at once."""
+    """Running calls still count, and the new limit applies at once."""
     process = LimitedProcess(LimitRules(tenant=places(1)))
     await process.begin()
     process.limits.apply(LimitRules(tenant=places(2)))
@@ -238,19 +238,19 @@ async def test_a_configuration_read_anew_counts_what_runs() -> None:
 def test_without_any_limit_there_is_nothing_to_ask() -> None:
     """The stage is left out where every number is 0."""
     assert LimitedProcess(LimitRules()).limits.limits_nothing
-    for terms in (
+    for rules in (
         LimitRules(bucket(1)),
         LimitRules(tenant=places(1)),
         LimitRules(tools={"look": places(1)}),
     ):
-        assert not LimitedProcess(terms).limits.limits_nothing
+        assert not LimitedProcess(rules).limits.limits_nothing
     assert not LimitedProcess(LimitRules(), most=1).limits.limits_nothing
 
 
 async def test_levels_tell_what_is_used_up() -> None:
     """By tenant, tool and caller, without taking anything."""
-    terms = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": places(2)})
-    process = LimitedProcess(terms, most=10)
+    rules = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": places(2)})
+    process = LimitedProcess(rules, most=10)
     await process.begin()
     await process.call()
     for _ in range(2):

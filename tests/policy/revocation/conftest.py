@@ -48,7 +48,7 @@ class RevocationReplicas(BalancedReplicas):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Both replicas, the balancer and the process that runs commands."""
+        """Run both replicas, the balancer and the process that runs commands."""
         self.commands = CommandProcess(self.folder)
         try:
             with super().running():
@@ -70,7 +70,7 @@ class RevocationReplicas(BalancedReplicas):
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[ApprovalService]:
-        """Where somebody who has signed in decides, beside both replicas."""
+        """Open an approval service beside both replicas, for approvers who have signed in."""
         # The configuration names its key ring as a server sees it that runs there.
         with contextlib.chdir(self.folder):
             config, toolbox = settled(Path("gatepost.toml"))
@@ -85,7 +85,7 @@ class RevocationReplicas(BalancedReplicas):
 
     @asynccontextmanager
     async def later(self, **claims: Any) -> AsyncIterator[ReplicaClient]:
-        """Somebody who signs in anew, after what happened until now."""
+        """Return a client with a token of a new sign-in, after every order until now."""
         async with self.client(**claims, iat=int(time.time()) + LATER_S) as client:
             yield client
 
@@ -139,7 +139,7 @@ class OpenRequests:
         return await client.send(json.dumps({"name": name}).encode(), {}, url=url)
 
     async def answers(self) -> dict[str, tuple[int, int | str]]:
-        """Status and error of each call, once it has been answered."""
+        """Wait for the answer of each call; return their status and error."""
         told = {}
         for kind, call in self.calls.items():
             answer = await asyncio.wait_for(asyncio.shield(call), WITHIN_S)
@@ -154,7 +154,7 @@ class OpenRequests:
 
 
 def stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
-    """Whether the tools of its calls were stopped."""
+    """Tell whether the tools of its calls were stopped."""
     return all(replicas.marks(f"stopped {name}") == 1 for name in open_requests.names.values())
 
 

@@ -30,11 +30,11 @@ WHO: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "a program": (["--client", "robot"], ROBOT, {"sub": "robot"}),
     "a person of its id": (["--client", "client-1"], {"sub": "robot"}, ROBOT),
 }
-"""The order, whom it reaches, and who must not notice."""
+"""The order, the caller that it matches, and a caller that it must not affect."""
 
 
 def approver(replicas: RevocationReplicas, subject: str = "judy") -> TenantContext:
-    """Somebody who has signed in to decide."""
+    """Return an approver who has signed in."""
     now = int(time.time())
     return TenantContext(
         tenant_id="acme",
@@ -49,7 +49,7 @@ def approver(replicas: RevocationReplicas, subject: str = "judy") -> TenantConte
 
 
 async def paid(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
-    """What a payment comes to: status, and the error or what the tool answered."""
+    """Make a payment; return the status, and the error or the tool's answer."""
     url = client.url(at).replace("/mcp", "/tool/pay/call")
     answer = await client.send(json.dumps({"name": name}).encode(), {}, url=url)
     said = answer.json()
@@ -57,7 +57,7 @@ async def paid(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
 
 
 async def waiting(service: ApprovalService) -> dict[str, str]:
-    """What waits in the inbox: the names of payments, with their ids."""
+    """Return the waiting payments: their names with their ids."""
     return {json.loads(one.arguments)["name"]: one.id for one in await service.waiting("acme")}
 
 
@@ -80,8 +80,8 @@ class OpenApprovals:
             assert await paid(client, name, at % 2) == PENDING
         ids = await waiting(service)
         await service.approve("acme", ids[self.approved], by)
-        terms = GrantScope(uses=9)
-        await service.approve("acme", ids[self.granted], by, grant=terms)
+        scope = GrantScope(uses=9)
+        await service.approve("acme", ids[self.granted], by, grant=scope)
         params = {"name": "pay", "arguments": {"name": self.waits}}
         task = await client.ask("tools/call", params, at=0, capabilities=TASKS)
         self.task = task["taskId"]
@@ -98,7 +98,7 @@ class OpenApprovals:
         await self.replicas.until(is_leased)
 
     async def is_there(self, service: ApprovalService) -> bool:
-        """Whether all of it still is."""
+        """Tell whether all of it is still there."""
         names = await waiting(service)
         grants = {json.loads(one.arguments)["name"] for one in await service.grants("acme")}
         task = await self.client.ask("tasks/get", {"taskId": self.task}, capabilities=TASKS)
@@ -107,7 +107,7 @@ class OpenApprovals:
         return {self.waits, self.held} <= names.keys() and self.granted in grants
 
     async def is_gone(self, service: ApprovalService) -> bool:
-        """Whether nothing of it is open any more."""
+        """Tell whether nothing of it is open any more."""
         names = await waiting(service)
         grants = {json.loads(one.arguments)["name"] for one in await service.grants("acme")}
         past = await service.history("acme")
@@ -125,8 +125,8 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
     replicas: RevocationReplicas, who: str
 ) -> None:
     """
-    Requests, approvals, grants, tasks and held calls of whom an order reaches, at both replicas;
-    whoever shares an id, a client or the person they act for with them keeps everything.
+    An order ends the requests, approvals, grants, tasks and held calls of its callers at both
+    replicas; a caller that only shares an id, a client or a person with them keeps everything.
     """
     order, theirs, others = WHO[who]
     async with AsyncExitStack() as stack:
@@ -155,7 +155,7 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
 async def what_comes_later(
     replicas: RevocationReplicas, victim: OpenApprovals, theirs: dict[str, Any]
 ) -> None:
-    """Who signs in again has to ask again, at both replicas; nothing of it ever ran."""
+    """A caller that signs in again has to ask again, at both replicas; nothing of it ever ran."""
     async with replicas.later(**theirs) as client:
         for at, name in enumerate((victim.approved, victim.granted)):
 
@@ -172,8 +172,8 @@ async def what_comes_later(
 
 async def test_approvals_by_an_erased_person_are_erased_too(replicas: RevocationReplicas) -> None:
     """
-    An approval that nobody has used, and a grant, of a person whose sign-in is taken back: the call
-    is asked about again, at both replicas; what somebody else decided stands.
+    An unused approval and a grant of a person whose sign-in is revoked count no more: the call
+    needs a new approval at both replicas. Decisions of other approvers stand.
     """
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(replicas.service())

@@ -27,7 +27,7 @@ WITHIN_S = 60
 
 
 class BackedUpServer:
-    """A deployment in a folder: the server that runs there, and whoever types commands."""
+    """A deployment in a folder: the server that runs there, and its command line."""
 
     def __init__(self, folder: Path, database: str, server: ServerProcess) -> None:
         self.folder, self.database, self.server = folder, database, server
@@ -35,7 +35,7 @@ class BackedUpServer:
         self.commands = CommandProcess(folder)
 
     def ask(self, method: str, params: dict[str, Any], **capabilities: Any) -> dict[str, Any]:
-        """The result of a request of 2026-07-28."""
+        """Return the result of a request of 2026-07-28."""
         fields, body = modern(method, params)
         body = body.replace(b'"io.modelcontextprotocol/clientCapabilities": {}', _can(capabilities))
         answer = self.server.client.send("POST", fields=fields, body=body, token=self.token)

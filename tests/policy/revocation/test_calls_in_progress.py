@@ -36,14 +36,14 @@ def replicas(idp: Idp) -> Iterator[Server]:
 
 
 def on_loop(replicas: Server, work: Coroutine[Any, Any, Any]) -> Any:
-    """What *work* comes to on the server's own loop."""
+    """Run *work* on the server's own loop; return its result."""
     assert replicas.loop is not None
     return asyncio.run_coroutine_threadsafe(work, replicas.loop).result(WITHIN_S)
 
 
 @contextlib.contextmanager
 def record(replicas: Server, one: RevocationRecord) -> Iterator[None]:
-    """Somebody is shut out for the time of a block, and the server knows."""
+    """Keep a revocation record stored during a block; the server has read it at its start."""
     services = replicas.services
     on_loop(replicas, services.records.revocations.put(one))
     eventually(lambda: one in services.revocations._snapshot.revocations, within=WITHIN_S)
@@ -55,7 +55,7 @@ def record(replicas: Server, one: RevocationRecord) -> Iterator[None]:
 
 
 def half_sent(replicas: Server, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
-    """A connection on which all of a request is sent but its last byte."""
+    """Open a connection and send all of a request but its last byte."""
     head = [("Host", replicas.client.authority), ("Authorization", f"Bearer {token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     connection = socket.create_connection(("127.0.0.1", replicas.client.port), timeout=WITHIN_S)
@@ -75,7 +75,7 @@ SHUT = {
 def test_a_body_that_takes_its_time_gains_nothing(
     replicas: Server, protocol: str, how: str
 ) -> None:
-    """The gate let its head pass; whoever is shut out before the last byte calls nothing."""
+    """A caller that is revoked after its request head and before the last byte calls nothing."""
     token = replicas.token()
     fields: list[tuple[str, str]] = []
     path, body = replicas.client.path, json.dumps({}).encode()
@@ -104,14 +104,14 @@ def replace(one: RevocationRecord, **changes: Any) -> RevocationRecord:
 
 
 def expected(protocol: str, how: str) -> tuple[int, object]:
-    """What is heard, by how the caller was shut out."""
+    """Return the expected error, by the kind of the revocation."""
     if how == "suspended":
         return (403, "tenant_suspended") if protocol == "rest" else (200, -31001)
     return (401, "invalid_token") if protocol == "rest" else (401, -31003)
 
 
 def told(answer: RawAnswer) -> tuple[int, object]:
-    """Status and code of an answer."""
+    """Return status and code of an answer."""
     error = json.loads(answer.body)["error"]
     return answer.status, error["code"] if isinstance(error, dict) else error
 
@@ -119,7 +119,7 @@ def told(answer: RawAnswer) -> tuple[int, object]:
 @pytest.mark.requirement("CO1")
 @pytest.mark.parametrize("how", SHUT)
 def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> None:
-    """Of whoever is shut out, and of nobody else."""
+    """Requests of the revoked callers are withdrawn; requests of other callers are not."""
     service = replicas.services.approvals
     for tenant in TABLE:
         answer = replicas.client.send(
@@ -165,7 +165,7 @@ def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
 
 @pytest.mark.requirement("CO3")
 def test_a_replica_that_has_read_no_revocations_admits_no_caller(idp: Idp) -> None:
-    """It says that it is not ready, and that it is not the caller's doing."""
+    """The replica answers that it is not ready, and does not blame the caller."""
 
     async def changes(subjects: object) -> Any:
         raise StoreUnavailable("it is out")

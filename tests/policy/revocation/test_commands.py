@@ -55,7 +55,7 @@ class CommandFolder:
         return self.process.run(*arguments)
 
     def tenants(self) -> dict[str, Any]:
-        """What `gatepost tenant list` says of each."""
+        """Return what `gatepost tenant list` says of each."""
         rows = json.loads(self.run("tenant", "list", "--json").out)
         return {row["tenant"]: row for row in rows}
 
@@ -96,7 +96,7 @@ def test_tenants_are_listed_with_their_state(shell: CommandFolder) -> None:
 
 
 async def test_a_tenant_that_only_keeps_something_is_listed(shell: CommandFolder) -> None:
-    """No setting names it, and it came by using the server."""
+    """No setting names the tenant; only its stored data shows that it exists."""
     records = await shell.records()
     await records.of("newcomer").tasks.create(task())
     await records.aclose()
@@ -238,7 +238,7 @@ def test_memory_has_no_subscriber_to_shut_out(shell: CommandFolder) -> None:
 
 
 async def test_details_that_cannot_be_erased_are_told(shell: CommandFolder) -> None:
-    """Without the key ring the person's data stays on record: nobody may believe it gone."""
+    """Without the key ring the details stay on record, and the command must not hide that."""
     records = await shell.records()
     audit_writer = AuditWriter(records, KeyRing.ephemeral(), Redaction(), AuditSettings())
     await audit_writer.note("acme", "signin", outcome="signed_in")
@@ -251,7 +251,9 @@ async def test_details_that_cannot_be_erased_are_told(shell: CommandFolder) -> N
 
 
 def test_who_shuts_whom_out_is_on_record(shell: CommandFolder) -> None:
-    """In the tenant's record; what concerns no tenant alone, in one of its own."""
+    """
+    Orders are recorded in the tenant's audit log; orders for all tenants in a log of their own.
+    """
     (shell.folder / "keyring.json").unlink(missing_ok=True)
     assert shell.run("keyring", "new", "keyring.json").code == 0
     shell.begin(keys={"ring": "file:keyring.json"})

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.requirement("CO4")
 
 
 def fill(root: Path, tenant: str) -> None:
-    """Files, folders, a link to somebody else's and what lies beside the workspace."""
+    """Write files, folders, a link to outside the workspace, and the files beside the workspace."""
     for folder in (root / tenant / "a" / "b", root / PRIVATE / tenant / "memory"):
         folder.mkdir(parents=True)
         (folder / "note").write_bytes(b"12345")
@@ -46,7 +46,7 @@ class TwoTenants:
         self.pauses += 1
 
     async def is_gone(self) -> bool:
-        """Whether nothing of it is left, and all of the other is there."""
+        """Tell whether nothing of acme is left; check that all of globex is there."""
         places = (self.root / "acme", self.root / PRIVATE / "acme")
         assert (self.root / "globex" / "a" / "b" / "note").read_bytes() == b"12345"
         assert (self.root / PRIVATE / "globex" / "memory" / "note").exists()
@@ -69,7 +69,7 @@ async def scene(tmp_path: Path) -> TwoTenants:
 
 
 async def test_what_would_go_is_counted_first(scene: TwoTenants) -> None:
-    """And counting leaves everything as it was."""
+    """Counting changes nothing."""
     erasure = TenantErasure("acme", scene.records, scene.shared_store, scene.root)
     found = await erasure.found()
 
@@ -91,7 +91,7 @@ async def test_all_of_it_goes_and_nothing_of_others(scene: TwoTenants) -> None:
 
 
 async def test_a_tenant_that_never_kept_anything(tmp_path: Path) -> None:
-    """There is no folder at all, and none is made."""
+    """The tenant has no folder, and the erasure makes none."""
     scene = TwoTenants(tmp_path / "nowhere")
     await scene.erase()
 
@@ -99,7 +99,7 @@ async def test_a_tenant_that_never_kept_anything(tmp_path: Path) -> None:
 
 
 class Interrupted(Exception):
-    """As a signal would."""
+    """Interrupt the erasure, as a signal would."""
 
 
 @pytest.mark.parametrize("at", [1, 2])
@@ -139,7 +139,7 @@ async def test_a_running_writer_is_waited_for(scene: TwoTenants) -> None:
 
 
 async def test_a_process_that_never_stops_writing_is_reported(scene: TwoTenants) -> None:
-    """After some passes somebody has to look at what runs there."""
+    """The erasure gives up after some passes, so that the operator can look for the process."""
 
     async def pause(seconds: float) -> None:
         scene.pauses += 1
@@ -194,7 +194,7 @@ async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -
 
 
 def tasks_in(told: str) -> int:
-    """How many tasks the command counts; those of other tests are the tenant's, too."""
+    """Return how many tasks the command counts; tasks of other tests belong to the tenant, too."""
     found = re.search(r"(\d+) tasks", told)
     return 0 if found is None else int(found[1])
 
@@ -202,7 +202,7 @@ def tasks_in(told: str) -> int:
 async def begins_anew(
     replicas: RevocationReplicas, victims: list[OpenRequests], client: ReplicaClient
 ) -> None:
-    """Old tokens, tasks and sessions open nothing; new ones do."""
+    """Check that old tokens, tasks and sessions open nothing and that new ones do."""
 
     async def is_open() -> bool:
         head = client.mirrors("server/discover", None)

@@ -134,6 +134,6 @@ def test_spans_are_read_as_people_write_them(text: str) -> None:
 
 @each("text", NO_SPANS)
 def test_another_span_is_refused(text: str) -> None:
-    """Nobody guesses what was meant."""
+    """Gatepost does not guess a unit; the error names the valid ones."""
     with pytest.raises(ValueError, match="write 90s, 30m, 2h, 7d or ever"):
         seconds_of(text)

@@ -22,7 +22,7 @@ SHUT = {
 }
 
 ACTING = {"act": {"sub": "bot"}}
-"""Somebody of another id, for whom the token was issued to a program (RFC 8693 section 4.1)."""
+"""A token that was issued to a program that acts for a person (RFC 8693 section 4.1)."""
 ROBOT = {"sub": "robot", "gty": "client-credentials", "client_id": ABSENT}
 """A program that calls for itself, whose token names no client."""
 ORDERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
@@ -36,7 +36,7 @@ ORDERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
 
 
 async def is_served(client: ReplicaClient, at: int) -> bool:
-    """Whether a small request is."""
+    """Tell whether a small request is served."""
     answer = await client.send(
         client.modern("server/discover", None), client.mirrors("server/discover", None), at=at
     )
@@ -121,7 +121,9 @@ async def what_comes_later(
 
 
 async def task_failed(client: ReplicaClient, task_id: str) -> bool:
-    """Whether the task says why it ended; the replica that ran it stores that after it ended it."""
+    """
+    Tell whether the task says why it ended; the replica that ran it stores that after the end.
+    """
     task = await client.ask("tasks/get", {"taskId": task_id}, capabilities=TASKS)
     return (task["status"], task.get("statusMessage")) == (
         "failed",

@@ -75,8 +75,8 @@ async def test_an_idempotency_key_outlives_a_revocation(
 @pytest.mark.parametrize("who", WHO)
 async def test_a_lost_stream_is_not_to_be_had_again(replicas: RevocationReplicas, who: str) -> None:
     """
-    One that was taken up again ends, with its call; afterwards its events are nobody's, neither
-    with the old token nor with one of a new sign-in.
+    A resumed stream ends with its call; afterwards neither the old token nor one of a new sign-in
+    gives access to its events.
     """
     order, theirs = WHO[who]
     name = replicas.name()

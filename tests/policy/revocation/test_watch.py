@@ -1,4 +1,4 @@
-"""What a process knows of cut-offs: read at the start, kept in an outage, and dropped where due."""
+"""A process reads revocations at its start, keeps them in an outage and drops expired ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -41,7 +41,7 @@ class UnreachableRecords(MemoryRecords):
         self.revocations.all = counted_all  # type: ignore[method-assign,assignment]
 
     async def changes(self, subjects: Collection[str]) -> dict[str, int]:
-        """See `UnreachableRecords`."""
+        """Count the read, and fail while the database is away."""
         self._ask("changes")
         return await super().changes(subjects)
 
@@ -81,7 +81,7 @@ def process() -> WatchingProcess:
 
 
 async def test_before_the_first_read_no_caller_passes(process: WatchingProcess) -> None:
-    """A start without a database lets nobody in, and says that this is no caller's doing."""
+    """A server that starts without its database lets no caller in and blames no caller for it."""
     with pytest.raises(IssuerUnavailable):
         process.revocations.admit(BOB)
     assert not process.revocations.is_ready
@@ -92,7 +92,7 @@ async def test_before_the_first_read_no_caller_passes(process: WatchingProcess) 
 
 
 async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
-    """The cut-offs themselves are read when it changes, and now and then all the same."""
+    """The revocations themselves are read when that number changes, and also now and then."""
     for _ in range(5):
         await process.revocations.look()
     assert process.records.asked == {"changes": 5, "all": 1}
@@ -111,7 +111,10 @@ async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
 
 
 async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
-    """To whoever withdraws what waits; at a start not what others have acted on long ago."""
+    """
+    New records are passed on once, for the withdrawal of waiting requests; at a start, old records
+    are not.
+    """
     old = msgspec.structs.replace(CUT, id="old", created_at=NOW - 7 * 86_400)
     for record in (old, CUT):
         await process.records.revocations.put(record)
@@ -147,7 +150,7 @@ async def test_a_hold_is_of_one_caller_and_ends(process: WatchingProcess) -> Non
 
 
 async def test_an_outage_changes_nothing(process: WatchingProcess) -> None:
-    """What was read last counts, however long it lasts."""
+    """The revocations that were read last count, however long the outage lasts."""
     await process.records.revocations.put(CUT)
     await process.revocations.look()
     process.records.is_out = True
@@ -160,7 +163,10 @@ async def test_an_outage_changes_nothing(process: WatchingProcess) -> None:
 
 
 async def test_the_suspended_are_one_set_for_good(process: WatchingProcess) -> None:
-    """Whoever serves holds it; what the configuration and what commands shut are told apart."""
+    """
+    The gate keeps a reference to the set; suspensions of the configuration and of commands are told
+    apart.
+    """
     held = process.revocations.suspended
     process.revocations.configure(["acme"])
     for tenant in ("acme", "globex"):
@@ -195,7 +201,7 @@ async def watching(
 
 
 async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
-    """Word on the shared store is a reason to look at once."""
+    """A message on the shared store makes the process read at once."""
     await watching.records.revocations.put(CUT)
     await notify(watching.shared_store)
     await told(watching, 1)
@@ -205,7 +211,7 @@ async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_wake_up_does_not_outlive_the_stop(process: WatchingProcess, turns: int) -> None:
-    """However close the two come, watching ends."""
+    """However close the two are, watching ends."""
     async with asyncio.timeout(10):
         async with process.watching():
             for _ in range(10):
@@ -218,7 +224,7 @@ async def test_a_wake_up_does_not_outlive_the_stop(process: WatchingProcess, tur
 async def test_without_a_wake_up_it_looks_by_itself(
     process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shared store may lose anything."""
+    """The shared store may lose messages, so the process also polls."""
     monkeypatch.setattr(change_poller, "POLL_S", 0.01)
     async with process.watching():
         await process.records.revocations.put(CUT)
@@ -228,7 +234,7 @@ async def test_without_a_wake_up_it_looks_by_itself(
 
 
 class Opened:
-    """A stream that was let through the gate just before its caller was shut out."""
+    """A stream that passed the gate just before its caller was revoked."""
 
     watches = False
 
@@ -236,17 +242,17 @@ class Opened:
         self.caller, self.ended = caller, 0
 
     def wake(self) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
     def beat(self) -> None:
-        """Nothing to show."""
+        """Do nothing."""
 
     def end(self) -> None:
         self.ended += 1
 
 
 async def test_a_stream_that_opens_too_late_ends_at_once(process: WatchingProcess) -> None:
-    """It was not there when all the others ended."""
+    """The stream opened after the others had ended."""
     await process.records.revocations.put(CUT)
     await process.revocations.look()
     streams = OpenStreams()

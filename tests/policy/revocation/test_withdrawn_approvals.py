@@ -44,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Revocable(ApprovalDeployment):
-    """Two replicas that know of the same cut-offs."""
+    """Two replicas that know of the same revocations."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(revokes=self._revokes, **(settings or {"rules": RULES}))
@@ -60,7 +60,7 @@ class Revocable(ApprovalDeployment):
         self.snapshot = RevocationSnapshot([*self.snapshot.revocations, *revocations])
 
     async def shut(self, record: RevocationRecord) -> int:
-        """Both read it and act on it; how much they ended."""
+        """Let both replicas read *record* and act on it; return how much they ended."""
         self.learn(record)
         return sum([await withdraw(self.records, one.service, [record]) for one in self.replicas])
 
@@ -73,16 +73,17 @@ def deployment() -> Revocable:
 @pytest.mark.parametrize("case", range(len(REACHED)))
 async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case: int) -> None:
     """
-    Of the same callers whose tokens are: of who acts for somebody, and of a program that calls for
-    itself, whose token names no client. Waiting, approved or granted, and each of it once.
+    An order withdraws the requests of exactly the callers whose tokens it refuses, also of a
+    program that acts for a person or whose token names no client. Each waiting request, approval
+    and grant is withdrawn once.
     """
     selectors, caller, reached = REACHED[case]
     here, there = deployment.replicas
     for what in ("waiting", "approved", "granted"):
         request = await here.asked(caller=caller, what=what)
         if what != "waiting":
-            terms = GrantScope(uses=3) if what == "granted" else None
-            await there.service.approve(ACME, request.id, CAROL, grant=terms)
+            scope = GrantScope(uses=3) if what == "granted" else None
+            await there.service.approve(ACME, request.id, CAROL, grant=scope)
 
     assert await deployment.shut(order(**selectors)) == (4 if reached else 0)
     assert len(await there.service.waiting(ACME)) == (0 if reached else 1)
@@ -93,7 +94,7 @@ async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case:
 
 @pytest.mark.parametrize("case", range(len(REACHED)))
 async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, case: int) -> None:
-    """They stand in the same inbox; called by somebody else, they wait again."""
+    """Scripts are in the same inbox as requests; a script that another caller calls waits again."""
     selectors, caller, reached = REACHED[case]
     here, there = deployment.replicas
     script = Script("report", b"x = 1", "workspace")
@@ -131,7 +132,10 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
 async def test_an_older_versions_script_goes_with_the_id_that_it_kept(
     deployment: Revocable,
 ) -> None:
-    """Which issuer's it was nobody knows: an order that names one leaves it to an administrator."""
+    """
+    The older version stored no issuer, so an order that names an issuer leaves the script to an
+    administrator.
+    """
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
@@ -157,7 +161,7 @@ async def test_who_has_signed_in_since_keeps_what_they_ask_for(deployment: Revoc
 
 
 def asked_for(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
-    """Tells whether the first request of all is there."""
+    """Return a check whether the first request is there."""
 
     async def is_there() -> bool:
         return bool(deployment.changes)
@@ -168,7 +172,7 @@ def asked_for(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
 async def begun(
     deployment: Revocable, by: TenantContext
 ) -> tuple[ApprovalRequest, "asyncio.Task[Outcome]"]:
-    """A call of Alice's that runs by that person's approval, until the deployment's gate opens."""
+    """Begin a call of Alice's that *by* has approved; it runs until the deployment's gate opens."""
     here, _ = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, by)
@@ -184,7 +188,7 @@ async def state_of(replica: ApprovalReplica, request: ApprovalRequest) -> str:
 
 
 def aged(details: bytes) -> bytes:
-    """As a version kept it that knew neither who acts nor how old a token is."""
+    """Return *details* as stored by a version without the actor and the age of the token."""
 
     def without(value: object) -> object:
         if isinstance(value, dict):
@@ -202,7 +206,7 @@ AGES = {"of before": (0.0, True), "of about then": (30.0, True), "of later": (10
 async def test_what_an_older_version_kept_is_judged_by_its_own_age(
     deployment: Revocable, later_s: float, reached: bool
 ) -> None:
-    """As far as clocks may differ what came at about the same time goes with the rest."""
+    """Requests from about the same time are withdrawn, too, as clocks may differ."""
     here, there = deployment.replicas
     record = order(subject="alice")
     deployment.clock.now = NOW + later_s
@@ -240,7 +244,7 @@ async def test_an_approval_does_not_outlive_who_gave_it(deployment: Revocable) -
 
 
 async def test_a_grant_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
-    """From the moment on that a replica knows, whether or not anybody has removed it yet."""
+    """The grant stops counting once a replica has read the order, even while it is still stored."""
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
@@ -268,7 +272,7 @@ async def test_a_call_that_runs_by_an_approval_comes_to_its_end(deployment: Revo
 
 
 async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Revocable) -> None:
-    """Who signs in again and makes it again hears that part of it may be done."""
+    """A caller that signs in again and repeats the call learns that part of it may be done."""
     _, there = deployment.replicas
     deployment.gate = asyncio.Event()
     _, running = await begun(deployment, CAROL)
@@ -308,7 +312,7 @@ async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> 
 
 
 async def test_a_rejection_outlives_who_gave_it(deployment: Revocable) -> None:
-    """To shut somebody out lets nothing pass that was refused."""
+    """A revoked approver's rejections stay, so that no refused call passes."""
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.reject(ACME, request.id, BOB, "Never.")
@@ -320,16 +324,16 @@ async def test_a_rejection_outlives_who_gave_it(deployment: Revocable) -> None:
 async def test_a_revocation_never_names_the_command_line(deployment: Revocable) -> None:
     """Names on a machine are no subjects of an issuer."""
     here, _ = deployment.replicas
-    for what, terms in (("a", None), ("b", GrantScope(uses=3))):
+    for what, scope in (("a", None), ("b", GrantScope(uses=3))):
         request = await here.asked(caller=ALICE, what=what)
-        await here.service.approve(ACME, request.id, Operator("bob"), grant=terms)
+        await here.service.approve(ACME, request.id, Operator("bob"), grant=scope)
 
     assert await deployment.shut(order(subject="bob")) == 0
     assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
 async def test_a_waiting_caller_learns_that_its_request_is_withdrawn(deployment: Revocable) -> None:
-    """A held call of somebody else's is answered, where who would have decided does not matter."""
+    """A waiting call of a revoked caller is answered; the approver does not matter."""
     here, there = deployment.replicas
     asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
     await run_until(asked_for(deployment))
