@@ -1,4 +1,4 @@
-"""In a long text a secret is found wherever it stands, and beside whatever."""
+"""Redaction finds a secret anywhere in a long text, whatever stands beside it."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str)
 @each("form", sorted(FORMS), ids=str)
 @each("many", sorted(REDACTORS), ids=str)
 def test_each_encoding_is_found_in_a_long_text(form: str, many: str) -> None:
-    """However many secrets there are."""
+    """This holds for any number of secrets."""
     written = FORMS[form].encode(VALUE)
     before, planted, behind = around(LINE, STEP_BYTES - len(written) // 2, written)
 
@@ -115,7 +115,7 @@ WRITERS: dict[str, Callable[[Any], str]] = {
 def test_a_split_secret_is_found_among_many_strings(
     monkeypatch: pytest.MonkeyPatch, split: str, written: str
 ) -> None:
-    """Before them, among them, behind them, and where those that are joined at once end."""
+    """It may stand before, among or behind them, or where a joined group of strings ends."""
     monkeypatch.setattr(quoted_strings, "STRINGS_AT_ONCE", 15)
     redactor = Redactor({"PASSWORD": VALUE, "DIGITS": "".join(map(str, DIGITS))})
     for before in (*range(12), len(ROWS)):
@@ -185,7 +185,7 @@ PLANTED = (
 def test_a_text_that_is_searched_as_it_is_needs_no_other_search(
     told: list[str | int], written: str, many: str
 ) -> None:
-    """Whoever takes the answer apart finds nothing in it either."""
+    """A search of every single text of the answer finds no secret, either."""
     redactor = REDACTORS[many]
     text, value = WRITERS[written](told), json.dumps(told).encode()
     plain = Outcome(content=({"type": "text", "text": text},))
@@ -229,7 +229,7 @@ def test_a_document_may_be_cut_within_a_character(character: str) -> None:
 @each("text", ["é€😀", "\\", '"', "\a", 'a\\"\n', "u\\u"], ids=ascii)
 @each("ascii_only", [True, False], ids=str)
 def test_a_cut_document_ends_with_a_whole_character(text: str, ascii_only: bool) -> None:
-    """So that it is decoded at once, and does not lose more than that character."""
+    """The decoder then needs one pass, and loses no more than that character."""
     text = text.replace("😀", "") if ascii_only else text
     document = json.dumps({"text": text * 100}, ensure_ascii=ascii_only).encode()
     assert cut_whole(document, len(document)) == document
