@@ -58,7 +58,7 @@ def dated(**seconds_from_now: int) -> Make:
     )
 
 
-def stranger(server: Server) -> str:
+def unknown_issuer(server: Server) -> str:
     return TokenFactory(f"https://{CHOSEN}.example", server.client.resource).token()
 
 
@@ -74,7 +74,7 @@ CASES = [
     RefusedTokenCase(
         "malformed_token", lambda server: server.token().rpartition(".")[0] + ".", named=False
     ),
-    RefusedTokenCase("unknown_issuer", stranger, "iss", "issuers.issuer", named=False),
+    RefusedTokenCase("unknown_issuer", unknown_issuer, "iss", "issuers.issuer", named=False),
     RefusedTokenCase("refused_algorithm", made(header={"alg": "HS256"}), "alg", named=False),
     RefusedTokenCase(
         "algorithm_not_allowed", made(header={"alg": "ES256"}), "alg", "issuers.algorithms"
@@ -161,7 +161,7 @@ def test_the_log_names_reason_claim_and_rule(
 
 
 def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
-    """The dashboard of every replica tells it; a token that nothing proves is on nobody's."""
+    """The dashboard of every replica shows it; an unproved token is on no tenant's record."""
     refusals_of = server.services.refusals
     refusals_of._window_ends = 0.0
     server.client.call(dated(exp=10**7)(server))
@@ -213,7 +213,7 @@ def test_the_doctor_says_whose_a_good_token_is(server: Server, tmp_path: Path) -
 
 
 def test_the_doctor_knows_what_was_taken_back(server: Server, tmp_path: Path) -> None:
-    """As running servers know it, by their database."""
+    """It reads the revocations from the database, as running servers do."""
     token = server.token()
     assert "were not checked" in examined(server, tmp_path, token).output
     path = configured(server, tmp_path)

@@ -135,7 +135,7 @@ def test_memory_in_production_is_odd() -> None:
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads it can paste the line."""
+    """The operator can paste the line into a shell."""
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     monkeypatch.setitem(sys.modules, "redis", None)
     told = found(config(database=PG, shared=REDIS))
@@ -195,7 +195,7 @@ class CountingRecords(MemoryRecords):
 
 
 async def test_a_probe_is_no_way_to_the_database() -> None:
-    """Anybody may ask `/readyz` as often as he likes: the stores are asked once a while."""
+    """A client may request `/readyz` at any rate; Gatepost asks the stores once per interval."""
     now = 100.0
     records = CountingRecords()
     watch = Watch(records, MemorySharedStore(), clock=lambda: now)
@@ -226,7 +226,7 @@ async def test_a_sweep_that_fails_is_not_the_last() -> None:
 
 
 async def test_a_server_without_its_tables_does_not_start(postgres: str) -> None:
-    """And says what to do."""
+    """It says what the operator has to do."""
     with pytest.raises(StoreRefused, match="gatepost migrate"):
         await readyz(config(postgres))
 
@@ -311,7 +311,7 @@ def test_migrate_looks_without_touching(tmp_path: Path) -> None:
 def test_serve_says_once_that_it_cannot(
     postgres: str, valkey: str, tmp_path: Path, workers: str
 ) -> None:
-    """However many processes there would be."""
+    """The number of processes does not matter."""
     told = command(tmp_path, "serve", "--workers", workers, database=postgres, shared=valkey)
 
     assert told.process.returncode == 1
