@@ -100,7 +100,7 @@ def test_groups_that_are_there_decide(server: Server) -> None:
 
 
 def test_check_knows_the_roles(idp: Idp) -> None:
-    """A misspelt role, or a rule that everybody meets, does not pass."""
+    """`check` refuses a misspelt role, and a rule that every caller meets."""
     rule = {"claim": "roles", "value": "x"}
 
     assert check_errors([issuer_settings(idp, tenants=TABLE, roles={"admn": rule})]) == [
@@ -150,8 +150,8 @@ def test_an_unknown_tenant_is_a_bad_token(server: Server, value: Any) -> None:
     assert json.loads(answer.body)["error"] == "invalid_token"
 
 
-def test_a_stranger_does_not_learn_who_is_suspended(server: Server) -> None:
-    """Only whoever holds a good token of the tenant hears of it."""
+def test_an_unknown_caller_does_not_learn_who_is_suspended(server: Server) -> None:
+    """Only a caller with a good token of the tenant hears of it."""
     bad = server.token(org_id="globex", exp=1)
 
     assert server.client.call(bad).status == 401

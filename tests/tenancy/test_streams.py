@@ -113,7 +113,7 @@ def test_a_stop_ends_streams_with_their_result(crew: ServerProcess) -> None:
 
 @pytest.mark.requirement("TL-16", "SU-10", "N23")
 def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: ServerProcess) -> None:
-    """And to every tenant, while a reload that changes no list is told to nobody."""
+    """Every tenant hears of it, and no client hears of a reload that changes no list."""
     load = ["./pid.py", crew.add_tool("another")]
     with (
         on_both(crew, crew.token()) as streams,
