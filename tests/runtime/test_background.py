@@ -220,7 +220,7 @@ async def shows(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     await asyncio.wait([looking])
 
 
-CHORES: dict[str, Setting] = {
+BACKGROUND_TASKS: dict[str, Setting] = {
     "sweep": sweeps,
     "expiry": expires,
     "callers": notes,
@@ -234,11 +234,11 @@ CHORES: dict[str, Setting] = {
 }
 
 
-@pytest.mark.parametrize(("name", "setting"), CHORES.items(), ids=CHORES)
+@pytest.mark.parametrize(("name", "setting"), BACKGROUND_TASKS.items(), ids=BACKGROUND_TASKS)
 async def test_every_one_of_them_goes_on(
     name: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its look at the stores has met; what has ended is said once."""
+    """Any error in a background task's work is logged once, and the task goes on."""
     fault = Fault()
     with capture_logs() as logs:
         async with setting(fault, monkeypatch), asyncio.timeout(WITHIN_S):

@@ -229,7 +229,7 @@ def self_signed(folder: Path) -> ssl.SSLContext:
 
 
 def test_production_serves_tls_itself(tmp_path: Path) -> None:
-    """With a certificate the gate answers over TLS 1.2 or newer, no proxy needed."""
+    """With a certificate, Gatepost answers over TLS 1.2 or newer, without a proxy."""
     context = self_signed(tmp_path)
     create(tmp_path / "keyring.json")
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
 def test_what_cannot_be_opened_is_a_problem(
     case: tuple[dict[str, Any], str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is served, with an id, the setting, a way out, and no secret."""
+    """It is found before the start, and has an id, the setting, a remedy, and no secret."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     settings, problem, setting, says = case
@@ -162,7 +162,7 @@ async def test_readyz_names_the_stores(valkey: str, migrated_postgres: str) -> N
 
 
 async def test_readyz_says_which_store_is_out(tmp_path: Path) -> None:
-    """Without the shared store calls are served, so no balancer may send them elsewhere."""
+    """The server serves calls without the shared store, so it stays ready for a balancer."""
     status, told = await readyz(config(f"sqlite:///{tmp_path}/x.db", SILENT))
 
     assert status == 200
