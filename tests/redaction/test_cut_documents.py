@@ -81,7 +81,7 @@ def test_what_is_nested_deepest_is_found_before_a_cut_within_a_pair_of_escapes()
 
 
 def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:
-    """Which is how usual ones are decided."""
+    """Usual documents are decided this way."""
     line = "A line of a document as agents send and read them, at its length.\n"
 
     assert is_clear_before(json.dumps({"q": line * 500}).encode(), 4_096, REDACTOR)
@@ -122,7 +122,7 @@ def test_what_is_clear_before_a_cut_of_many_values_shows_nothing_there(
 
 
 def test_of_many_values_only_those_near_the_cut_are_searched() -> None:
-    """As of one long text, which takes a thirtieth of what the whole would."""
+    """This takes a thirtieth of the time of a search of the whole document."""
     rows = [{"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}] * 700
 
     for document in ({"rows": rows}, {"q": json.dumps(rows)}, {"q": repr(rows)}):

@@ -149,7 +149,7 @@ def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(
 def test_what_the_server_logs_about_a_tenant_is_looked_at_for_that_one(
     server: EchoServer, form: LogFormat
 ) -> None:
-    """With ten thousand tenants, each line would take longer than a call; only ours say whose."""
+    """With ten thousand tenants, a search for the secrets of all would take longer than a call."""
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
     redaction = server.gatepost.services.redaction

@@ -236,7 +236,7 @@ async def test_an_expensive_search_delays_no_other_call(
 
 @pytest.mark.requirement("P13")
 def test_a_search_takes_no_more_steps_for_hundreds_of_secrets_than_for_dozens() -> None:
-    """However many there are, a text is read once for each way to read it."""
+    """The search reads a text once for each encoding, for any number of secrets."""
     text = 'said "yes" to 100%25 &amp; left\n' * 50
     document = msgspec.json.encode({"rows": [text, {"more": [text, "x"]}], "n": [1, 2, 3]})
 

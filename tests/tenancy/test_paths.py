@@ -176,7 +176,7 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
 
 @pytest.mark.parametrize("where", ["/", "/readyz", "/health", "/nowhere"])
 def test_nothing_public_lists_the_tenants(server: Server, where: str) -> None:
-    """Neither their ids nor their issuers, which are named like them as often as not."""
+    """No page lists their ids, or their issuers, whose names often contain the ids."""
     answer = server.client.send("GET", where)
     text = f"{answer.headers}{answer.body!r}"
 
@@ -208,7 +208,7 @@ HOSTILE = [
 @pytest.mark.requirement("W15", "C14")
 @each("target", HOSTILE, ids=lambda target: target[:40])
 def test_no_other_spelling_of_a_path_reaches_a_tenant(server: Server, target: str) -> None:
-    """With a good token and without, what is no tenant's resource is any unknown path."""
+    """With or without a good token, a path that is no tenant's resource is an unknown path."""
     with server.nothing_runs():
         bare = server.client.call(None, path=target)
         answer = server.client.call(server.token("a", tenant="acme"), path=target)
@@ -244,7 +244,7 @@ def test_a_document_has_two_addresses_and_no_third(server: Server, target: str) 
 
 def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
     """
-    With tenants as they come, every name is a tenant's, so documents give nothing away.
+    If tenants are created on first use, any name may be one, so documents give nothing away.
 
     `check` warns of it, since an operator who wants a closed list writes the table.
     """

@@ -83,7 +83,7 @@ def test_an_issuer_without_rules_gives_no_roles(server: Server) -> None:
 def test_groups_that_the_token_leaves_out_are_not_guessed(
     server: Server, claims: dict[str, Any]
 ) -> None:
-    """Too many groups to fit: refused where a rule needs them, accepted where none does."""
+    """A token without its groups is refused if a rule needs them, and accepted otherwise."""
     with server.nothing_runs():
         assert server.tenant_of(server.token("grouped", **claims)) is None
     assert server.tenant_of(server.token("plain", **claims)) == "plain"

@@ -75,7 +75,7 @@ def test_a_session_goes_on_with_the_owners_next_token(server: Server) -> None:
 
 @pytest.mark.requirement("A-10", "S-20", "W24")
 def test_a_session_is_no_credential(server: Server) -> None:
-    """Without a good token of its own a request is 401, whatever session it names."""
+    """A request without a good token of its own gets 401, whatever session it names."""
     session = server.client.open(server.token(**OWNER))
     with server.nothing_runs():
         bare = server.client.send(
@@ -160,7 +160,7 @@ def ends_soon_after_its_token(short: Server, era: str) -> None:
 
 @pytest.mark.requirement("W25")
 def test_the_time_beyond_the_token_is_less_than_a_minute(server: Server) -> None:
-    """As shipped: long enough for an ordinary call to end, and no longer than promised."""
+    """The default is long enough for an ordinary call to end, and no longer than promised."""
     assert server.services.runner.grace_s == GRACE_S
     assert server.services.runner.timeout_s < GRACE_S < 60
 

@@ -101,7 +101,7 @@ def on_both(crew: ServerProcess, token: str) -> Iterator[list[Stream]]:
 
 @pytest.mark.requirement("SU-07", "N23")
 def test_a_stop_ends_streams_with_their_result(crew: ServerProcess) -> None:
-    """In every worker, before the drain is over: who only listens does not hold up a stop."""
+    """Every worker ends them before the drain is over, so that listeners do not delay a stop."""
     with on_both(crew, crew.token()) as streams:
         crew.process.process.send_signal(signal.SIGTERM)
         for stream in streams:
