@@ -129,7 +129,7 @@ def test_a_revoked_token_is_refused(pair: Pairing) -> None:
 
 @journey("keys")
 def test_new_keys_are_found_and_old_ones_are_over(pair: Pairing) -> None:
-    """Without a restart; a token of a key that is published no more is refused."""
+    """Gatepost finds them without a restart, and refuses tokens of a key that is gone."""
     before = pair.provider.person_token("alice")
     assert status(pair, before) == 200
     pair.provider.rotate()

@@ -134,7 +134,7 @@ def test_a_collector_that_is_busy_is_asked_again() -> None:
 
 
 def test_a_stop_waits_three_seconds_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as `CLOSING_S`, whatever the collector does; the SDK alone waits ten or more."""
+    """It waits `CLOSING_S`, whatever the collector does; the SDK alone waits ten or more."""
     assert otlp.CLOSING_S == 3
     monkeypatch.setattr(otlp, "CLOSING_S", 0.3)
     with Collector() as collector:
