@@ -56,7 +56,7 @@ async def server(agency: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 @pytest.fixture
 async def alice(server: LocalServer) -> LocalClient:
-    client = server.client("acme", scopes=ALL, answer=lambda question: {"day": "2027-03-01"})
+    client = server.client("acme", scopes=ALL, answer=lambda request: {"day": "2027-03-01"})
     await client.call("create_customer", email="ann@example.com", name="Ann")
     await client.call("record_payment", email="ann@example.com", amount=500)
     return client

@@ -11,12 +11,12 @@ from starlette.routing import Route
 
 DESCRIPTION = json.loads((Path(__file__).parent / "openapi.json").read_text(encoding="utf-8"))
 TOKENS = {"demo-token-of-acme": "acme", "demo-token-of-globex": "globex"}
-"""Whose desk a token opens."""
+"""The customer whose tickets a token opens."""
 PRIORITIES = ("low", "normal", "high", "urgent")
 HOST, PORT = "127.0.0.1", 8090
 
 
-class HelpDesk:
+class TicketServer:
     """The tickets of every customer, as long as the process runs."""
 
     def __init__(self) -> None:
@@ -87,4 +87,4 @@ def refusal(status: int, word: str, message: str, field: str | None = None) -> R
 
 
 if __name__ == "__main__":
-    uvicorn.run(HelpDesk().app(), host=HOST, port=PORT)
+    uvicorn.run(TicketServer().app(), host=HOST, port=PORT)

@@ -7,13 +7,6 @@ from tests.conftest import LONGEST
 
 FILE_LINES = 400
 FUNCTION_LINES = 50
-STILL_LONG = {
-    "tests/providers/programs/django_program.py": "configure",
-    "tests/support/endpoint.py": "__init__",
-    "tests/tools/test_dependencies.py": "shop",
-    "tests/tools/test_offers.py": "test_a_lister_that_cannot_answer_takes_nothing_else_away",
-}
-"""Functions of tests that are to be split; no other one joins them."""
 TEST_HELPERS = 40
 """Modules of the tests that are no test file, no `conftest.py` and no `__init__.py`."""
 
@@ -36,11 +29,9 @@ def test_a_function_stays_within_a_screen() -> None:
             (f"{one.name} has {one.last - one.first + 1} lines", one.first)
             for one in contents(path).functions
             if one.last - one.first + 1 > FUNCTION_LINES
-            and STILL_LONG.get(str(path.relative_to(ROOT))) != one.name
         ]
 
-    tests = [path for path in other_files() if path.is_relative_to(ROOT / "tests")]
-    assert wrong([*source_files(), *tests], rule) == []
+    assert wrong([*source_files(), *other_files()], rule) == []
 
 
 def test_helpers_of_tests_stay_few() -> None:

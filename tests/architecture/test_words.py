@@ -83,6 +83,7 @@ CHECKED_TESTS = [
     "audit",
     "authz",
     "bench",
+    "check",
     "cli",
     "clients",
     "config",
@@ -94,15 +95,25 @@ CHECKED_TESTS = [
     "doctor",
     "http",
     "keys",
+    "mcp",
+    "mcp_client",
+    "outbound",
     "packs",
+    "policy",
+    "providers",
+    "redaction",
     "rest",
+    "runtime",
     "sandbox",
     "secrets",
     "storage",
+    "support",
+    "telemetry",
+    "tenancy",
+    "testing",
+    "tools",
+    "upstreams",
     "workspace",
-    "mcp",
-    "mcp_client",
-    "policy",
 ]
 """The folders of `tests/` whose names, docstrings and comments follow the glossary."""
 PAGES = [
@@ -135,9 +146,10 @@ def names(path: Path) -> list[str]:
 
 
 def checked_tests() -> list[Path]:
-    """Return the Python files of the folders in `CHECKED_TESTS`."""
-    folders = [ROOT / "tests" / folder for folder in CHECKED_TESTS]
-    return [path for path in other_files() if any(map(path.is_relative_to, folders))]
+    """Return the Python files of `CHECKED_TESTS`, of the benchmarks and of the examples."""
+    places = [ROOT / "bench", ROOT / "examples", ROOT / "tests" / "conftest.py"]
+    places += [ROOT / "tests" / folder for folder in CHECKED_TESTS]
+    return [path for path in other_files() if any(map(path.is_relative_to, places))]
 
 
 def names_of_tests(path: Path) -> list[str]:

@@ -246,7 +246,7 @@ def test_a_tool_of_another_user_is_a_warning(folder: Path, place: str) -> None:
 def test_a_client_secret_that_others_can_read_is_found(
     folder: Path, mode: int, ids: list[str]
 ) -> None:
-    """Whatever setting refers to the file."""
+    """`check` finds it for every setting that refers to the file."""
     Path("secret").write_text("a secret of a client")
     Path("secret").chmod(mode)
     text = GOOD.replace(

@@ -88,7 +88,7 @@ async def test_an_operator_can_hand_a_folder_over(tmp_path: Path) -> None:
 
 
 async def test_folders_of_tenants_are_closed_to_others(tmp_path: Path) -> None:
-    """Also those that an earlier version or a copy left open."""
+    """Gatepost also closes folders that an earlier version or a copy left open."""
     spaces = Workspaces(tmp_path)
     await spaces.of("acme").write("note.txt", b"x")
     spaces.close()
@@ -124,7 +124,7 @@ async def test_an_erasure_leaves_what_gatepost_did_not_make(tmp_path: Path) -> N
 
 
 def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
-    """Before a tenant's first call finds them, with what to do."""
+    """`check` finds them before a tenant's first call does, and says what to do."""
     a_home(folder / "workspaces")
     tenant_folder(folder / "workspaces", "acme").mkdir()
     (folder / "workspaces" / "acme" / "note").touch()
@@ -137,7 +137,7 @@ def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
 
 
 async def test_a_database_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
-    """With what SQLite keeps beside it, and a line that says so."""
+    """Gatepost closes the files that SQLite keeps beside it, too, and logs a line."""
     file = tmp_path / "records.db"
     records = await open_records(f"sqlite:///{file}")
     await records.aclose()

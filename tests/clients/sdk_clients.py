@@ -69,7 +69,7 @@ def provider_for(url: str, wallet: Wallet, person: BrowserUser) -> OAuthClientPr
     back: list[str] = []
 
     async def open_browser(authorize: str) -> None:
-        back.append(await anyio.to_thread.run_sync(person.visit, authorize))
+        back.append(await anyio.to_thread.run_sync(person.follow, authorize))
 
     async def callback() -> AuthorizationCodeResult:
         query = {name: values[0] for name, values in parse_qs(urlsplit(back.pop()).query).items()}

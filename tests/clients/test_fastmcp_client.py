@@ -265,7 +265,7 @@ async def test_a_person_signs_in(dev: Gatepost, mode: str, monkeypatch: pytest.M
     person, sign_ins = BrowserUser("alice"), list[threading.Thread]()
 
     def sign_in(url: str) -> None:
-        back = person.visit(url)
+        back = person.follow(url)
         # The page that waits for the person is opened after the browser is.
         with httpx2.Client(transport=httpx2.HTTPTransport(retries=5), timeout=10) as browser:
             assert browser.get(back).status_code == 200

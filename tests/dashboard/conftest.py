@@ -212,7 +212,7 @@ class HttpBrowser:
 
     def sign_in(self, name: str, onward: str = "") -> httpx2.Response:
         """All the way, as *name*; answers what the dashboard answered to the way back."""
-        back = BrowserUser(name).visit(self.start(onward).headers["location"])
+        back = BrowserUser(name).follow(self.start(onward).headers["location"])
         answer = self.http.get(back)
         assert answer.status_code == 303, answer.text
         return answer

@@ -30,7 +30,7 @@ def test_a_laptop_has_a_dashboard_that_two_people_can_sign_in_to(tmp_path: Path)
                 found = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)
                 assert found is not None
                 asked = http.get(found[1].replace("&amp;", "&"))
-                back = BrowserUser(name).visit(asked.headers["location"])
+                back = BrowserUser(name).follow(asked.headers["location"])
                 assert http.get(back).status_code == 303
                 home = http.get("/dashboard")
                 assert (home.status_code, tenant in home.text) == (status, True)

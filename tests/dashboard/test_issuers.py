@@ -75,7 +75,7 @@ def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> No
         issuers = [one.issuer for one in opened.gatepost.config.issuers]
         assert [offered.index(one) for one in issuers] == sorted(map(offered.index, issuers))
 
-        back = BrowserUser("alice").visit(user_browser.start(which=1).headers["location"])
+        back = BrowserUser("alice").follow(user_browser.start(which=1).headers["location"])
         answer = user_browser.http.get(back)
 
         assert answer.status_code == 303, answer.text
@@ -92,7 +92,7 @@ def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
     ):
         first, second = (one.issuer for one in opened.gatepost.config.issuers)
         code = parameters(
-            BrowserUser("alice").visit(user_browser.start(which=1).headers["location"])
+            BrowserUser("alice").follow(user_browser.start(which=1).headers["location"])
         )["code"]
         asked = parameters(other.start(which=0).headers["location"])
 
@@ -132,7 +132,7 @@ def test_each_tenant_has_a_dashboard_of_its_own(apart: DashboardServer) -> None:
 def test_a_user_cannot_sign_in_to_another_tenants_dashboard(apart: DashboardServer) -> None:
     """The token names that resource, and its owner is not of that tenant."""
     with apart.user_browser() as user_browser:
-        back = BrowserUser("bob").visit(user_browser.start().headers["location"])
+        back = BrowserUser("bob").follow(user_browser.start().headers["location"])
         answer = user_browser.http.get(back)
 
         assert answer.status_code == 403
@@ -163,7 +163,7 @@ def test_two_tokens_that_name_different_people_open_nothing(
     """The ID token is held against the access token; the page says nothing, the log why."""
     provider: Provider = apart.provider
     with apart.user_browser() as user_browser:
-        back = BrowserUser("alice").visit(user_browser.start().headers["location"])
+        back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         kept = provider.id_token
         provider.id_token = lambda identity, access: kept(  # type: ignore[method-assign]
             msgspec.structs.replace(

@@ -83,7 +83,7 @@ def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: DashboardSer
 def test_no_token_and_no_secret_leaves_the_server(shared: DashboardServer) -> None:
     """Neither a cookie nor a page nor the log holds a token, the code or the verifier."""
     with shared.user_browser() as user_browser:
-        back = BrowserUser("alice").visit(user_browser.start().headers["location"])
+        back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         answer = user_browser.http.get(back)
         told = [user_browser.get("").text, str(answer.headers), shared.gatepost.log()]
 
@@ -124,7 +124,7 @@ def test_an_answer_that_is_not_the_issuers_opens_nothing(
 ) -> None:
     """Login CSRF, mixed-up issuers, made-up codes: a page, no session, nothing echoed."""
     with shared.user_browser() as user_browser:
-        back = BrowserUser("alice").visit(user_browser.start().headers["location"])
+        back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         answer = finish(user_browser, altered(back, **changes))
 
         assert answer.status_code == status
@@ -136,7 +136,7 @@ def test_an_answer_that_is_not_the_issuers_opens_nothing(
 def test_an_answer_works_once_and_in_the_browser_that_asked(shared: DashboardServer) -> None:
     """A replayed way back, and one taken to another browser, are over."""
     with shared.user_browser() as user_browser, shared.user_browser() as thief:
-        back = BrowserUser("alice").visit(user_browser.start().headers["location"])
+        back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         taken = finish(thief, back)
         first, again = finish(user_browser, back), finish(user_browser, back)
 
@@ -147,8 +147,8 @@ def test_an_answer_works_once_and_in_the_browser_that_asked(shared: DashboardSer
 def test_a_code_of_another_persons_sign_in_is_refused(shared: DashboardServer) -> None:
     """Injected into one's own sign-in, a stolen code fails by its PKCE challenge and its nonce."""
     with shared.user_browser() as victim, shared.user_browser() as attacker:
-        stolen = parameters(BrowserUser("alice").visit(victim.start().headers["location"]))["code"]
-        own = BrowserUser("eve").visit(attacker.start().headers["location"])
+        stolen = parameters(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
+        own = BrowserUser("eve").follow(attacker.start().headers["location"])
         answer = finish(attacker, altered(own, code=stolen))
 
         assert answer.status_code == 403
@@ -165,8 +165,8 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
         shared.user_browser() as attacker,
         overheard("json") as log,
     ):
-        stolen = parameters(BrowserUser("alice").visit(victim.start().headers["location"]))["code"]
-        own = BrowserUser("eve").visit(attacker.start().headers["location"])
+        stolen = parameters(BrowserUser("alice").follow(victim.start().headers["location"]))["code"]
+        own = BrowserUser("eve").follow(attacker.start().headers["location"])
         finish(attacker, altered(own, code=stolen))
 
     events = [json.loads(line) for line in log.getvalue().splitlines() if line.startswith("{")]
@@ -179,7 +179,7 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
 def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardServer) -> None:
     """Login CSRF: the victim's browser has no sign-in under way, or another one."""
     with shared.user_browser() as victim, shared.user_browser() as attacker:
-        back = BrowserUser("eve").visit(attacker.start().headers["location"])
+        back = BrowserUser("eve").follow(attacker.start().headers["location"])
         without = finish(victim, back)
         victim.start()
         during = finish(victim, back)

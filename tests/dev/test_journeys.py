@@ -84,7 +84,7 @@ class Journey(NamedTuple):
             "code_challenge_method": "S256",
             "resource": self.gatepost.url,
         } | changes
-        back = BrowserUser(user).visit(f"{document['authorization_endpoint']}?{urlencode(asked)}")
+        back = BrowserUser(user).follow(f"{document['authorization_endpoint']}?{urlencode(asked)}")
         query = parse_qs(urlsplit(back).query)
         assert "code" in query, back
         form = {
@@ -207,7 +207,7 @@ def test_the_dashboard_knows_the_roles(tmp_path: Path, name: str) -> None:
         found = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)
         assert found is not None, page
         asked = http.get(found[1].replace("&amp;", "&"))
-        assert http.get(BrowserUser("alice").visit(asked.headers["location"])).status_code == 303
+        assert http.get(BrowserUser("alice").follow(asked.headers["location"])).status_code == 303
         home = http.get("/dashboard")
         assert (home.status_code, "acme" in home.text) == (200, True)
 

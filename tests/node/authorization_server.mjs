@@ -123,7 +123,7 @@ async function signedIn(request) {
 const FORM = `<!doctype html><title>Sign in</title><form method="post">
 <input name="login"><input name="password" type="password"><button>Sign in</button></form>`;
 
-// Signs in the configured account, or one with its password, and consents without asking anybody.
+// Signs in the configured account, or one with its password, and consents without asking a person.
 async function interact(provider, request, response) {
   const interaction = await provider.interactionDetails(request, response);
   const login = interaction.prompt.name === "login";
@@ -141,7 +141,7 @@ async function interact(provider, request, response) {
 }
 
 // Registers clients without the scopes they name: SDKs name what the first challenge did, and this
-// server would hold them to it for good, so that nobody could step up.
+// server would hold them to it for good, so that no client could step up.
 async function withoutScopes(request) {
   const { scope: _, ...metadata } = JSON.parse(await bodyOf(request));
   request.body = metadata;

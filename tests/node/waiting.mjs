@@ -1,6 +1,6 @@
-// A call that somebody has to approve, made by either generation of the TypeScript SDK.
+// Make a call that waits for an approval, with either generation of the TypeScript SDK.
 //
-// The last line of stdout is {"report": ...}; tests/waiting/test_typescript.py judges it.
+// The last line of stdout is {"report": ...}; tests/mcp/approval_wait/test_clients.py judges it.
 
 import process from "node:process";
 
@@ -15,14 +15,14 @@ const capabilities = pages ? { elicitation: { form: {}, url: {} } } : {};
 const requestInit = { headers: { Authorization: `Bearer ${token}` } };
 const asked = [];
 
-function visit(params) {
+function accept(params) {
   asked.push(params.url);
   return { action: "accept" };
 }
 
 function first() {
   const client = new Client1(ABOUT, { capabilities });
-  if (pages) client.setRequestHandler(ElicitRequestSchema, ({ params }) => visit(params));
+  if (pages) client.setRequestHandler(ElicitRequestSchema, ({ params }) => accept(params));
   const call = (params, options) => client.callTool(params, undefined, options);
   return { client, call, transport: new Http1(new URL(url), { requestInit }) };
 }
@@ -30,7 +30,7 @@ function first() {
 function second() {
   const versionNegotiation = { mode: mode === "2.x legacy" ? "legacy" : "auto" };
   const client = new Client2(ABOUT, { capabilities, versionNegotiation });
-  if (pages) client.setRequestHandler("elicitation/create", ({ params }) => visit(params));
+  if (pages) client.setRequestHandler("elicitation/create", ({ params }) => accept(params));
   const call = (params, options) => client.callTool(params, options);
   return { client, call, transport: new Http2(new URL(url), { requestInit }) };
 }

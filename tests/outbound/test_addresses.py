@@ -74,7 +74,7 @@ async def test_public_and_allowed_hosts_have_addresses(
     ],
 )
 async def test_everything_else_is_refused(scheme: str, host: str, port: int, kind: str) -> None:
-    """By how it is written, by its port, or by a single address."""
+    """The spelling of a host, its port, or one of its addresses is a reason to refuse it."""
 
     async def system(name: str, at: int) -> Sequence[str]:
         return ("127.0.0.1", "::1") if name == "localhost" else await look_up(name, at)

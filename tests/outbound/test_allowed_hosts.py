@@ -72,7 +72,7 @@ def test_an_entry_is_a_host_and_a_port(entry: str, host: str, port: int) -> None
 
 @pytest.mark.parametrize("url", ["http://a:8080/", "https://a:22/", "http://a:22/"])
 def test_an_allowed_port_may_be_any(url: str) -> None:
-    """Where the operator has named it."""
+    """The operator must have named the port."""
     port = urlsplit(url).port
     assert ToolAddressPolicy([f"a:{port}"]).problem(url) is None
 
@@ -92,7 +92,7 @@ def test_an_allowed_port_may_be_any(url: str) -> None:
 async def test_a_host_without_port_is_spoken_to_by_https_only(
     entry: str, url: str, allowed: bool
 ) -> None:
-    """Whoever writes `host` has not asked for secrets in the clear, on whatever port."""
+    """An operator who writes `host` has not allowed plain HTTP, on any port."""
     names = EmptyResolver()
     client = OutboundClient(
         Network(allow_hosts=(entry,)), tls=Fetcher(development=True).tls, resolver=names
@@ -129,7 +129,7 @@ PIECES = (
 @example(url="http://example.com:80#@127.0.0.1:8080")
 @example(url="https://example.com\\@127.0.0.1")
 async def test_whatever_is_written_is_refused_or_looked_up_as_it_reads(url: str) -> None:
-    """Nobody is connected to whom a plain reading of the URL does not name."""
+    """Gatepost connects only to the host that a plain reading of the URL names."""
     names = EmptyResolver()
     client = OutboundClient(Network(), tls=Fetcher(development=True).tls, resolver=names)
     where = url if url.startswith("http") else f"http://{url}"

@@ -69,7 +69,7 @@ async def test_bodies_of_every_kind_arrive(client: OutboundClient, world: Intern
 async def test_a_proxy_is_asked_for_the_address_that_was_checked(
     client: OutboundClient, world: Internet
 ) -> None:
-    """Never for the name, which it might resolve to somebody inside; for http likewise."""
+    """Gatepost never sends the name, which the proxy might resolve to an internal address."""
     await client.of("acme").send("GET", f"{SITE}/")
     await client.of("acme").send("GET", "http://www.web.test/")
 
@@ -81,7 +81,7 @@ async def test_a_proxy_is_asked_for_the_address_that_was_checked(
 async def test_an_ipv6_address_is_asked_for_in_brackets(
     client: OutboundClient, world: Internet
 ) -> None:
-    """As CONNECT wants it (RFC 9110 section 9.3.6)."""
+    """CONNECT requires brackets (RFC 9110 section 9.3.6)."""
     world.names.known["www.web.test"] = [["2606:2800:21f:cb07:6820:80da:af6b:8b2c"]]
 
     await client.of("acme").send("GET", f"{SITE}/")
@@ -115,7 +115,7 @@ async def test_a_secret_in_the_url_needs_encryption(
 async def test_an_allowed_host_is_reached_directly_and_by_http(
     client: OutboundClient, world: Internet
 ) -> None:
-    """Whatever is sent to it: the operator has named it, with its port."""
+    """A tool may send it anything, since the operator has named the host and its port."""
     reply = await client.of("acme").send(
         "POST", f"http://localhost:{world.plain}/", headers={"Authorization": "x"}, json={}
     )
@@ -137,7 +137,7 @@ async def test_an_allowed_host_is_reached_directly_and_by_http(
 async def test_nothing_secret_travels_unencrypted(
     client: OutboundClient, world: Internet, method: str, options: Any
 ) -> None:
-    """By http to a public host one may read, with headers that hold no secret."""
+    """A tool may only read from a public host over HTTP, with headers that hold no secret."""
     failure = await refused(client, method, "http://www.web.test/", **options)
 
     assert failure.failure.kind == "denied"
@@ -170,7 +170,7 @@ async def test_nothing_secret_travels_unencrypted(
 async def test_a_header_that_frames_the_message_is_not_the_tools(
     client: OutboundClient, world: Internet, headers: dict[str, str], says: str
 ) -> None:
-    """Nobody smuggles a second request, another host, or credentials for the proxy."""
+    """A tool cannot smuggle a second request, another host, or credentials for the proxy."""
     failure = await refused(client, "GET", f"{SITE}/", headers=headers)
 
     assert failure.failure.kind == "validation"
@@ -198,7 +198,7 @@ async def test_a_header_that_frames_the_message_is_not_the_tools(
 async def test_what_cannot_be_sent_is_refused(
     client: OutboundClient, world: Internet, options: Any, says: str
 ) -> None:
-    """Before any connection is made."""
+    """Gatepost refuses it before it connects."""
     failure = await refused(client, "POST", f"{SITE}/", **options)
 
     assert failure.failure.kind == "validation"
@@ -210,6 +210,6 @@ async def test_what_cannot_be_sent_is_refused(
 async def test_a_method_that_is_none_is_not_sent(
     client: OutboundClient, world: Internet, method: str
 ) -> None:
-    """Nor one that makes a tunnel or shows headers."""
+    """Gatepost does not send a method that opens a tunnel or echoes headers, either."""
     assert (await refused(client, method, SITE)).failure.kind == "validation"
     assert world.site.seen == []

@@ -129,7 +129,7 @@ async def test_an_answer_that_is_none_is_a_failure(
 
 
 async def test_a_silent_server_is_left_in_time(world: Internet) -> None:
-    """For each kind of waiting."""
+    """Each kind of wait has a deadline."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -152,12 +152,12 @@ async def test_a_host_that_is_not_there(world: Internet) -> None:
 
 
 async def test_an_untrusted_certificate_is_refused(world: Internet) -> None:
-    """Also one that is good for another name."""
+    """Gatepost also refuses a certificate of a trusted CA for another name."""
     strict = reaching(world, proxy=world.proxy.url)
     other = reaching(world, proxy=world.proxy.url, ca_bundle=str(world.company.bundle))
     world.names.known["a.example"] = [["93.184.215.14"]]
-    async with strict as stranger, other as client:
-        for one, url in ((stranger, SITE), (client, "https://a.example/")):
+    async with strict as untrusting, other as client:
+        for one, url in ((untrusting, SITE), (client, "https://a.example/")):
             with pytest.raises(ToolFailure, match="no certificate") as failure:
                 await one.of("acme").send("POST", url)
             assert failure.value.failure.kind == "upstream_unavailable"
@@ -209,7 +209,7 @@ async def test_the_way_out_may_be_encrypted(world: Internet) -> None:
     async with reaching(world, proxy=f"https://localhost:{port}", ca_bundle=bundle) as client:
         reply = await client.of("acme").send("GET", "http://www.web.test/")
         assert (reply.status, reply.body) == (200, b"{}")
-    async with reaching(world, proxy=f"https://localhost:{port}") as stranger:
+    async with reaching(world, proxy=f"https://localhost:{port}") as untrusting:
         with pytest.raises(ToolFailure, match="the way out of this network"):
-            await stranger.of("acme").send("GET", "http://www.web.test/")
+            await untrusting.of("acme").send("GET", "http://www.web.test/")
     server.close()

@@ -78,7 +78,7 @@ async def test_the_method_changes_as_browsers_have_it(
 async def test_secrets_stay_with_the_origin_they_were_meant_for(
     client: OutboundClient, world: Internet, origin: str
 ) -> None:
-    """Scheme, host and port; also on the way back, which somebody else has pointed."""
+    """An origin is scheme, host and port. A redirect back does not bring the secrets back."""
     world.site.pages["/"] = leads(f"{origin}/there")
     world.site.pages["/there"] = leads(f"{SITE}/back")
 
@@ -91,7 +91,7 @@ async def test_secrets_stay_with_the_origin_they_were_meant_for(
 
 
 async def test_a_body_goes_to_no_other_host(client: OutboundClient, world: Internet) -> None:
-    """The redirect is the answer then."""
+    """The caller gets the redirect itself as the answer."""
     world.site.pages["/"] = leads(f"{OTHER}/there", 307)
 
     reply = await send(client, "POST", json={"secret": 1})
@@ -102,7 +102,7 @@ async def test_a_body_goes_to_no_other_host(client: OutboundClient, world: Inter
 
 
 async def test_encryption_is_never_given_up(client: OutboundClient, world: Internet) -> None:
-    """From https to http nothing follows."""
+    """Gatepost follows no redirect from https to http."""
     world.site.pages["/"] = leads("http://www.web.test/there")
 
     assert (await send(client)).status == 302
@@ -137,7 +137,7 @@ async def test_a_server_outside_does_not_lead_inside(
 async def test_a_redirect_to_nowhere_is_an_answer(
     client: OutboundClient, world: Internet, status: int
 ) -> None:
-    """Without a Location, or with a status that asks for something else."""
+    """The response has no Location, or a status that asks for something else."""
     world.site.pages["/"] = leads("" if status == 302 else "/there", status)
 
     assert (await send(client)).status == status

@@ -72,7 +72,7 @@ async def test_a_packed_body_is_unpacked(
 async def test_a_body_is_cut_where_asked(
     client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:
-    """After unpacking, to the byte, and it says so; the whole of it is not cut."""
+    """The cut counts unpacked bytes exactly, and is reported; a body that fits stays whole."""
     world.site.pages["/"] = answers(body, coding)
 
     for most in (0, 1, len(TEXT) - 1):

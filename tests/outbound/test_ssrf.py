@@ -1,4 +1,4 @@
-"""No URL leads any tool inside, however it is written, resolved or redirected to."""
+"""No URL leads a tool to an internal address, however it is written, resolved or redirected."""
 
 import json
 import socket
@@ -22,7 +22,7 @@ LITERALS = """
 255.255.255.255 240.0.0.1 127.0.0.1%2f %31%32%37.0.0.1 127%2e0%2e0%2e1 127.0.0.1%00 [127.0.0.1]
 [::1 ::1 [[::1]] [v1.7f000001] 127.0.0.1,www.web.test 4294967297 127.0.0.1.nip
 """
-"""Addresses of this machine and of others inside, in every spelling that somebody reads."""
+"""Addresses of this machine and of internal hosts, in every spelling that a parser accepts."""
 
 LOOKALIKES = [
     "\uff11\uff12\uff17.0.0.1",
@@ -151,7 +151,7 @@ REFUSED = [
 """No proxy is asked for these."""
 
 REBOUND = ["http://rebound.example:{port}/", "http://rebound6.example:{port}/"]
-"""The first time somebody public is asked for these, and nobody afterwards."""
+"""Names that resolve to a public address once, and to an internal address afterwards."""
 
 
 def spelt(url: str) -> str:
@@ -225,11 +225,11 @@ The first tool is given every URL, each other one a third of them, and with --sl
 They have one client, which judges what it is about to connect to.
 """
 TIMES = 3
-"""A name that means something else a moment later is asked for so often."""
+"""How often a test resolves a name whose address changes."""
 
 
 class Inside:
-    """Listens where nobody from outside may get; never answers, and hears every connection."""
+    """A listener at an internal address; it never answers, and counts every connection."""
 
     def __init__(self) -> None:
         self._sockets = [socket.create_server(("127.0.0.1", 0))]
@@ -240,7 +240,7 @@ class Inside:
             one.setblocking(False)
 
     def connections(self) -> int:
-        """How many connections came since the last time."""
+        """Return how many connections came since the last call."""
         found = 0
         for one in self._sockets:
             try:

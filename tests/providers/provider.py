@@ -246,7 +246,7 @@ class IdentityProvider(ABC):
             **named,
         }
         with ProviderBrowser(self, name) as user_browser:
-            back = user_browser.visit(f"{self.endpoint('authorization')}?{urlencode(asked)}")
+            back = user_browser.follow(f"{self.endpoint('authorization')}?{urlencode(asked)}")
         answered = parse_qs(urlsplit(back).query)
         assert answered.get("state") == [asked["state"]], back
         assert "code" in answered, back

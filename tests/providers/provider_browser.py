@@ -2,7 +2,7 @@
 
 import re
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx2
@@ -84,7 +84,7 @@ class _Page(HTMLParser):
 
 
 class ProviderBrowser(BrowserUser):
-    """Signs in at *provider* as *name*, with one browser for all visits."""
+    """Signs in at *provider* as *name*, with one browser for all pages."""
 
     def __init__(self, provider: "IdentityProvider", name: str) -> None:
         super().__init__(name)
@@ -93,13 +93,13 @@ class ProviderBrowser(BrowserUser):
         self.passwords = 0
         """How often a password was asked for."""
 
-    def __enter__(self) -> "ProviderBrowser":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.http.close()
 
-    def visit(self, authorize: str) -> str:
+    def follow(self, authorize: str) -> str:
         """Open an authorization URL; answers the URL that the client was sent back to."""
         parameters = dict(parse_qsl(urlsplit(authorize).query, keep_blank_values=True))
         self.asked.append(parameters)

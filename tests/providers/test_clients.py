@@ -27,8 +27,8 @@ AGAIN = re.compile(r'href="([^"]*/sign-in\?[^"]*)"')
 TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 
-class DashboardVisitor(ProviderBrowser):
-    """A person who visits the dashboard of a pair."""
+class DashboardUser(ProviderBrowser):
+    """A person who uses the dashboard of a pair."""
 
     def __init__(self, pair: Pairing, name: str) -> None:
         super().__init__(pair.provider, name)
@@ -60,7 +60,7 @@ def test_people_sign_in_to_the_dashboard(pair: Pairing) -> None:
     for name, status in (("alice", 200), ("bob", 403)):
         if "roles" in pair.provider.limits:
             status = 403
-        with DashboardVisitor(pair, name) as user_browser:
+        with DashboardUser(pair, name) as user_browser:
             entered = user_browser.enter()
             assert entered.status_code == 303, entered.text
             assert entered.headers["location"] == "/dashboard"
@@ -68,8 +68,8 @@ def test_people_sign_in_to_the_dashboard(pair: Pairing) -> None:
 
 
 def test_signing_out_is_signing_out(pair: Pairing) -> None:
-    """At the provider too: the next sign-in asks for the password again."""
-    with DashboardVisitor(pair, "alice") as user_browser:
+    """It ends the session at the provider, too: the next sign-in asks for the password again."""
+    with DashboardUser(pair, "alice") as user_browser:
         user_browser.enter()
         assert user_browser.passwords == 1
         user_browser.leave()
@@ -115,7 +115,7 @@ def known_client(*redirects: str) -> OAuthClientInformationFull:
 
 
 async def test_the_python_sdk_finds_its_way(pair: Pairing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first challenge by discovery to the sign-in, the token and the call."""
+    """It goes from the challenge through discovery and sign-in to the token and the call."""
     monkeypatch.setenv("SSL_CERT_FILE", str(pair.provider.site.company.bundle))
     wallet, wire = Wallet(), RecordedExchanges()
     wallet.client = known_client(REDIRECT)
@@ -150,7 +150,7 @@ def test_the_inspector_signs_in_by_itself(pair: Pairing, tmp_path: Path) -> None
     try:
         address = process.wait_for(r"(https://\S+code_challenge\S+)", timeout_s=WITHIN_S)[1]
         with ProviderBrowser(pair.provider, "alice") as person:
-            back = person.visit(address)
+            back = person.follow(address)
             assert person.get(back).status_code == 200
         process.process.wait(WITHIN_S)
         assert process.process.returncode == 0, process.output

@@ -129,7 +129,7 @@ def test_a_revoked_token_is_refused(pair: Pairing) -> None:
 
 @journey("keys")
 def test_new_keys_are_found_and_old_ones_are_over(pair: Pairing) -> None:
-    """Without a restart; a token of a key that is published no more is refused."""
+    """Gatepost finds them without a restart, and refuses tokens of a key that is gone."""
     before = pair.provider.person_token("alice")
     assert status(pair, before) == 200
     pair.provider.rotate()
@@ -165,7 +165,7 @@ def test_roles_come_from_the_provider(pair: Pairing) -> None:
 def test_a_certificate_of_an_unknown_authority_is_told_as_such(
     pair: Pairing, tmp_path: Path
 ) -> None:
-    """Without `network.ca_bundle` no token is accepted, and nobody is told it was theirs."""
+    """Without `network.ca_bundle` Gatepost accepts no token, and does not blame the caller's."""
     port = free_port()
     settings = configuration(pair.provider) | {
         "resource": f"http://127.0.0.1:{port}/mcp",

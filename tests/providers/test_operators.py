@@ -102,7 +102,7 @@ def test_the_check_finds_no_problem_where_there_is_none(pair: Pairing, tmp_path:
 
 
 def test_the_check_names_a_wrong_secret(pair: Pairing, tmp_path: Path) -> None:
-    """Of introspection where there is one, and of the dashboard; the secret itself is not shown."""
+    """It names the secret of introspection, if any, and of the dashboard, but never its value."""
     bundle = str(pair.provider.site.company.bundle)
     wrong = {"client_secret": "env:WRONG_SECRET"}
     table = pair.provider.table()

@@ -1,4 +1,4 @@
-"""No encoding of a secret that docs/redaction.md names is left in a text, and nothing else goes."""
+"""Redaction removes every encoding that docs/redaction.md names, and nothing else."""
 
 import json
 import re
@@ -26,7 +26,7 @@ EMBEDDED = [
     (name, form)
     for name in ("API_KEY", "PASSWORD", "PIN")
     for form in FORMS
-    # A blank at the end of a line is lost to whoever joins the lines.
+    # A reader that joins the lines loses a blank at the end of a line.
     if (name, form) != ("API_KEY", "over several lines")
 ]
 
@@ -49,7 +49,7 @@ def test_each_encoding_is_found_in_the_middle_of_a_text(name: str, form: str) ->
 
 @pytest.mark.requirement("P13")
 def test_lines_of_a_key_are_found_one_by_one() -> None:
-    """Whoever prints a file line by line must not print a key."""
+    """A tool that prints a file line by line must not print a key."""
     lines = SECRETS["CERT"].splitlines()
 
     assert REDACTOR.clean(f"12: {lines[1]}") == "12: [REDACTED:CERT]"
@@ -57,13 +57,13 @@ def test_lines_of_a_key_are_found_one_by_one() -> None:
 
 
 def test_what_is_too_short_to_be_told_from_text_stays() -> None:
-    """Two characters are everywhere."""
+    """Two characters stand in every text."""
     assert REDACTOR.clean("about") == "about"
 
 
 @pytest.mark.requirement("P13")
 def test_of_a_header_value_the_secret_part_is_found_alone() -> None:
-    """Whoever reads it back may have taken the scheme off."""
+    """The program that echoes the header may have removed the scheme."""
     header = Redactor({"AUTH": "Bearer token123-x", "USER": "Basic dXNlcjpteS1vd24tcGFzc3dvcmQ="})
 
     assert header.clean("t=token123-x p=my-own-password") == "t=[REDACTED:AUTH] p=[REDACTED:USER]"
@@ -71,7 +71,7 @@ def test_of_a_header_value_the_secret_part_is_found_alone() -> None:
 
 @pytest.mark.requirement("P13")
 def test_credentials_in_json_are_found_by_their_long_texts() -> None:
-    """Members of a service account's file come one by one where a tool reads it."""
+    """A tool that reads a service account's file may print its members one by one."""
     account = json.dumps({"type": "service", "keys": [{"private": "0123456789abcdef-private"}]})
 
     assert Redactor({"GCP": account}).clean("a service 0123456789abcdef-private") == (
@@ -108,7 +108,7 @@ VALUES = st.text(
 @pytest.mark.requirement("P13")
 @given(VALUES, st.sampled_from(sorted(FORMS)), st.text("xyz 12:\n", max_size=9))
 def test_no_value_leaks_in_any_encoding(value: str, form: str, around: str) -> None:
-    """Whatever the value is, and whatever stands around it."""
+    """This holds for any value and any surrounding text."""
     row = FORMS[form]
     clean = Redactor({"ANY": value}).clean(f"{around} {row.encode(value)} {around}")
 
@@ -159,7 +159,7 @@ def test_a_secret_split_over_texts_is_found(data: st.DataObject, name: str) -> N
 def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
     data: st.DataObject, form: str
 ) -> None:
-    """Nothing is held back, and nobody can put the whole together."""
+    """The stream holds nothing back, and a reader cannot put the whole secret together."""
     value, row = SECRETS["PASSWORD"], FORMS[form]
     written = row.encode(value)
     cut = data.draw(st.integers(1, len(written) - 1))
@@ -175,7 +175,7 @@ def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
 
 @given(st.text(max_size=200))
 def test_a_text_without_secrets_stays_the_same_object(text: str) -> None:
-    """Whatever else is in it."""
+    """This holds for any text."""
     assume(not any(value in text for value in SECRETS.values()))
 
     assert REDACTOR.clean(text) is text
@@ -284,7 +284,7 @@ TOKENS = [
 @pytest.mark.requirement("P13")
 @each(("name", "token"), TOKENS)
 def test_tokens_of_known_services_are_found(name: str, token: str) -> None:
-    """In text, in JSON, percent-encoded, and in base64 where its beginning is long enough."""
+    """They are found in text, in JSON, percent-encoded, and in base64 with a long beginning."""
     plain = Redactor({})
 
     assert plain.clean(f"use {token}") == f"use [REDACTED:{name}]"
@@ -312,7 +312,7 @@ def test_a_text_of_beginnings_does_not_keep_the_server_busy(piece: str) -> None:
 
 
 def test_a_token_among_very_many_beginnings_is_found_all_the_same() -> None:
-    """Patience ends in favour of whoever keeps the secret."""
+    """When the search reaches its limit, it redacts instead of letting text through."""
     token = TOKENS[-4][1]
 
     assert token[:30] not in REDACTOR.clean(f"{'sk- Z2hwX ' * 30_000} {token}")

@@ -1,4 +1,4 @@
-"""What an audit record shows of long arguments, their beginning, holds no part of a secret."""
+"""An audit record shows the beginning of long arguments, without any part of a secret."""
 
 import json
 
@@ -62,7 +62,7 @@ BETWEEN |= {
 def test_no_distance_hides_the_rest_of_a_secret_that_a_cut_shows_the_beginning_of(
     between: str,
 ) -> None:
-    """Whoever calls decides how far behind the cut of a record the rest comes."""
+    """The caller decides how far behind the cut of a record the rest of the secret comes."""
     encoded = BETWEEN[between].encode()
     for cut in range(10, encoded.index(FIRST.encode()) + len(FIRST)):
         assert not is_clear_before(encoded, cut, REDACTOR)
@@ -81,7 +81,7 @@ def test_what_is_nested_deepest_is_found_before_a_cut_within_a_pair_of_escapes()
 
 
 def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:
-    """Which is how usual ones are decided."""
+    """Usual documents are decided this way."""
     line = "A line of a document as agents send and read them, at its length.\n"
 
     assert is_clear_before(json.dumps({"q": line * 500}).encode(), 4_096, REDACTOR)
@@ -89,7 +89,7 @@ def test_of_a_long_document_only_what_is_near_the_cut_is_searched() -> None:
 
 @given(st.lists(PIECES, max_size=12).map(b"".join), st.integers(1, 60))
 def test_what_is_clear_before_a_cut_shows_nothing_there(text: bytes, cut: int) -> None:
-    """As the whole document says, but for the first bytes of a token's form."""
+    """A search of the whole document agrees, except for the first bytes of a token's form."""
     encoded = json.dumps({"text": text.decode() + "." * 9_000}).encode()
     for redactor in (REDACTOR, Redactor({})):
         if is_clear_before(encoded, cut, redactor):
@@ -112,7 +112,7 @@ FAR: dict[str, object] = {
 def test_what_is_clear_before_a_cut_of_many_values_shows_nothing_there(
     before: list[object], between: str, behind: list[object], cut: int
 ) -> None:
-    """Whatever keeps the values apart, in the document or in one within a text."""
+    """Any separator may stand between the values, in the document or in one within a text."""
     values = [*before, FIRST, FAR[between], SECOND, *behind]
     for begun in (values, {"q": values}, {"q": json.dumps(values)}, [repr(values)]):
         encoded = json.dumps([begun, {"z": "." * 30_000}]).encode()
@@ -122,7 +122,7 @@ def test_what_is_clear_before_a_cut_of_many_values_shows_nothing_there(
 
 
 def test_of_many_values_only_those_near_the_cut_are_searched() -> None:
-    """As of one long text, which takes a thirtieth of what the whole would."""
+    """This takes a thirtieth of the time of a search of the whole document."""
     rows = [{"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}] * 700
 
     for document in ({"rows": rows}, {"q": json.dumps(rows)}, {"q": repr(rows)}):

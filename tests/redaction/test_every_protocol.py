@@ -87,7 +87,7 @@ EVERYWHERE = ("as it is", "base64, one byte before", "percent")
 @each("form", EVERYWHERE)
 @each("place", PLACES)
 def test_no_output_shows_a_secret(server: EchoServer, place: str, form: str) -> None:
-    """Not even half of it, and it says what was there."""
+    """An output does not show even half of a secret, and names the secret instead."""
     row = FORMS[form]
 
     answer = texts(PLACES[place](server, row.encode(VALUE)))
@@ -99,7 +99,7 @@ def test_no_output_shows_a_secret(server: EchoServer, place: str, form: str) -> 
 @pytest.mark.requirement("P13")
 @each("form", FORMS)
 def test_no_encoding_of_a_secret_gets_through(server: EchoServer, form: str) -> None:
-    """By both protocols, in texts and in structured values."""
+    """This holds for both protocols, in texts and in structured values."""
     row = FORMS[form]
     secret = "PIN" if form == "over several lines" else "API_KEY"
     value = SECRETS["acme"][secret]
@@ -119,7 +119,7 @@ def test_no_encoding_of_a_secret_gets_through(server: EchoServer, form: str) -> 
 def test_the_log_holds_no_secret(
     server: EchoServer, form: LogFormat, tool: str, written: str
 ) -> None:
-    """Not in events of tools and libraries, in tracebacks, or in what fails by itself."""
+    """Events of tools and libraries, tracebacks and internal failures are redacted."""
     row = FORMS[written]
     with overheard(form) as log:
         text = row.encode(VALUE)
@@ -135,7 +135,7 @@ def test_the_log_holds_no_secret(
 def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(
     server: EchoServer,
 ) -> None:
-    """Nobody knows whose it is."""
+    """The server cannot tell which tenant such a line belongs to."""
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
     with overheard("json") as log:
@@ -149,7 +149,7 @@ def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(
 def test_what_the_server_logs_about_a_tenant_is_looked_at_for_that_one(
     server: EchoServer, form: LogFormat
 ) -> None:
-    """With ten thousand tenants, each line would take longer than a call; only ours say whose."""
+    """With ten thousand tenants, a search for the secrets of all would take longer than a call."""
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
     redaction = server.gatepost.services.redaction
@@ -199,7 +199,7 @@ def test_what_a_call_leaves_running_may_be_about_any_tenant(server: EchoServer) 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize("form", EVERYWHERE)
 def test_the_access_log_holds_no_secret(server: EchoServer, form: str) -> None:
-    """Not in a path, and not in the id that a client gave to what a call is part of."""
+    """Gatepost redacts the path, and the client's correlation id."""
     inside, row, pin = server.gatepost, FORMS[form], SECRETS["acme"]["PIN"]
     before = len(inside.log())
 
@@ -221,7 +221,7 @@ def test_other_tenants_secrets_are_not_looked_for(server: EchoServer) -> None:
 
 @pytest.mark.requirement("P13")
 def test_a_secret_counts_from_the_moment_it_is_set(server: EchoServer) -> None:
-    """Also for what was kept for an idempotency key before."""
+    """It counts for an outcome that an idempotency key had stored before, too."""
     key, value = ("Idempotency-Key", "before-it-was-one"), "was-no-secret-until-now"
     before = texts(server.rest("say_once", key, text=value))
 
@@ -268,10 +268,10 @@ TOKENS = {
 @pytest.mark.requirement("P13")
 @each("name", TOKENS)
 @each("place", ["text", "structured value", "blocks", "failure", "REST text"])
-def test_tokens_of_known_forms_go_although_they_are_nobodys_secret(
+def test_tokens_of_known_forms_go_although_no_tenant_has_such_a_secret(
     server: EchoServer, name: str, place: str
 ) -> None:
-    """Of any tenant, also of one without secrets."""
+    """They go from the answers of every tenant, even of one without secrets."""
     answer = texts(PLACES[place](server, TOKENS[name]))
 
     assert TOKENS[name] not in answer

@@ -1,4 +1,4 @@
-"""In a long text a secret is found wherever it stands, and beside whatever."""
+"""Redaction finds a secret anywhere in a long text, whatever stands beside it."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def around(filler: str, at: int, planted: str) -> tuple[str, str, str]:
 @pytest.mark.requirement("P13")
 @each(("many", "beside"), [(many, beside) for many in REDACTORS for beside in BESIDE], ids=str)
 def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str) -> None:
-    """Also where what is searched at once begins and ends, and next to what looks like a secret."""
+    """It may cross the border of two searched pieces, or stand beside text like a secret."""
     redactor = REDACTORS[many]
     for name, secret in {"PASSWORD": VALUE, **TOKENS}.items():
         for at in (2_000, *range(STEP_BYTES - len(secret) - 8, STEP_BYTES + 8, 9)):
@@ -65,7 +65,7 @@ def test_a_secret_is_found_at_every_place_of_a_long_text(many: str, beside: str)
 @each("form", sorted(FORMS), ids=str)
 @each("many", sorted(REDACTORS), ids=str)
 def test_each_encoding_is_found_in_a_long_text(form: str, many: str) -> None:
-    """However many secrets there are."""
+    """This holds for any number of secrets."""
     written = FORMS[form].encode(VALUE)
     before, planted, behind = around(LINE, STEP_BYTES - len(written) // 2, written)
 
@@ -115,7 +115,7 @@ WRITERS: dict[str, Callable[[Any], str]] = {
 def test_a_split_secret_is_found_among_many_strings(
     monkeypatch: pytest.MonkeyPatch, split: str, written: str
 ) -> None:
-    """Before them, among them, behind them, and where those that are joined at once end."""
+    """It may stand before, among or behind them, or where a joined group of strings ends."""
     monkeypatch.setattr(quoted_strings, "STRINGS_AT_ONCE", 15)
     redactor = Redactor({"PASSWORD": VALUE, "DIGITS": "".join(map(str, DIGITS))})
     for before in (*range(12), len(ROWS)):
@@ -144,7 +144,7 @@ PARTS = st.sampled_from(
 def test_strings_are_joined_in_the_orders_in_which_they_can_be_read(
     text: str, quote: str, at_once: int
 ) -> None:
-    """As one pattern reads them: strings, names, and numbers outside of both."""
+    """One pattern gives the orders: strings, names, and numbers outside of both."""
     leaf = re.compile(rf"{quote}([^{quote}]*){quote}(\s*:)?|{quote}|(-?[0-9][0-9.eE+-]*)")
     read = [one for one in leaf.finditer(text) if one[1] is not None or one[3]]
     values = "".join(one[1] for one in read if one[1] and not one[2])
@@ -185,7 +185,7 @@ PLANTED = (
 def test_a_text_that_is_searched_as_it_is_needs_no_other_search(
     told: list[str | int], written: str, many: str
 ) -> None:
-    """Whoever takes the answer apart finds nothing in it either."""
+    """A search of every single text of the answer finds no secret, either."""
     redactor = REDACTORS[many]
     text, value = WRITERS[written](told), json.dumps(told).encode()
     plain = Outcome(content=({"type": "text", "text": text},))
@@ -199,7 +199,7 @@ def test_a_text_that_is_searched_as_it_is_needs_no_other_search(
 @pytest.mark.requirement("P13")
 @each("size", [0, 200_000])
 def test_a_private_key_in_a_list_of_its_lines_is_found_in_answers_of_any_length(size: int) -> None:
-    """As is what lists the lines of a file."""
+    """Tools that list the lines of a file give such answers."""
     begin, end = (f"-----{word} PRIVATE KEY-----" for word in ("BEGIN", "END"))
     value = json.dumps([[begin, *["c2VjcmV0IGtleQ" * 4] * 20, end], "x" * size]).encode()
     outcome = Outcome(content=({"type": "text", "text": value.decode()},), structured=Raw(value))
@@ -214,7 +214,7 @@ def test_a_private_key_in_a_list_of_its_lines_is_found_in_answers_of_any_length(
 @pytest.mark.requirement("P13")
 @each("character", ["é", "€", "😀"], ids=str)
 def test_a_document_may_be_cut_within_a_character(character: str) -> None:
-    """As arguments are for their audit record, which would otherwise say nothing of the call."""
+    """The audit record cuts arguments, and would otherwise say nothing of the call."""
     redactor = REDACTORS["few"]
     document = json.dumps({"text": f"{character * 40}\n" * 500}, ensure_ascii=False).encode()
     secret = document.replace(b"\\n", f"{VALUE}\\n".encode(), 1)
@@ -229,7 +229,7 @@ def test_a_document_may_be_cut_within_a_character(character: str) -> None:
 @each("text", ["é€😀", "\\", '"', "\a", 'a\\"\n', "u\\u"], ids=ascii)
 @each("ascii_only", [True, False], ids=str)
 def test_a_cut_document_ends_with_a_whole_character(text: str, ascii_only: bool) -> None:
-    """So that it is decoded at once, and does not lose more than that character."""
+    """The decoder then needs one pass, and loses no more than that character."""
     text = text.replace("😀", "") if ascii_only else text
     document = json.dumps({"text": text * 100}, ensure_ascii=ascii_only).encode()
     assert cut_whole(document, len(document)) == document

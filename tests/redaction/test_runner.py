@@ -1,4 +1,4 @@
-"""Which secrets a call's answer is searched for, and from when on."""
+"""Which secrets the server searches a call's answer for, and from when on."""
 
 import asyncio
 from collections.abc import Mapping
@@ -120,7 +120,7 @@ def stage() -> RedactionRunner:
 
 @pytest.mark.requirement("P13")
 async def test_secrets_are_loaded_before_the_tenants_first_call(stage: RedactionRunner) -> None:
-    """Once, not for every call."""
+    """The server loads them once, not for every call."""
     for _ in range(3):
         assert await stage.say(text="hello") == "hello"
 
@@ -141,7 +141,7 @@ async def test_no_tool_runs_while_the_secrets_are_unknown(stage: RedactionRunner
 async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(
     stage: RedactionRunner,
 ) -> None:
-    """Whoever set it may have done so because of what this call does."""
+    """A person may have set it because of what this call does."""
     text = "was-set-meanwhile"
 
     assert await stage.say(text=text, sets=text) == "[REDACTED:SET]"
@@ -151,7 +151,7 @@ async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(
 
 @pytest.mark.requirement("P13")
 async def test_an_old_value_counts_no_more_when_it_is_gone(stage: RedactionRunner) -> None:
-    """How long replaced ones count is for whoever knows them to say."""
+    """The source of the secrets decides how long a replaced value counts."""
     stage.secrets.put("acme", KEY="the-old-value")
     assert await stage.say(text="the-old-value the-new-value") == "[REDACTED:KEY] the-new-value"
 
@@ -161,7 +161,7 @@ async def test_an_old_value_counts_no_more_when_it_is_gone(stage: RedactionRunne
 
 @pytest.mark.requirement("P13")
 async def test_many_secrets_count_from_the_first_call_on(stage: RedactionRunner) -> None:
-    """Also where preparing for them takes a while."""
+    """They count even while the search for so many is still being prepared."""
     values = {f"S{at}": f"secret-number-{at}-of-many" for at in range(MANY)}
     stage.secrets.put("acme", **values)
 
@@ -221,7 +221,7 @@ LONG = pytest.param(120_000, marks=pytest.mark.slow)
 async def test_an_expensive_search_delays_no_other_call(
     stage: RedactionRunner, text: str, length: int
 ) -> None:
-    """In an answer, a failure, progress, a log message or wrong arguments."""
+    """The text may be an answer, a failure, progress, a log message or wrong arguments."""
     stage.secrets.put("acme", KEY="hunter2hunter2", PASSWORD="correct horse battery staple")
     text = text * (length // len(text))
     ways: dict[str, dict[str, Any]] = {
@@ -236,7 +236,7 @@ async def test_an_expensive_search_delays_no_other_call(
 
 @pytest.mark.requirement("P13")
 def test_a_search_takes_no_more_steps_for_hundreds_of_secrets_than_for_dozens() -> None:
-    """However many there are, a text is read once for each way to read it."""
+    """The search reads a text once for each encoding, for any number of secrets."""
     text = 'said "yes" to 100%25 &amp; left\n' * 50
     document = msgspec.json.encode({"rows": [text, {"more": [text, "x"]}], "n": [1, 2, 3]})
 

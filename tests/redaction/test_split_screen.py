@@ -104,7 +104,7 @@ def test_a_secret_of_any_pieces_is_found_at_every_depth(pieces: list[str], neste
 
 @pytest.mark.requirement("P13")
 def test_a_long_text_takes_no_more_steps_for_each_string_in_it() -> None:
-    """Whatever it costs to look at one string, a document has thousands of them."""
+    """A document has thousands of strings, so the cost of each one counts."""
     redactor = Redactor({"KEY": "correct-horse-battery-staple"})
     short, long = json.dumps([ROW] * 50), json.dumps([ROW] * 500)
     cleaned_text(short, redactor)  # what it is looked for with is kept
@@ -117,7 +117,7 @@ def test_a_long_text_takes_no_more_steps_for_each_string_in_it() -> None:
 @pytest.mark.requirement("P13")
 @each("byte", sorted(SHORT), ids=str)
 def test_strings_of_one_byte_take_steps_for_each_of_them_alone(byte: str) -> None:
-    """Where nothing stands between strings, each mark may begin one as well as end one."""
+    """If nothing stands between strings, each quotation mark may begin one or end one."""
     redactor, text = Redactor({"KEY": SHORT}), f'"{byte}' + '",' * 20
     redactor.is_unsplit(text.encode())  # what it is looked for with is kept
 

@@ -21,7 +21,7 @@ def deployment(tmp_path: Path) -> Iterator[DeploymentFolder]:
 
 @pytest.mark.requirement("P13")
 def test_a_server_on_pipes_says_no_secret(deployment: DeploymentFolder) -> None:
-    """Not to its client, and not on standard error."""
+    """Neither its client nor its standard error gets one."""
     deployment.settings |= {
         "tools": {"load": [str(Path(secret_tools.__file__))]},
         "stdio": {"tenant": "acme", "subject": "alice"},

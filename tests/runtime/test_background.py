@@ -1,4 +1,4 @@
-"""What a process does all the time goes on after an error that nobody foresaw."""
+"""A background task goes on after an unexpected error."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -31,7 +31,7 @@ Setting = Callable[["Fault", pytest.MonkeyPatch], AbstractAsyncContextManager[ob
 
 
 class Fault:
-    """Fails once, in a way that nobody foresaw; the next time it is there."""
+    """Fails once with an unexpected error, then runs."""
 
     def __init__(self) -> None:
         self.times = 0
@@ -47,12 +47,12 @@ class Fault:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for pauses here."""
+    """Shorten the pause before a restart, so that no test waits for it."""
     monkeypatch.setattr(background, "PAUSE_S", 0.01)
 
 
 async def test_what_ends_work_is_logged_and_the_work_begins_again() -> None:
-    """By its type and place, never by its text."""
+    """The log has the error's type and place, never its text."""
     fault = Fault()
     with capture_logs() as logs:
         task = asyncio.create_task(background.always("sums", fault))
@@ -73,7 +73,7 @@ async def test_what_ends_work_is_logged_and_the_work_begins_again() -> None:
 
 
 async def test_the_end_reaches_the_work_first() -> None:
-    """What it must tidy up is done when whoever cancels goes on."""
+    """The work has tidied up by the time its canceller goes on."""
     begun, done = asyncio.Event(), []
 
     async def work() -> None:
@@ -94,17 +94,17 @@ async def test_the_end_reaches_the_work_first() -> None:
 
 
 async def nothing() -> None:
-    """Work that is over at once, though it was not meant to be."""
+    """Return at once, although background work must not end."""
 
 
 async def cancelled() -> None:
-    """Work that somebody else has cancelled."""
+    """Fail as if another task had cancelled the work."""
     raise asyncio.CancelledError
 
 
 @pytest.mark.parametrize(("work", "how"), [(nothing, "none"), (cancelled, "cancelled")])
 async def test_work_that_just_ends_begins_again(work: Any, how: str) -> None:
-    """Nobody finds out otherwise that it is not done any more."""
+    """Otherwise the operator would not notice that the work has stopped."""
     times = 0
     again = asyncio.Event()
 
@@ -220,7 +220,7 @@ async def shows(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     await asyncio.wait([looking])
 
 
-CHORES: dict[str, Setting] = {
+BACKGROUND_TASKS: dict[str, Setting] = {
     "sweep": sweeps,
     "expiry": expires,
     "callers": notes,
@@ -234,11 +234,11 @@ CHORES: dict[str, Setting] = {
 }
 
 
-@pytest.mark.parametrize(("name", "setting"), CHORES.items(), ids=CHORES)
+@pytest.mark.parametrize(("name", "setting"), BACKGROUND_TASKS.items(), ids=BACKGROUND_TASKS)
 async def test_every_one_of_them_goes_on(
     name: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its look at the stores has met; what has ended is said once."""
+    """Any error in a background task's work is logged once, and the task goes on."""
     fault = Fault()
     with capture_logs() as logs:
         async with setting(fault, monkeypatch), asyncio.timeout(WITHIN_S):
@@ -253,7 +253,7 @@ async def test_every_one_of_them_goes_on(
 
 
 async def test_the_shared_store_is_read_again() -> None:
-    """Its reader begins with the first who follows, and nobody begins a second one."""
+    """The first subscriber starts the one reader, and no later subscriber starts another."""
     fault = Fault()
 
     def connection() -> Any:

@@ -39,7 +39,7 @@ def shown(server: Secure, **versions: ssl.TLSVersion) -> bytes:
 
 
 def test_a_renewed_certificate_is_shown_from_the_reload_on(server: Secure) -> None:
-    """To whoever connects, in either version; open connections go on, and again with the next."""
+    """New connections get it in both TLS versions, open ones go on; so does the next renewal."""
     with server.kept() as kept:
         kept.warm()
         seen = [shown(server)]

@@ -104,7 +104,7 @@ UNUSED = {
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_path: Path) -> None:
-    """Of ours the table of commands alone, and of others what reads a command line."""
+    """It imports only Gatepost's table of commands, and a parser of command lines."""
     found, _ = modules(HELP.format(arguments=[option]), tmp_path)
 
     assert {one for one in found if one.startswith("gatepost")} == {
@@ -116,7 +116,7 @@ def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_pat
 
 
 def test_a_command_that_serves_nothing_imports_no_server(tmp_path: Path) -> None:
-    """Approvers wait for the approvals, and not for the protocol and its connections."""
+    """Approvers do not wait for imports of the protocol and its connections."""
     found, _ = modules(HELP.format(arguments=["approvals", "--help"]), tmp_path)
 
     assert "gatepost.cli.approvals" in found
@@ -124,7 +124,7 @@ def test_a_command_that_serves_nothing_imports_no_server(tmp_path: Path) -> None
 
 
 def test_a_misspelt_name_of_the_package_is_told() -> None:
-    """Names are loaded when they are asked for, and one that is not there is an error as ever."""
+    """Names are loaded on first use, and a missing one is an error, as usual."""
     with pytest.raises(AttributeError, match="module 'gatepost' has no attribute 'Pakc'"):
         attrgetter("Pakc")(gatepost)
 
@@ -139,7 +139,7 @@ def test_a_misspelt_name_of_the_package_is_told() -> None:
 def test_a_database_brings_its_own_driver_alone(
     url: str, needless: set[str], tmp_path: Path
 ) -> None:
-    """And neither the other's nor, for a new file, what takes an old one forward."""
+    """It imports no other driver, and no migrations for a new file."""
     assert modules(OPEN.format(url=url), tmp_path)[0] & needless == set()
 
 

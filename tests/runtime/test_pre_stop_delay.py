@@ -108,7 +108,7 @@ def test_a_balancer_is_told_of_a_stop_first(
 
 
 def test_the_wait_ends_by_itself(tmp_path: Path, idp: Idp) -> None:
-    """After `leave_s` the socket closes."""
+    """The socket closes after `leave_s`."""
     with start(tmp_path, idp, 0.5) as server:
         signalled(server.process)
         eventually(lambda: not accepts(server), within=WITHIN_S)

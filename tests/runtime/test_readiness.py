@@ -36,7 +36,7 @@ def readyz(server: Server) -> tuple[int, dict[str, Any]]:
 
 
 def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
-    """Not ready, and says why, until the issuer answers; nobody has to call for that."""
+    """The server is not ready and says why until the issuer answers; it needs no call for that."""
     trusted = issuer_settings(idp, tenants=TABLE)
     idp.replace("/main/jwks", answer(503))
     with running_server(idp, [trusted]) as server:

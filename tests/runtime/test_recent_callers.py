@@ -59,7 +59,7 @@ def processes() -> TwoProcesses:
 
 
 async def test_what_was_noted_comes_back_for_its_tenant(processes: TwoProcesses) -> None:
-    """As rules judge it, the latest first, once for each client; no token's id is kept."""
+    """It has the claims that rules read, the latest first, once per client, and no token id."""
     rich = a_caller(
         client_id="app",
         actor="robot",
@@ -88,7 +88,7 @@ async def test_what_was_noted_comes_back_for_its_tenant(processes: TwoProcesses)
 
 
 async def test_operators_see_the_latest_callers_of_all_tenants(processes: TwoProcesses) -> None:
-    """With their tenant, the latest first; who has lost access is left out."""
+    """The latest come first, each with its tenant; callers without access are left out."""
     for name, tenant in (("alice", "acme"), ("bob", "globex"), ("carol", "acme"), ("eve", "acme")):
         processes.now += 1
         processes.one.note(a_caller(subject=name, tenant_id=tenant))
@@ -101,7 +101,7 @@ async def test_operators_see_the_latest_callers_of_all_tenants(processes: TwoPro
 
 
 async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses) -> None:
-    """Once in a while, and when it comes with other permissions; never for a verdict alone."""
+    """It is written once per interval, and when its permissions change."""
     for _ in range(10):
         processes.one.note(a_caller())
         await processes.one.write()
@@ -118,7 +118,7 @@ async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses)
 
 
 async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:
-    """So many callers, so many bytes, for so long; the latest stay."""
+    """Callers, bytes and time have a limit; the latest callers stay."""
     for at in range(MOST + 9):
         processes.now += 1
         processes.one.note(a_caller(subject=f"p{at}"))
@@ -146,7 +146,7 @@ async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:
 async def test_tenants_without_end_are_not_all_remembered(
     processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before they are written; what is left out is noted the next time."""
+    """Memory for unwritten callers is bounded; those left out are noted the next time."""
     monkeypatch.setattr(register, "MOST_TENANTS", 2)
     monkeypatch.setattr(register, "MOST_TOLD", 2)
     tenants = ["acme", "globex", "initech"]
@@ -202,7 +202,7 @@ async def test_processes_that_write_at_once_lose_nothing(
 
 
 async def test_who_is_shut_out_is_neither_written_nor_told(processes: TwoProcesses) -> None:
-    """Whatever came first; with another token they are noted at once."""
+    """The order of events does not matter; once access is back, they are noted at once."""
     processes.one.note(a_caller())
     processes.one.note(a_caller(subject="bob"))
     await processes.one.write()
@@ -225,7 +225,7 @@ async def test_who_is_shut_out_is_neither_written_nor_told(processes: TwoProcess
 
 
 async def test_a_token_without_its_time_is_as_old_as_its_caller(processes: TwoProcesses) -> None:
-    """Else what refuses older tokens would let go of it before its caller is forgotten."""
+    """Otherwise the refusal of older tokens would expire before its caller is forgotten."""
     processes.one.note(a_caller(issued_at=None))
     await processes.one.write()
     found = await processes.other.lately("acme", 1)
@@ -234,7 +234,7 @@ async def test_a_token_without_its_time_is_as_old_as_its_caller(processes: TwoPr
 
 
 async def test_a_person_is_forgotten_with_whom_they_acted_for(processes: TwoProcesses) -> None:
-    """At their issuer only, and never by halves."""
+    """The erasure covers one issuer and one tenant, and all entries that name the person."""
     for caller in (
         a_caller(),
         a_caller(client_id="app"),

@@ -58,7 +58,7 @@ def dated(**seconds_from_now: int) -> Make:
     )
 
 
-def stranger(server: Server) -> str:
+def unknown_issuer(server: Server) -> str:
     return TokenFactory(f"https://{CHOSEN}.example", server.client.resource).token()
 
 
@@ -74,7 +74,7 @@ CASES = [
     RefusedTokenCase(
         "malformed_token", lambda server: server.token().rpartition(".")[0] + ".", named=False
     ),
-    RefusedTokenCase("unknown_issuer", stranger, "iss", "issuers.issuer", named=False),
+    RefusedTokenCase("unknown_issuer", unknown_issuer, "iss", "issuers.issuer", named=False),
     RefusedTokenCase("refused_algorithm", made(header={"alg": "HS256"}), "alg", named=False),
     RefusedTokenCase(
         "algorithm_not_allowed", made(header={"alg": "ES256"}), "alg", "issuers.algorithms"
@@ -138,7 +138,7 @@ def counted(server: Server, reason: str) -> int:
 def test_the_log_names_reason_claim_and_rule(
     server: Server, case: RefusedTokenCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And issuer and tenant as far as they are proved; nothing that the caller has chosen."""
+    """It names issuer and tenant only if they are proved, and no value that the caller chose."""
     monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
     monkeypatch.setattr(refused_tokens, "MOST_EVENTS", 10**6)
     before = counted(server, case.reason)
@@ -161,7 +161,7 @@ def test_the_log_names_reason_claim_and_rule(
 
 
 def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
-    """The dashboard of every replica tells it; a token that nothing proves is on nobody's."""
+    """The dashboard of every replica shows it; an unproved token is on no tenant's record."""
     refusals_of = server.services.refusals
     refusals_of._window_ends = 0.0
     server.client.call(dated(exp=10**7)(server))
@@ -187,7 +187,7 @@ def test_a_request_without_a_token_is_no_refused_token(server: Server) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
 def test_the_doctor_names_the_same(server: Server, case: RefusedTokenCase, tmp_path: Path) -> None:
-    """By the gate of the same configuration, with the setting to change and without the token."""
+    """It uses the same configuration, names the setting to change, and hides the token."""
     token = case.make(server)
 
     done = examined(server, tmp_path, token)
@@ -204,7 +204,7 @@ def test_the_doctor_names_the_same(server: Server, case: RefusedTokenCase, tmp_p
 
 
 def test_the_doctor_says_whose_a_good_token_is(server: Server, tmp_path: Path) -> None:
-    """And that it is good, read from standard input."""
+    """It reads the token from standard input, and says that it is good."""
     done = examined(server, tmp_path, server.token())
 
     assert done.exit_code == 0, done.output
@@ -213,7 +213,7 @@ def test_the_doctor_says_whose_a_good_token_is(server: Server, tmp_path: Path) -
 
 
 def test_the_doctor_knows_what_was_taken_back(server: Server, tmp_path: Path) -> None:
-    """As running servers know it, by their database."""
+    """It reads the revocations from the database, as running servers do."""
     token = server.token()
     assert "were not checked" in examined(server, tmp_path, token).output
     path = configured(server, tmp_path)
@@ -264,7 +264,7 @@ def many_refused_tokens(clock: RefusalClock) -> RefusedTokens:
 
 
 async def test_a_flood_cannot_fill_the_log() -> None:
-    """Of one peer a few are logged in a minute, of all peers not many, and the rest are counted."""
+    """Per minute the log takes a few refusals per peer, and not many in all; it counts the rest."""
     clock = RefusalClock()
     heard = many_refused_tokens(clock)
     with overheard("json") as log:

@@ -24,10 +24,10 @@ from tests.support.processes import Process, python_environment
 
 
 @contextlib.contextmanager
-def asking(
+def tool_call(
     url: str, bearer: str, tool: str, arguments: dict[str, Any], *, progress: bool = False
 ) -> Iterator[http.client.HTTPResponse]:
-    """One modern `tools/call` on a connection of its own; the answer as soon as it begins."""
+    """Send one modern `tools/call` on its own connection; yield the answer once it begins."""
     meta: dict[str, Any] = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -52,7 +52,7 @@ def asking(
 
 def call(url: str, bearer: str, tool: str, arguments: dict[str, Any]) -> tuple[int, Any]:
     """Status and document of one `tools/call`."""
-    with asking(url, bearer, tool, arguments) as answer:
+    with tool_call(url, bearer, tool, arguments) as answer:
         return answer.status, json.loads(answer.read())
 
 
@@ -120,7 +120,7 @@ def test_the_development_server_tells_that_it_is_one(gatepost: Gatepost) -> None
 
 
 def test_unknown_paths_are_the_gates(gatepost: Gatepost, tmp_path: Path) -> None:
-    """Without a token nobody learns which paths exist; with one a wrong path is 404."""
+    """A client without a token does not learn which paths exist; with one a wrong path is 404."""
     assert get(f"{gatepost.origin}/nothing/here")[0] == 401
     status, answer = call(
         f"{gatepost.origin}/nothing", token(tmp_path, "--tenant", "acme"), "echo", {}
@@ -134,7 +134,7 @@ def test_a_signal_lets_running_calls_finish(tmp_path: Path, number: int) -> None
     with dev(tmp_path) as gatepost:
         bearer = token(tmp_path, "--tenant", "acme")
         arguments = {"steps": 8, "delay_s": 0.1}
-        with asking(gatepost.url, bearer, "count_slowly", arguments, progress=True) as answer:
+        with tool_call(gatepost.url, bearer, "count_slowly", arguments, progress=True) as answer:
             # The first report of progress is there, so the tool runs.
             first = answer.readline()
             assert gatepost.stop(with_signal=number) == 0
@@ -229,7 +229,7 @@ def self_signed(folder: Path) -> ssl.SSLContext:
 
 
 def test_production_serves_tls_itself(tmp_path: Path) -> None:
-    """With a certificate the gate answers over TLS 1.2 or newer, no proxy needed."""
+    """With a certificate, Gatepost answers over TLS 1.2 or newer, without a proxy."""
     context = self_signed(tmp_path)
     create(tmp_path / "keyring.json")
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,4 +1,4 @@
-"""A stop ends, whatever tools do, and says something to whoever still waits."""
+"""A stop ends, whatever tools do, and answers every client that still waits."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ import pytest
 
 from gatepost.audit.record_search import read
 from gatepost.storage.backends import open_records
-from tests.runtime.test_serve import asking
+from tests.runtime.test_serve import tool_call
 from tests.support.commands import READY, Gatepost, token
 from tests.support.measuring import eventually
 from tests.support.processes import free_port, python_environment
@@ -124,7 +124,7 @@ def test_a_stop_ends_the_process_whatever_a_tool_does(tmp_path: Path, tool: str,
     def call() -> None:
         with (
             contextlib.suppress(OSError, http.client.HTTPException),
-            asking(gatepost.url, bearer, tool, {}) as answer,
+            tool_call(gatepost.url, bearer, tool, {}) as answer,
         ):
             heard.append((answer.status, answer.read()))
 

@@ -91,7 +91,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
 def test_what_cannot_be_opened_is_a_problem(
     case: tuple[dict[str, Any], str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is served, with an id, the setting, a way out, and no secret."""
+    """It is found before the start, and has an id, the setting, a remedy, and no secret."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     settings, problem, setting, says = case
@@ -135,7 +135,7 @@ def test_memory_in_production_is_odd() -> None:
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads it can paste the line."""
+    """The operator can paste the line into a shell."""
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     monkeypatch.setitem(sys.modules, "redis", None)
     told = found(config(database=PG, shared=REDIS))
@@ -162,7 +162,7 @@ async def test_readyz_names_the_stores(valkey: str, migrated_postgres: str) -> N
 
 
 async def test_readyz_says_which_store_is_out(tmp_path: Path) -> None:
-    """Without the shared store calls are served, so no balancer may send them elsewhere."""
+    """The server serves calls without the shared store, so it stays ready for a balancer."""
     status, told = await readyz(config(f"sqlite:///{tmp_path}/x.db", SILENT))
 
     assert status == 200
@@ -195,7 +195,7 @@ class CountingRecords(MemoryRecords):
 
 
 async def test_a_probe_is_no_way_to_the_database() -> None:
-    """Anybody may ask `/readyz` as often as he likes: the stores are asked once a while."""
+    """A client may request `/readyz` at any rate; Gatepost asks the stores once per interval."""
     now = 100.0
     records = CountingRecords()
     watch = Watch(records, MemorySharedStore(), clock=lambda: now)
@@ -226,7 +226,7 @@ async def test_a_sweep_that_fails_is_not_the_last() -> None:
 
 
 async def test_a_server_without_its_tables_does_not_start(postgres: str) -> None:
-    """And says what to do."""
+    """It says what the operator has to do."""
     with pytest.raises(StoreRefused, match="gatepost migrate"):
         await readyz(config(postgres))
 
@@ -311,7 +311,7 @@ def test_migrate_looks_without_touching(tmp_path: Path) -> None:
 def test_serve_says_once_that_it_cannot(
     postgres: str, valkey: str, tmp_path: Path, workers: str
 ) -> None:
-    """However many processes there would be."""
+    """The number of processes does not matter."""
     told = command(tmp_path, "serve", "--workers", workers, database=postgres, shared=valkey)
 
     assert told.process.returncode == 1

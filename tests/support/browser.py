@@ -70,7 +70,7 @@ class BrowserUser:
         """The parameters of every authorization request."""
         self.pages: list[str] = []
 
-    def visit(self, authorize: str) -> str:
+    def follow(self, authorize: str) -> str:
         """Open an authorization URL; answers the URL that the client was sent back to."""
         parameters = dict(parse_qsl(urlsplit(authorize).query, keep_blank_values=True))
         self.asked.append(parameters)

@@ -70,7 +70,7 @@ MODERN = "2026-07-28"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 Fields = Sequence[tuple[str, str]]
 VARYING = frozenset({"date", "x-request-id"})
-"""Header fields that differ from answer to answer, whoever asks."""
+"""Header fields that differ from answer to answer, even for the same client."""
 
 
 class ResourceClient:
@@ -226,9 +226,9 @@ def challenge_of(answer: RawAnswer) -> str:
 
 def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]], bytes]:
     """
-    The whole answer, as somebody compares it who wonders what it gives away.
+    Return the whole answer in the form in which an attacker would compare it with others.
 
-    Each *renamed* name (what the asker wrote himself) is replaced by its own keyword.
+    A keyword replaces each *renamed* name, which the client wrote itself.
     """
 
     def same(text: str) -> str:

@@ -162,23 +162,35 @@ class EndpointClient:
         self.keyring = keyring or KeyRing.ephemeral()
         self.records = records or MemoryRecords()
         self.shared_store = shared_store or MemorySharedStore()
-        runs = RunningCalls(self.records, self.shared_store, clock=self.clock)
-        self.runner = runner = Runner(
-            self.registry,
-            context_for=self._context,
-            stages=(
-                IdempotencyStage(runs, timeout_s=30.0, max_result_bytes=max_result_bytes),
-                *stages,
-            ),
-            max_result_bytes=max_result_bytes,
-            clock=self.clock,
-        )
+        self.runner = self._runner(stages, max_result_bytes)
         self.pubsub = ChangePubSub(self.shared_store)
         self.streams = OpenStreams(clock=self.clock) if streams is None else streams
         task_store = TaskStore(self.records, self.pubsub, task_limits, clock=self.clock)
-        self.task_runner = TaskRunner(task_store, lambda: runner)
-        self.server = McpServer(
-            runner=runner,
+        self.task_runner = TaskRunner(task_store, lambda: self.runner)
+        self.server = self._server(page_size, approval_tools)
+        self.endpoint = Endpoint(
+            self.server,
+            challenge=Challenge(),
+            resource=Resource(URL),
+            sessions=McpSessions(Ring(), clock=self.clock),
+            suspended=suspended,
+            limits=limits,
+        )
+
+    def _runner(self, stages: Sequence[Stage], max_result_bytes: int) -> Runner:
+        runs = RunningCalls(self.records, self.shared_store, clock=self.clock)
+        idempotency = IdempotencyStage(runs, timeout_s=30.0, max_result_bytes=max_result_bytes)
+        return Runner(
+            self.registry,
+            context_for=self._context,
+            stages=(idempotency, *stages),
+            max_result_bytes=max_result_bytes,
+            clock=self.clock,
+        )
+
+    def _server(self, page_size: int, approval_tools: Collection[str]) -> McpServer:
+        return McpServer(
+            runner=self.runner,
             registry=self.registry,
             info=ServerInfo("gatepost", "1.0"),
             keyring=self.keyring,
@@ -188,14 +200,6 @@ class EndpointClient:
             task_runner=self.task_runner,
             register=SessionRegistry(self.records, self.shared_store, clock=self.clock),
             approval_tools=approval_tools,
-        )
-        self.endpoint = Endpoint(
-            self.server,
-            challenge=Challenge(),
-            resource=Resource(URL),
-            sessions=McpSessions(Ring(), clock=self.clock),
-            suspended=suspended,
-            limits=limits,
         )
 
     def _context(self, call: Call) -> CallContext:

@@ -121,7 +121,7 @@ def walk_typescript(script: str, person: "BrowserUser", **settings: Any) -> dict
             message = json.loads(process.next_line(timeout_s=CLIENT_WITHIN_S))
             if "report" in message:
                 return dict(message["report"])
-            process.write_line(person.visit(message["authorize"]))
+            process.write_line(person.follow(message["authorize"]))
     finally:
         process.kill()
 

@@ -181,7 +181,7 @@ def _run(module: str) -> None:
 
 
 def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
-    """In a fork: what it has to become. In the first process: None, when nobody wants more."""
+    """Return a fork's orders in the fork, or None in the first process when no more are wanted."""
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     # Ignored from the start where a shell has put all this into the background.

@@ -87,7 +87,7 @@ async def note(ctx: CallContext, name: str) -> str:
 
 @pack.tool()
 async def touch(ctx: CallContext, name: str) -> str:
-    """Tell whoever watches a note, and that the list of tools is another."""
+    """Announce a changed note to its subscribers, and a changed list of tools."""
     await ctx.changes.updated(f"note://{name}")
     await ctx.changes.listed("tools")
     return "told"
@@ -149,14 +149,14 @@ bank = Pack("bank")
 
 @bank.tool(approval=True, destructive=True)
 def transfer(ctx: CallContext, to: str, amount: int = 1) -> str:
-    """Pay somebody."""
+    """Pay an account."""
     mark(f"{to} {amount}")
     return f"paid {to} {amount}"
 
 
 @bank.tool(approval=True, destructive=True)
 async def wire(ctx: CallContext, to: str, amount: int = 1) -> str:
-    """Pay somebody, by a bank that never answers."""
+    """Pay an account at a bank that never answers."""
     mark(f"{to} {amount}")
     await asyncio.Event().wait()
     return f"paid {to} {amount}"

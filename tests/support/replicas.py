@@ -151,7 +151,7 @@ class BalancedReplicas(ReplicaProcesses):
 
     @asynccontextmanager
     async def client(self, **claims: Any) -> AsyncIterator["ReplicaClient"]:
-        """Somebody with a token; the same person each time unless *claims* say otherwise."""
+        """Open a client with a token, of the same person each time unless *claims* differ."""
         headers = {
             "Authorization": f"Bearer {self.token(**claims)}",
             "Accept": "application/json, text/event-stream",

@@ -60,8 +60,8 @@ class Postgres:
     """
     A PostgreSQL server on loopback, with a password, below a folder of its own.
 
-    PostgreSQL refuses to run as root; there it runs as `nobody`, from a copy that `nobody` can
-    reach wherever the environment is installed.
+    PostgreSQL refuses to run as root. For root it runs as an unprivileged user, from a copy that
+    this user can read wherever the environment is installed.
     """
 
     def __init__(self, *, in_memory: bool = True) -> None:
@@ -138,7 +138,7 @@ class Postgres:
     def remove(self) -> None:
         """Stop it, if it runs, and leave nothing behind."""
         if self._process is not None:
-            # In order: a killed server gives its shared memory to nobody.
+            # SIGINT lets it shut down: a killed server leaves its shared memory behind.
             self._process.stop(with_signal=signal.SIGINT)
         shutil.rmtree(self._folder)
         shutil.rmtree(self._data)
@@ -146,9 +146,9 @@ class Postgres:
     @contextlib.contextmanager
     def database(self, *, like: str = "template0") -> Iterator[str]:
         """
-        A new database for the time of a block, as the URL an operator would write.
+        Yield the URL of a new database, which exists for the time of a block.
 
-        Empty, unless *like* names another database that nobody is connected to.
+        It is empty unless *like* names a database to copy, which must have no connections.
         """
         name = f"test{next(self._numbers)}"
         # Without fsync a copy of the files takes half as long as the usual log of all pages.
@@ -239,7 +239,7 @@ def _copied(folder: Path) -> Path:
 
 
 class PgBouncer:
-    """A PgBouncer in transaction mode, with two connections to a database; as `nobody` for root."""
+    """A PgBouncer in transaction mode, with two connections to a database; never runs as root."""
 
     def __init__(self, postgres: Postgres) -> None:
         self.port, self._postgres = free_port(), postgres
@@ -386,7 +386,7 @@ class Valkey:
         shutil.rmtree(self._folder)
 
     def url(self) -> str:
-        """A database that nobody has used yet, as the URL an operator would write."""
+        """Return the URL of a database that no test has used yet."""
         return f"redis://:{VALKEY_PASSWORD}@127.0.0.1:{self.port}/{next(self._numbers)}"
 
 

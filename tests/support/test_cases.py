@@ -9,7 +9,7 @@ from tests.support.cases import each
 
 
 def test_every_case_is_tried_and_each_that_fails_is_named() -> None:
-    """Whatever it failed by: an assertion, an error, or an exception that was not raised."""
+    """A case fails by an assertion, an error, or an exception that was not raised."""
     tried = []
     told = pytest.param(3, 4, id="three", marks=pytest.mark.requirement("X1"))
 
@@ -30,7 +30,7 @@ def test_every_case_is_tried_and_each_that_fails_is_named() -> None:
 
 
 def test_cases_may_wait() -> None:
-    """And two sets of cases are tried in all pairs."""
+    """Cases may be coroutines, and two sets of cases are tried in all pairs."""
     tried = []
 
     @each("one", "ab", ids=str.upper)

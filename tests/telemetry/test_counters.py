@@ -119,7 +119,7 @@ def test_a_refusal_of_the_gate_is_counted_by_reason(server: Server, reason: str)
 
 
 def test_a_refusal_of_the_edge_is_counted_by_code(server: Server) -> None:
-    """For example a foreign origin."""
+    """A foreign origin is one such refusal."""
 
     def call() -> None:
         fields = [("Origin", "https://evil.example")]

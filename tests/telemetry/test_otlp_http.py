@@ -114,7 +114,7 @@ def test_a_ca_of_the_environment_is_not_trusted(
 
 @pytest.mark.parametrize("location", ["/elsewhere", None])
 def test_a_collector_that_redirects_has_accepted_nothing(location: str | None) -> None:
-    """The headers go to nobody else, and the spans count as dropped."""
+    """The headers go to no other server, and the spans count as dropped."""
     with Collector() as collector:
         collector.status, collector.location = 307, location
         with exporting(collector.url) as exporter:
@@ -123,7 +123,7 @@ def test_a_collector_that_redirects_has_accepted_nothing(location: str | None) -
 
 
 def test_a_collector_that_is_busy_is_asked_again() -> None:
-    """What it then accepts is not dropped."""
+    """The spans that it then accepts do not count as dropped."""
     with Collector() as collector:
         collector.refusals = [503]
         with exporting(collector.url) as exporter:
@@ -134,7 +134,7 @@ def test_a_collector_that_is_busy_is_asked_again() -> None:
 
 
 def test_a_stop_waits_three_seconds_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as `CLOSING_S`, whatever the collector does; the SDK alone waits ten or more."""
+    """It waits `CLOSING_S`, whatever the collector does; the SDK alone waits ten or more."""
     assert otlp.CLOSING_S == 3
     monkeypatch.setattr(otlp, "CLOSING_S", 0.3)
     with Collector() as collector:
@@ -168,7 +168,7 @@ def test_the_reason_phrase_of_a_collector_is_not_logged(
 
 
 def test_a_collector_that_is_down_is_logged_once_a_minute() -> None:
-    """And that it is tried again is not logged."""
+    """Gatepost does not log the retries."""
     errors = RareErrors()
 
     def passed(level: int, at_s: float) -> bool:

@@ -22,7 +22,7 @@ NEEDS: dict[str, frozenset[str]] = {
 
 @pack.tool(name="open")
 async def no_scope(ctx: CallContext) -> str:
-    """Anybody's."""
+    """Needs no scope."""
     CALLS.append(ctx.caller)
     return "done"
 

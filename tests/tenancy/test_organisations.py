@@ -57,7 +57,7 @@ OUTSIDE = [
 @pytest.mark.requirement("A6", "C29")
 @each("value", OUTSIDE)
 def test_any_other_organisation_gets_an_id_of_its_own(open_server: Server, value: str) -> None:
-    """An id names a folder: it is neither lower-cased, cut nor cleaned into somebody else's."""
+    """An id names a folder, so no lower-casing, cut or cleaning turns it into another's id."""
     token = open_server.token(org_id=value)
 
     assert open_server.tenant_of(token) == hashed(open_server.idp.issuer("main"), value)
@@ -74,7 +74,7 @@ def test_no_two_organisations_meet_in_one_tenant(open_server: Server) -> None:
 def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
     open_server: Server,
 ) -> None:
-    """Whoever names itself like somebody's hashed id is hashed again."""
+    """Gatepost hashes again the name of an organisation that looks like a hashed id."""
     victim = hashed(open_server.idp.issuer("main"), "Acme")
 
     assert open_server.tenant_of(open_server.token(org_id=victim)) != victim
@@ -179,7 +179,7 @@ def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
 
 @pytest.mark.requirement("A6", "C29")
 def test_two_issuers_without_tables_open_nothing(idp: Idp) -> None:
-    """A configuration that `check` refuses is not served generously by whoever skips `check`."""
+    """A server that skips `check` does not admit more callers by a configuration it refuses."""
     issuers = [issuer_settings(idp, "a"), issuer_settings(idp, "b")]
     with running_server(idp, issuers, tenancy=OPEN, checked=False) as server:
         assert server.tenant_of(server.token("a", org_id="acme")) is None

@@ -88,7 +88,7 @@ def test_a_token_opens_its_tenants_resource(server: Server, tenant: str, name: s
 @pytest.mark.requirement("A5", "A-13", "A-15", "C14", "C29")
 @pytest.mark.parametrize("tenant", ["globex", "nobody"])
 def test_a_token_of_one_tenant_opens_no_other(server: Server, tenant: str) -> None:
-    """By its audience it is refused, and with a bent audience by its tenant."""
+    """Its audience refuses it, and if the audience fits, its tenant does."""
     origin, elsewhere = server.client.origin, path(tenant)
     bent = [f"{origin}{path('acme')}", f"{origin}{elsewhere}", f"{origin}/t/{{tenant}}/mcp"]
     with server.nothing_runs():
@@ -131,7 +131,7 @@ METHODS = ["GET", "HEAD", "OPTIONS", "POST", "DELETE"]
 def test_the_document_of_an_unknown_tenant_is_like_any_unknown_path(
     server: Server, place: int, method: str, signed_in: bool
 ) -> None:
-    """Whoever tries names learns no more than from a path that nothing is served at."""
+    """A client that tries names learns no more than from a path that does not exist."""
     token = server.token("a", tenant="acme") if signed_in else None
     unknown = metadata_paths("nobody")[place]
     # The same place with no tenant that could exist, and one that no route knows.
@@ -155,11 +155,11 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
     server: Server, who: str, method: str
 ) -> None:
     """
-    A known and an unknown tenant's endpoints answer alike: only the name the asker wrote differs.
+    Endpoints of known and unknown tenants answer alike, apart from the name in the request.
 
-    The challenge names a document for both. That document is public, so a tenant's existence can
-    be read there by whoever knows its name (RFC 9728 needs it: clients begin without a token);
-    nothing else may tell it, and nothing lists the names.
+    The challenge names a document for both. That document is public (RFC 9728: clients begin
+    without a token), so a client that knows a tenant's name can learn that the tenant exists.
+    No other answer may tell it, and no answer lists the names.
     """
     credential = ASKED[who]
     token = server.token("g", tenant="globex") if credential == "globex" else credential
@@ -176,7 +176,7 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
 
 @pytest.mark.parametrize("where", ["/", "/readyz", "/health", "/nowhere"])
 def test_nothing_public_lists_the_tenants(server: Server, where: str) -> None:
-    """Neither their ids nor their issuers, which are named like them as often as not."""
+    """No page lists their ids, or their issuers, whose names often contain the ids."""
     answer = server.client.send("GET", where)
     text = f"{answer.headers}{answer.body!r}"
 
@@ -208,7 +208,7 @@ HOSTILE = [
 @pytest.mark.requirement("W15", "C14")
 @each("target", HOSTILE, ids=lambda target: target[:40])
 def test_no_other_spelling_of_a_path_reaches_a_tenant(server: Server, target: str) -> None:
-    """With a good token and without, what is no tenant's resource is any unknown path."""
+    """With or without a good token, a path that is no tenant's resource is an unknown path."""
     with server.nothing_runs():
         bare = server.client.call(None, path=target)
         answer = server.client.call(server.token("a", tenant="acme"), path=target)
@@ -244,9 +244,9 @@ def test_a_document_has_two_addresses_and_no_third(server: Server, target: str) 
 
 def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
     """
-    With tenants as they come, every name is a tenant's, so documents give nothing away.
+    If tenants are created on first use, any name may be one, so documents give nothing away.
 
-    `check` says so, since whoever wants a closed list writes the table.
+    `check` warns of it, since an operator who wants a closed list writes the table.
     """
     free = {"create_on_first_use": True}
     with running_server(idp, [issuer_settings(idp, "free")], TEMPLATE, tenancy=free) as server:
@@ -259,7 +259,7 @@ def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
     assert first == second
     assert (first[0], caller["tenant"]) == (200, "acme")
     told = [one.id for one in check_problems([issuer_settings(idp)], TEMPLATE, tenancy=free)]
-    assert told == ["authz.W006", "config.W082"]  # and nobody has the role to approve
+    assert told == ["authz.W006", "config.W082"]  # W082: no person has the role to approve
 
 
 def test_check_refuses_templates_that_cannot_be_served(idp: Idp) -> None:

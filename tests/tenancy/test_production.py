@@ -168,7 +168,7 @@ def limit(context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
 
 @pytest.mark.requirement("O7")
 def test_plain_http_gets_nothing_from_a_tls_port(secure: Production) -> None:
-    """Not even an answer that says what listens there."""
+    """No answer says what listens there."""
     with socket.create_connection(("127.0.0.1", secure.client.port), timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
@@ -207,10 +207,10 @@ def test_without_the_proxys_header_the_connection_counts_as_plain(
 
 
 @pytest.mark.requirement("O7", "W14")
-def test_a_stranger_cannot_vouch_for_https(
+def test_an_untrusted_client_cannot_vouch_for_https(
     authority: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
 ) -> None:
-    """The header counts from the configured proxies only."""
+    """Gatepost takes the header from the configured proxies only."""
     tree = settings(free_port(), authority, idp, out, trusted_proxies=["10.0.0.0/8"])
     with serving(tmp_path, tree, idp) as server:
         assert {one.status for one in server.answers(("X-Forwarded-Proto", "https"))} == {400}

@@ -90,7 +90,7 @@ def test_a_verdict_does_not_outlive_roles_and_scope_rules(server: ServerProcess,
 
 @pytest.mark.requirement("N18", "A-28")
 def test_a_suspension_holds_at_once_also_in_open_sessions(server: ServerProcess) -> None:
-    """In both eras, for one message and for a batch; the neighbour goes on, and it ends."""
+    """It holds in both eras, for messages and batches; other tenants go on, and it can end."""
     token, neighbour = server.token(), server.token(org_id="globex")
     session = server.client.open(token, "2025-03-26")
     call = old_call("whoami")

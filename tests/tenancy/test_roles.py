@@ -83,7 +83,7 @@ def test_an_issuer_without_rules_gives_no_roles(server: Server) -> None:
 def test_groups_that_the_token_leaves_out_are_not_guessed(
     server: Server, claims: dict[str, Any]
 ) -> None:
-    """Too many groups to fit: refused where a rule needs them, accepted where none does."""
+    """A token without its groups is refused if a rule needs them, and accepted otherwise."""
     with server.nothing_runs():
         assert server.tenant_of(server.token("grouped", **claims)) is None
     assert server.tenant_of(server.token("plain", **claims)) == "plain"
@@ -100,7 +100,7 @@ def test_groups_that_are_there_decide(server: Server) -> None:
 
 
 def test_check_knows_the_roles(idp: Idp) -> None:
-    """A misspelt role, or a rule that everybody meets, does not pass."""
+    """`check` refuses a misspelt role, and a rule that every caller meets."""
     rule = {"claim": "roles", "value": "x"}
 
     assert check_errors([issuer_settings(idp, tenants=TABLE, roles={"admn": rule})]) == [
@@ -150,8 +150,8 @@ def test_an_unknown_tenant_is_a_bad_token(server: Server, value: Any) -> None:
     assert json.loads(answer.body)["error"] == "invalid_token"
 
 
-def test_a_stranger_does_not_learn_who_is_suspended(server: Server) -> None:
-    """Only whoever holds a good token of the tenant hears of it."""
+def test_an_unknown_caller_does_not_learn_who_is_suspended(server: Server) -> None:
+    """Only a caller with a good token of the tenant hears of it."""
     bad = server.token(org_id="globex", exp=1)
 
     assert server.client.call(bad).status == 401

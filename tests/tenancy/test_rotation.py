@@ -1,4 +1,4 @@
-"""`gatepost keyring`: rotating what signs sessions, while they go on."""
+"""`gatepost keyring` rotates the keys that sign sessions, while the sessions go on."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_session_outlives_rotations_until_its_key_is_removed(server: ServerPro
 
 @pytest.mark.requirement("S-16")
 def test_an_id_of_another_ring_is_like_one_that_never_was(server: ServerProcess) -> None:
-    """Signed by nobody here: 404, in the same words as garbage."""
+    """No key of this ring signed it, so the answer is 404, in the same words as for garbage."""
     token = server.token()
     session = server.client.open(token)
     (server.folder / "keyring.json").unlink()

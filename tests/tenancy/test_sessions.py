@@ -51,14 +51,14 @@ def test_a_session_belongs_to_one_caller(server: Server, who: str, version: str)
     """404 as for an id that never was, nothing runs, and the owner goes on."""
     name, changes = OTHERS[who]
     session = server.client.open(server.token(**OWNER), version)
-    stranger = server.token(name, **OWNER | changes)
+    foreign = server.token(name, **OWNER | changes)
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
     bodies = [old_call("record_call"), message("tools/list"), message("ping"), old_call("no_tool"),
               b"[" + old_call("record_call") + b"]", json.dumps(cancel).encode()]  # fmt: skip
     with server.nothing_runs():
         for body in bodies:
-            answer = server.client.within(stranger, session, body)
-            unknown = server.client.within(stranger, "garbage", body)
+            answer = server.client.within(foreign, session, body)
+            unknown = server.client.within(foreign, "garbage", body)
             assert looks(answer) == looks(unknown)
             assert answer.status == 404
 
@@ -75,7 +75,7 @@ def test_a_session_goes_on_with_the_owners_next_token(server: Server) -> None:
 
 @pytest.mark.requirement("A-10", "S-20", "W24")
 def test_a_session_is_no_credential(server: Server) -> None:
-    """Without a good token of its own a request is 401, whatever session it names."""
+    """A request without a good token of its own gets 401, whatever session it names."""
     session = server.client.open(server.token(**OWNER))
     with server.nothing_runs():
         bare = server.client.send(
@@ -114,7 +114,7 @@ def short(idp: Idp) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def asking(
+def open_answer(
     server: Server, token: str, body: bytes, headers: dict[str, str]
 ) -> Iterator[http.client.HTTPResponse]:
     connection = http.client.HTTPConnection("127.0.0.1", server.client.port, timeout=15)
@@ -144,7 +144,7 @@ def ends_soon_after_its_token(short: Server, era: str) -> None:
         session = short.client.open(token)
         headers = {"Mcp-Session-Id": session, "Accept": "text/event-stream, application/json"}
         body = message("tools/call", params | {"_meta": {"progressToken": 7}})
-    with asking(short, token, body, headers) as answer:
+    with open_answer(short, token, body, headers) as answer:
         text = answer.read().decode()
     late = time.time() - ends
 
@@ -160,7 +160,7 @@ def ends_soon_after_its_token(short: Server, era: str) -> None:
 
 @pytest.mark.requirement("W25")
 def test_the_time_beyond_the_token_is_less_than_a_minute(server: Server) -> None:
-    """As shipped: long enough for an ordinary call to end, and no longer than promised."""
+    """The default is long enough for an ordinary call to end, and no longer than promised."""
     assert server.services.runner.grace_s == GRACE_S
     assert server.services.runner.timeout_s < GRACE_S < 60
 
@@ -213,7 +213,7 @@ def strings_held_by(root: object) -> Iterator[str | bytes]:
 
 @pytest.mark.requirement("A-17", "W26")
 def test_a_token_is_kept_nowhere(server: Server) -> None:
-    """Not as a cache's key or value, not in the log, not in what a refusal says."""
+    """No cache key or value, no log line and no refusal contains it."""
     tokens = {
         "accepted": server.token(),
         "expired": server.token(exp=int(time.time()) - 3600, iat=int(time.time()) - 7200),

@@ -101,7 +101,7 @@ def on_both(crew: ServerProcess, token: str) -> Iterator[list[Stream]]:
 
 @pytest.mark.requirement("SU-07", "N23")
 def test_a_stop_ends_streams_with_their_result(crew: ServerProcess) -> None:
-    """In every worker, before the drain is over: who only listens does not hold up a stop."""
+    """Every worker ends them before the drain is over, so that listeners do not delay a stop."""
     with on_both(crew, crew.token()) as streams:
         crew.process.process.send_signal(signal.SIGTERM)
         for stream in streams:
@@ -113,7 +113,7 @@ def test_a_stop_ends_streams_with_their_result(crew: ServerProcess) -> None:
 
 @pytest.mark.requirement("TL-16", "SU-10", "N23")
 def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: ServerProcess) -> None:
-    """And to every tenant, while a reload that changes no list is told to nobody."""
+    """Every tenant hears of it, and no client hears of a reload that changes no list."""
     load = ["./pid.py", crew.add_tool("another")]
     with (
         on_both(crew, crew.token()) as streams,

@@ -17,14 +17,14 @@ from tests.support.tokens import ABSENT, TokenFactory, rsa_key, signer
 
 ONE = "11111111-aaaa-4bbb-8ccc-000000000001"
 TWO = "22222222-aaaa-4bbb-8ccc-000000000002"
-STRANGER = "99999999-aaaa-4bbb-8ccc-000000000009"
+UNKNOWN = "99999999-aaaa-4bbb-8ccc-000000000009"
 OTHER_KEY = signer(rsa_key("other"), "RS256")
 AUDIENCE = "api://gatepost"
 
 
 def entra(idp: Idp, **settings: Any) -> dict[str, Any]:
     """A multi-tenant application: any organisation's issuer fits, two are customers."""
-    for tid in (ONE, STRANGER):
+    for tid in (ONE, UNKNOWN):
         idp.issuer(f"{tid}/v2.0", [f.jwk(rsa_key())])
     idp.issuer(f"{TWO}/v2.0", [f.jwk(rsa_key("other"))])
     return {
@@ -74,12 +74,12 @@ def test_each_organisation_of_the_table_is_its_tenant(
 
 @pytest.mark.requirement("C12", "C29")
 def test_an_organisation_that_is_no_customer_is_refused(server: Server) -> None:
-    """Anybody can have an organisation at the provider, with issuer and keys that are real."""
-    assert server.tenant_of(token(server, STRANGER)) is None
+    """Any person can have an organisation at the provider, with a real issuer and real keys."""
+    assert server.tenant_of(token(server, UNKNOWN)) is None
 
 
 @pytest.mark.requirement("C29", "C12")
-@pytest.mark.parametrize("tid", [TWO, STRANGER, "", ONE.upper(), None, [ONE], ABSENT, f"{ONE}\n"])
+@pytest.mark.parametrize("tid", [TWO, UNKNOWN, "", ONE.upper(), None, [ONE], ABSENT, f"{ONE}\n"])
 def test_the_issuer_and_the_claim_say_the_same(server: Server, tid: Any) -> None:
     """A provider that signs for all with shared keys repeats the organisation in a claim."""
     assert server.tenant_of(token(server, tid=tid)) is None
@@ -99,7 +99,7 @@ NOT_ISSUERS = [
 @pytest.mark.requirement("C12", "C09", "C10")
 @each("issuer", NOT_ISSUERS, ids=ascii)
 def test_nothing_but_a_whole_segment_of_the_right_form_fits(server: Server, issuer: str) -> None:
-    """Nobody's server is asked about an issuer that only looks like one of the template."""
+    """Gatepost asks no server about an issuer that only resembles the template."""
     named = issuer.replace("{base}", server.idp.base).replace("{ONE}", ONE)
     before = server.idp.hits.total()
 
@@ -166,7 +166,7 @@ def test_templates_are_no_providers_privilege(free: Server, realm: str, key: str
 @pytest.mark.requirement("A5", "C29")
 @pytest.mark.parametrize(("realm", "tenant"), [("acme", "globex"), ("Acme", "acme")])
 def test_a_realm_opens_its_own_resource_only(free: Server, realm: str, tenant: str) -> None:
-    """Neither another realm's, nor the one whose name differs in case."""
+    """It opens neither another realm's resource, nor one whose name differs only in case."""
     bent = realm_token(free, realm, tenant, org_id=tenant)
 
     with free.nothing_runs():
@@ -186,8 +186,8 @@ def test_a_table_closes_the_template(chosen: Server) -> None:
         assert (
             chosen.client.call(realm_token(chosen, "acme", "acme"), path=at("acme")).status == 401
         )
-        stranger = realm_token(chosen, "globex", "globex", "other")
-        assert chosen.client.call(stranger, path=at("globex")).status == 401
+        attacker = realm_token(chosen, "globex", "globex", "other")
+        assert chosen.client.call(attacker, path=at("globex")).status == 401
     unknown = chosen.client.send("GET", f"{at('globex')}{WELL_KNOWN}")
     assert looks(unknown) == looks(chosen.client.send("GET", "/nowhere"))
 
@@ -215,8 +215,8 @@ def test_check_says_when_no_client_can_find_the_issuer(idp: Idp) -> None:
     assert "authz.W003" in {one.id for one in check_problems([entra(idp)])}
 
 
-def test_issuers_that_a_stranger_makes_up_keep_no_new_tenant_waiting(idp: Idp) -> None:
-    """Without a table the stranger's address spends its own room, and others have theirs."""
+def test_issuers_that_an_attacker_makes_up_keep_no_new_tenant_waiting(idp: Idp) -> None:
+    """Without a table the attacker's address uses up its own limit, not that of others."""
     settings = {
         "listen": {"trusted_proxies": ["127.0.0.1/32"]},
         "tenancy": {"create_on_first_use": True},

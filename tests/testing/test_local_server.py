@@ -61,16 +61,16 @@ async def survey(ctx: CallContext) -> Image:
     return Image(PIXEL)
 
 
-@pack.resource("office://{town}")
-async def office(ctx: CallContext, town: str) -> str | None:
+@pack.resource("office://{city}")
+async def office(ctx: CallContext, city: str) -> str | None:
     """An office."""
-    return f"{town} of {ctx.caller.tenant_id}" if town != "none" else None
+    return f"{city} of {ctx.caller.tenant_id}" if city != "none" else None
 
 
-@office.complete("town")
-async def towns(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
-    """Suggest towns."""
-    return [town for town in ("bern", "basel", "chur") if town.startswith(value)]
+@office.complete("city")
+async def cities(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
+    """Suggest cities."""
+    return [city for city in ("bern", "basel", "chur") if city.startswith(value)]
 
 
 @pack.resource("office://all")
@@ -80,9 +80,9 @@ async def offices(ctx: CallContext) -> bytes:
 
 
 @pack.prompt
-async def visit(ctx: CallContext, town: str) -> str:
-    """Visit an office."""
-    return f"Visit {town}."
+async def trip(ctx: CallContext, city: str) -> str:
+    """Ask for a trip to an office."""
+    return f"Visit {city}."
 
 
 async def test_each_client_is_the_caller_that_its_token_proves() -> None:
@@ -124,15 +124,15 @@ async def test_what_the_gate_refuses_says_why() -> None:
 
 
 async def test_approvers_are_people_with_the_role() -> None:
-    """Not the caller itself, not a person without the role; edited arguments run."""
+    """The caller and a person without the role cannot approve; edited arguments run."""
     async with serving(pack) as server:
         alice = server.client(scopes={"offices:write"}, roles={"approver"})
         dave = server.client(subject="dave", roles={"approver"})
         call = asyncio.create_task(alice.call("move", to="Bern"))
         waiting = await server.approval(tool="move")
-        for nobody in (alice, server.client(subject="eve"), server.client("globex")):
+        for other in (alice, server.client(subject="eve"), server.client("globex")):
             with pytest.raises(PermissionError):
-                await waiting.approve(nobody)
+                await waiting.approve(other)
         await waiting.approve(dave, edited={"to": "Chur"})
         moved = await call
         call = asyncio.create_task(alice.call("move", to="Basel"))
@@ -173,14 +173,14 @@ async def test_a_client_answers_what_it_is_asked() -> None:
         "stopReason": "endTurn",
     }
 
-    def answer(question: Mapping[str, Any]) -> Any:
-        asked.append((question["method"], question.get("message")))
-        if question["method"] == "sampling/createMessage":
+    def answer(request: Mapping[str, Any]) -> Any:
+        asked.append((request["method"], request.get("message")))
+        if request["method"] == "sampling/createMessage":
             return sampled
-        return True if question.get("mode") == "url" else {"name": "Ann"}
+        return True if request.get("mode") == "url" else {"name": "Ann"}
 
-    async def decline(question: Mapping[str, Any]) -> Any:
-        return sampled if question["method"] == "sampling/createMessage" else None
+    async def decline(request: Mapping[str, Any]) -> Any:
+        return sampled if request["method"] == "sampling/createMessage" else None
 
     async with serving(pack) as server:
         told = await server.client(answer=answer).call("ask_around")
@@ -214,7 +214,7 @@ async def test_files_secrets_progress_and_logs_are_the_real_ones() -> None:
 async def test_tasks_run_ask_and_are_cancelled() -> None:
     """A call that becomes a task is answered at once; what ends without a result says so."""
     async with serving(pack) as server:
-        client = server.client(answer=lambda question: {"name": "yes"})
+        client = server.client(answer=lambda request: {"name": "yes"})
         surveyed = await (await client.start("survey")).result()
         denied = await (await server.client(answer=lambda _: None).start("survey")).result()
         endless = await client.start("wait_for_ever")
@@ -236,16 +236,16 @@ async def test_resources_prompts_and_suggestions() -> None:
         client = server.client()
         listed = {*await client.resources()}, {*await client.prompts()}, {*await client.tools()}
         whole = await client.read("office://all")
-        prompt = await client.prompt("visit", town="Bern")
-        towns = await client.complete("office://{town}", "town", "b")
+        prompt = await client.prompt("trip", city="Bern")
+        cities = await client.complete("office://{city}", "city", "b")
         with pytest.raises(CallRefused):
             await client.read("office://none")
 
-    assert listed[:2] == ({"office://all"}, {"visit"})
+    assert listed[:2] == ({"office://all"}, {"trip"})
     assert listed[2] >= {"keep", "survey"}
     assert whole == [b"\xff"]
     assert prompt == [{"role": "user", "content": {"type": "text", "text": "Visit Bern."}}]
-    assert towns == ["bern", "basel"]
+    assert cities == ["bern", "basel"]
 
 
 async def test_settings_are_those_of_a_configuration(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_the_page_works_as_it_is_written(tmp_path: Path) -> None:
 
 
 def test_every_public_member_is_on_the_page() -> None:
-    """What the page does not name, nobody finds."""
+    """An author does not find a member that the page does not name."""
     named = set(re.findall(r"`(?:await )?(\w+)", PAGE))
     members = {name for name in vars(LocalServer) if not name.startswith("_")}
 

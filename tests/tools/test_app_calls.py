@@ -52,7 +52,7 @@ async def test_the_server_with_a_page_is_meant() -> None:
 
 
 async def test_of_two_servers_with_pages_neither_is_meant() -> None:
-    """Unless the caller reaches only one of them."""
+    """If the caller can see only one of them, that one is meant."""
     one, two = ToolUpstream("one", server_id="id-1"), ToolUpstream("two", server_id="id-2")
     theirs, pages = two.tool("now"), (page(one), page(two, "ui://two/page.html"))
 
@@ -68,8 +68,8 @@ async def test_a_tool_of_that_name_comes_first() -> None:
     assert await meant("stamp", clock.tool("stamp"), page(clock)) == "stamp"
 
 
-async def test_a_tool_that_the_caller_does_not_reach_is_not_meant() -> None:
-    """Neither by scopes nor by the capabilities of its agent."""
+async def test_a_tool_that_the_caller_cannot_see_is_not_meant() -> None:
+    """Its scopes hide the tool, or the capabilities of its agent do."""
     clock = ToolUpstream("clock")
     hidden = replace(clock.tool("now"), scopes=frozenset({"secret"}))
     nothing = {ACME.client_id or "": Agent(frozenset(), "list")}

@@ -150,7 +150,7 @@ async def test_a_shut_down_waits_for_the_calls_that_use_it() -> None:
 
 
 async def test_what_cannot_start_names_its_pack() -> None:
-    """And what had started before it is stopped again."""
+    """Lifespans that had started before it stop again."""
     database = ShopDatabase()
     good, bad, silent = shop(database), Pack("bad"), Pack("silent")
 
@@ -186,7 +186,7 @@ async def test_what_cannot_start_names_its_pack() -> None:
     ],
 )
 def test_what_is_written_wrongly_does_not_load(write: Any, says: str) -> None:
-    """With what to write instead."""
+    """The error says what to write instead."""
     with pytest.raises(TypeError, match=says):
         write(Pack("wrong"))
 
@@ -238,7 +238,7 @@ class Misspelt:
 
 
 async def test_marked_methods_of_an_object_are_tools() -> None:
-    """With their options, and no other method."""
+    """They keep their options, and no other method is a tool."""
     pack = Pack("desks")
     pack.add_object(SupportTeam("Ann"))
     async with serving(pack, approvals={"destructive": "run"}) as server:

@@ -181,8 +181,8 @@ async def test_a_uri_is_served_as_it_is_checked() -> None:
     def filed(path: str) -> str:
         return path
 
-    @books.resource("books://{shelf}/draft")
-    def draft(shelf: str) -> str:
+    @books.resource("books://{section}/draft")
+    def draft(section: str) -> str:
         return "guarded"
 
     @books.resource("books://public/{name}")
@@ -190,7 +190,7 @@ async def test_a_uri_is_served_as_it_is_checked() -> None:
         return name
 
     secret = {"books:secret"}
-    scopes: dict[str, Any] = {"https://intra/secret": secret, "books://{shelf}/draft": secret}
+    scopes: dict[str, Any] = {"https://intra/secret": secret, "books://{section}/draft": secret}
     scopes["*"] = ()
     async with serving(Pack.from_fastmcp(books, scopes=scopes)) as server:
         client = server.client(scopes=set())

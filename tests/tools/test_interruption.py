@@ -126,14 +126,14 @@ async def test_both_at_once_is_a_cancellation() -> None:
 
 
 async def test_a_deadline_passes() -> None:
-    """And work that will not be stopped keeps its result."""
+    """Work that refuses to stop keeps its result."""
     with pytest.raises(DeadlinePassed):
         await ToolDeadline(0.01, 60, for_ever())
     assert await ToolDeadline(0.01, 60, stubborn()) == "would not stop"
     assert await ToolDeadline(60, 60, twice()) == "done"
 
 
-class Feed:
+class ScriptedBody:
     """A client that sends these messages, then nothing."""
 
     def __init__(self, *chunks: bytes, ends: bool = True, hangs_up: bool = False) -> None:
@@ -153,10 +153,10 @@ class Feed:
 
 
 async def test_a_body_may_come_in_pieces() -> None:
-    """As long as it is within the limit."""
-    assert await read_body(a_caller(), Feed(b"ab", b"", b"cd"), 4, 60) == b"abcd"
+    """Its size counts across the pieces."""
+    assert await read_body(a_caller(), ScriptedBody(b"ab", b"", b"cd"), 4, 60) == b"abcd"
     with pytest.raises(JsonRpcError) as refused:
-        await read_body(a_caller(), Feed(b"ab", b"cde"), 4, 60)
+        await read_body(a_caller(), ScriptedBody(b"ab", b"cde"), 4, 60)
     assert refused.value.status == 413
 
 
@@ -169,16 +169,16 @@ async def test_a_body_that_never_ends_is_given_up() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await client.endpoint({**scope, CALLER: client.caller}, Feed(b"{", ends=False), send)
+    await client.endpoint({**scope, CALLER: client.caller}, ScriptedBody(b"{", ends=False), send)
 
     assert sent[0]["status"] == 408
     assert json.loads(sent[1]["body"])["error"]["code"] == -32600
 
 
 async def test_a_client_that_hangs_up_is_not_answered() -> None:
-    """There is nobody to tell."""
+    """No client is left to read an answer."""
     with pytest.raises(Gone):
-        await read_body(a_caller(), Feed(b"{", ends=False, hangs_up=True), 100, 60)
+        await read_body(a_caller(), ScriptedBody(b"{", ends=False, hangs_up=True), 100, 60)
 
 
 async def goes_on(stopped: list[str], times: int) -> str:

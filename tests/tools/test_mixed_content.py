@@ -110,7 +110,7 @@ def answering(hint: Any, value: Any) -> Pack:
 @pytest.mark.requirement("TL-08")
 @each(("hint", "value", "sent"), CASES)
 async def test_what_is_returned_is_what_arrives(hint: Any, value: Any, sent: Any) -> None:
-    """In the order in which it was returned; content promises no structured value."""
+    """Content arrives in its order, and promises no structured value."""
     client = EndpointClient(answering(hint, value).offers)
     (listed,) = (await client.ask("tools/list")).json["result"]["tools"]
     result = (await client.call("draw")).json["result"]
@@ -166,8 +166,8 @@ async def test_resources_and_prompts_take_the_same_values() -> None:
         return Image(JPEG)
 
     @pack.resource("terms://own")
-    def terms(ctx: CallContext) -> File:
-        """The terms."""
+    def conditions(ctx: CallContext) -> File:
+        """The conditions."""
         return File("Pay.", "terms.md")
 
     client = EndpointClient(pack.offers)

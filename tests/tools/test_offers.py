@@ -116,7 +116,7 @@ def test_what_cannot_be_offered_is_refused_with_a_sentence(
 
 
 async def test_a_decorated_function_can_still_be_called() -> None:
-    """So that authors can test it, and build one on another."""
+    """Authors can test it, and build one function on another."""
     pack = Pack("p")
     one, asked = pack.resource("a:{x}")(of_one), pack.prompt(name="asked")(of_one)
 
@@ -170,7 +170,7 @@ async def test_plain_functions_run_beside_the_loop() -> None:
 
 
 async def test_the_most_literal_template_answers() -> None:
-    """Of several that match; a resource of that very URI before all of them."""
+    """It wins over all other templates that match; a resource of that exact URI wins over it."""
     pack = Pack("p")
 
     def add(name: str, uri: str) -> None:
@@ -247,11 +247,11 @@ def add_failing_listers(pack: Pack) -> None:
         raise RuntimeError("hunter2")
 
     @pack.resource("asking:{x}")
-    async def asking(ctx: CallContext, x: str) -> str:
+    async def eliciting(ctx: CallContext, x: str) -> str:
         """Hold something."""
         return x
 
-    @asking.list
+    @eliciting.list
     async def asks(ctx: CallContext) -> list[ListedResource]:
         """Ask the caller's client."""
         await ctx.ask("Which?", {"type": "object", "properties": {"x": {"type": "string"}}})

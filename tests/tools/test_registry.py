@@ -29,17 +29,15 @@ def tools_needing(*needed: frozenset[str]) -> list[Tool]:
 
 @pytest.mark.requirement("TL-02")
 @given(needed=st.lists(SCOPES, max_size=6), granted=SCOPES, obtainable=st.none() | SCOPES)
-def test_a_tool_is_seen_when_nothing_it_lacks_is_out_of_reach(
+def test_a_tool_is_listed_when_the_caller_can_obtain_every_missing_scope(
     needed: list[frozenset[str]], granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
     """Listed is exactly what a call finds; everything else is unknown."""
     registry = Registry(tools_needing(*needed), obtainable=obtainable)
     caller = a_caller(scopes=granted)
-    address_policy = frozenset().union(*needed) if obtainable is None else obtainable
+    reachable = frozenset().union(*needed) if obtainable is None else obtainable
     expected = sorted(
-        f"tool_{number}"
-        for number, scopes in enumerate(needed)
-        if scopes - granted <= address_policy
+        f"tool_{number}" for number, scopes in enumerate(needed) if scopes - granted <= reachable
     )
 
     assert [tool.name for tool in registry.visible(caller).tools] == expected
@@ -113,14 +111,14 @@ def test_list_and_use_agree_whatever_the_scopes_and_the_revision(
     """Design, decision 12: listed is usable or challenged with all scopes; the rest is unknown."""
     client = EndpointClient(offers_needing(*needed), obtainable=obtainable)
     client.caller = a_caller(scopes=granted)
-    address_policy = frozenset[str]().union(*needed) if obtainable is None else obtainable
-    asyncio.run(agree(client, needed, address_policy, revision, kind))
+    reachable = frozenset[str]().union(*needed) if obtainable is None else obtainable
+    asyncio.run(agree(client, needed, reachable, revision, kind))
 
 
 async def agree(
     client: EndpointClient,
     needed: list[frozenset[str]],
-    address_policy: frozenset[str],
+    reachable: frozenset[str],
     revision: str,
     kind: str,
 ) -> None:
@@ -135,7 +133,7 @@ async def agree(
             assert name in listed
             assert used.status == 200
             assert b"used" in used.body
-        elif scopes - granted <= address_policy:
+        elif scopes - granted <= reachable:
             # What a lister names is not listed before the lister may run; its template is.
             assert name in listed or kind == "template"
             assert used.status == 403
@@ -149,7 +147,7 @@ async def agree(
 
 
 def test_one_permission_set_has_one_list() -> None:
-    """So that it is encoded once, however many callers and scopes there are."""
+    """Gatepost encodes it once, for any number of callers and scopes."""
     registry = Registry(tools_needing(frozenset({"a"})), obtainable=frozenset())
     first = registry.visible(a_caller(scopes=frozenset({"a", "x"})))
 

@@ -118,7 +118,7 @@ TYPED = [
 @pytest.mark.requirement("TL-08", "O2")
 @each(("function", "value", "sent"), TYPED)
 def test_what_is_no_object_keeps_its_type(function: Any, value: Any, sent: Any) -> None:
-    """As the one member of an object, whose schema says so; the text is the value's own JSON."""
+    """It is the one member of an object, as the schema says; the text is the value's own JSON."""
     returned = returned_by(function)
     answered = returned.answer(value)
 
@@ -136,7 +136,7 @@ def test_what_is_no_object_keeps_its_type(function: Any, value: Any, sent: Any) 
 @pytest.mark.requirement("TL-10")
 @pytest.mark.parametrize(("function", "value", "texts"), TEXTS)
 def test_anything_else_is_text(function: Any, value: Any, texts: list[str]) -> None:
-    """Without a schema; content is there even when it is empty."""
+    """It has no schema, and the content is there even when it is empty."""
     returned = returned_by(function)
     answered = returned.answer(value)
 

@@ -59,7 +59,7 @@ async def refusing(ctx: CallContext) -> str:
 
 @pack.tool()
 async def self_cancelled(ctx: CallContext) -> str:
-    """Await something that somebody else cancelled."""
+    """Await a future that other code has cancelled."""
     future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     future.cancel()
     return await future
@@ -131,8 +131,8 @@ async def test_a_stage_sees_the_offers_that_concern_it() -> None:
     assert met == ["threaded"]
 
 
-async def test_a_tool_out_of_reach_is_unknown() -> None:
-    """Not even its arguments are looked at."""
+async def test_a_tool_whose_scopes_cannot_be_obtained_is_unknown() -> None:
+    """Gatepost does not even read its arguments."""
     runner = runner_of(obtainable=frozenset())
 
     for name in ("guarded", "nonexistent"):
@@ -300,7 +300,7 @@ def test_a_hint_does_not_say_that_a_call_changed_nothing() -> None:
 
 
 def test_a_long_failure_is_shortened() -> None:
-    """Also what went wrong has to fit."""
+    """The limit of results holds for failures, too."""
     failed = Outcome(failure=ToolFailure("not_found", "x" * 5000).failure)
 
     assert size(fit(failed, TOOL, 1000)) <= 1000

@@ -170,7 +170,7 @@ def test_a_signature_that_is_no_schema_is_refused(function: Any) -> None:
 
 
 class Speaks(Protocol):
-    """As much of a context as somebody's tools need."""
+    """The part of a context that an author's tools need."""
 
     def speak(self) -> None: ...
 
@@ -184,7 +184,7 @@ def renamed(call: CallContext, text: str) -> None: ...
 
 @pytest.mark.parametrize("function", [plain, noted, partly, unused, renamed])
 def test_a_context_may_be_written_in_several_ways(function: Any) -> None:
-    """By its name or by its type; what is behind it are the arguments."""
+    """The parameter's name or its type marks it; the arguments follow it."""
     assert list(arguments_of(function).schema["properties"]) == ["text"]
 
 

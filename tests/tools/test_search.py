@@ -203,7 +203,7 @@ def test_the_outcome_of_the_tool_passes_through(server: Server, token: str) -> N
 
 @pytest.mark.requirement("E2")
 def test_an_error_of_the_upstream_keeps_its_code(server: Server, token: str) -> None:
-    """As at the tool itself: code, message and data of its JSON-RPC error."""
+    """Code, message and data of its JSON-RPC error are those of a direct call."""
     answer = through(server, token, "mcp_crm__refuse", {})
 
     error = json.loads(answer.body)["error"]
@@ -212,7 +212,7 @@ def test_an_error_of_the_upstream_keeps_its_code(server: Server, token: str) -> 
 
 
 def test_a_scope_that_the_tool_lacks_is_asked_for(server: Server, token: str) -> None:
-    """As at the tool itself."""
+    """The challenge is that of a direct call."""
     answer = through(server, token, "mcp_crm__hidden", {})
     assert answer.status == 403
     assert 'scope="crm:admin' in (answer.field("www-authenticate") or "")
@@ -244,7 +244,7 @@ TASKS = "io.modelcontextprotocol/tasks"
 
 
 def test_an_approval_of_the_tool_becomes_a_task(server: Server, token: str) -> None:
-    """For a client that supports tasks, as it does for a direct call."""
+    """A client that supports tasks gets one, as for a direct call."""
     capabilities = {"elicitation": {}, "extensions": {TASKS: {}}}
     meta = {"_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities}}
     results = []

@@ -183,7 +183,7 @@ shapes = st.recursive(
 
 @given(st.sampled_from(["token", "pin", "headers", "logins", "checked"]), shapes)
 def test_whatever_shape_it_has_it_is_not_quoted(argument: str, shape: Any) -> None:
-    """And all of its texts are among the literals, so that nothing else will show them either."""
+    """All of its texts are among the literals, so that no other output shows them, either."""
     arguments = json.dumps({"token": "secret:DOOR", argument: shape}).encode()
     message = ""
     try:
@@ -246,7 +246,7 @@ LITERALS: dict[str, tuple[Any, list[str]]] = {
 
 @pytest.mark.parametrize(("arguments", "found"), LITERALS.values(), ids=LITERALS)
 def test_literals_of_a_call_are_found(arguments: Any, found: list[str]) -> None:
-    """Whatever the arguments look like: wrong ones come back in messages too."""
+    """Invalid arguments count, too, because error messages quote them."""
     assert literals(UNLOCK.secret_arguments, json.dumps(arguments).encode()) == found
 
 

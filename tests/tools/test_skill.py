@@ -59,7 +59,7 @@ def test_a_folder_shows_its_direct_children(tmp_path: Path) -> None:
 
 
 def test_frontmatter_stays_what_the_author_wrote(tmp_path: Path) -> None:
-    """Also a date, which YAML would turn into something that JSON does not have."""
+    """A date stays, too, although YAML would turn it into a type that JSON lacks."""
     manifest = GOOD.replace("---\n\n", "metadata:\n  since: 2026-11-22\n  count: 3\n---\n\n")
 
     skill = read_skill(a_skill(tmp_path, manifest), authority="kitchen")
@@ -122,7 +122,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_more_than_clients_take_is_refused(tmp_path: Path) -> None:
-    """In files, and in names that no URI can hold unchanged."""
+    """The limits concern the files, and names that no URI can hold unchanged."""
     folder = a_skill(tmp_path)
     (folder / "a file").write_text("")
     with pytest.raises(ValueError, match="no name a URI can hold"):

@@ -1,4 +1,4 @@
-"""What a tenant has beside the configuration: the same decision as for everything else."""
+"""What a tenant has beside the configuration follows the same rules as all other offers."""
 
 import gc
 import weakref
@@ -82,7 +82,7 @@ async def test_each_tenant_has_its_own_tools_of_the_same_name() -> None:
 
 
 async def test_a_tenant_never_takes_an_enabled_name() -> None:
-    """Not even where the caller cannot reach the enabled offer."""
+    """The name is taken even for callers that cannot see the enabled offer."""
     source, upstream = MemorySource(), ToolUpstream()
     pack = Pack("mcp_crm")
 
@@ -137,7 +137,7 @@ async def test_a_tenant_never_takes_an_enabled_name() -> None:
 async def test_listed_is_what_a_call_finds(
     needed: list[frozenset[str]], granted: frozenset[str], obtainable: frozenset[str] | None
 ) -> None:
-    """By scopes as for enabled tools; all of a tenant's scopes are obtainable by default."""
+    """Scopes decide as for enabled tools; by default all of a tenant's scopes are obtainable."""
     source, upstream = MemorySource(), ToolUpstream()
     source.put("acme", *(upstream.tool(f"t{n}", scopes=needs) for n, needs in enumerate(needed)))
     registry = await ready(source, obtainable=obtainable)
@@ -160,7 +160,7 @@ async def test_listed_is_what_a_call_finds(
 
 @pytest.mark.requirement("E9")
 async def test_an_agent_reaches_only_its_capabilities() -> None:
-    """Of packs and of upstreams; other clients and other tenants reach everything."""
+    """They are packs and upstreams. Other clients and other tenants see everything."""
     source, crm, wiki = MemorySource(), ToolUpstream(), ToolUpstream("wiki", server_id="id-2")
     agents = {
         "one": Agent(frozenset({crm.capability})),
@@ -196,7 +196,7 @@ async def test_an_agent_reaches_only_its_capabilities() -> None:
 
 @pytest.mark.requirement("E9")
 async def test_an_agent_that_searches_sees_two_tools() -> None:
-    """It reaches the others by name; nobody else has the two."""
+    """It calls its other tools through these two, which no other agent has."""
     source, crm = MemorySource(), ToolUpstream()
     agent = Agent(frozenset({crm.capability}), mode="search")
     source.put("acme", crm.tool("find"), agents={"agent": agent})

@@ -1,4 +1,4 @@
-"""Authors' plain functions in threads: what they do wrong stays with them."""
+"""Authors' plain functions run in threads, and their errors harm nothing else."""
 
 import asyncio
 import contextvars
@@ -32,7 +32,7 @@ def raising(error: BaseException) -> Callable[[], None]:
     "error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3), MemoryError()]
 )
 async def test_what_is_raised_is_raised(error: BaseException) -> None:
-    """To whoever awaits it, whatever it is; the thread ends without a word."""
+    """The task that awaits the function gets the error, of any type; the thread prints nothing."""
     caught: list[BaseException] = []
     try:
         await in_thread(raising(error))
@@ -71,7 +71,7 @@ async def test_stuck_functions_keep_no_thread_from_the_server(gate: threading.Ev
 async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not when its caller leaves: threads would gather without a bound."""
+    """If it were free when the caller leaves, threads would gather without a bound."""
     monkeypatch.setattr(threads, "MOST", 2)
     threads._places.pop(asyncio.get_running_loop(), None)
     stuck = [asyncio.create_task(in_thread(gate.wait, SOON)) for _ in range(2)]
@@ -91,7 +91,7 @@ async def test_the_concurrency_of_a_thread_is_free_when_it_ends(
 
 
 def test_a_loop_closes_without_waiting_for_a_stuck_function(gate: threading.Event) -> None:
-    """So does the process; and the thread that comes back too late disturbs nobody."""
+    """So does the process. A thread that returns too late disturbs nothing."""
     late: list[threading.Thread] = []
     began = threading.Event()
 

@@ -23,7 +23,7 @@ def _text(value: str) -> Outcome:
 
 @given(LETTERS, st.integers(0, 400), st.integers(1, 7))
 def test_as_much_of_a_text_is_kept_as_fits(text: str, room: int, piece: int) -> None:
-    """However it is encoded, and wherever the pieces end in which it is cut."""
+    """The encoding does not matter, nor where the pieces of the text end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(truncation, "PIECE_CHARACTERS", piece)
         kept = truncation._prefix(text, room)

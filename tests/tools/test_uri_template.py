@@ -80,7 +80,7 @@ TEXT = st.text(min_size=1, max_size=12)
 
 @given(a=TEXT, b=TEXT, rest=st.lists(TEXT, min_size=1, max_size=4), q=st.none() | TEXT)
 def test_what_expands_matches_again(a: str, b: str, rest: list[str], q: str | None) -> None:
-    """Or is refused: a listed URI always leads back to what it was made of."""
+    """Otherwise the expansion fails: a listed URI always leads back to its variables."""
     template = UriTemplate("x://{a}/{b}-{+rest}{?q}")
     values = {"a": a, "b": b, "rest": "/".join(rest), **({} if q is None else {"q": q})}
     try:
@@ -93,7 +93,7 @@ def test_what_expands_matches_again(a: str, b: str, rest: list[str], q: str | No
 
 @given(uri=st.text(alphabet="x:/ab.%2eEfF0-?=&q\x00\\", max_size=30))
 def test_no_value_ever_climbs(uri: str) -> None:
-    """Whatever is sent, a path variable is names between slashes and nothing else."""
+    """A path variable is names between slashes and nothing else, whatever the client sends."""
     values = UriTemplate("x://{a}/{+rest}{?q}").match(f"x://{uri}")
     if values is None:
         return

@@ -18,7 +18,7 @@ deleted: list[int] = []
 
 
 def crm() -> fastmcp.FastMCP[Any]:
-    """A FastMCP server, as somebody has it already."""
+    """Return a FastMCP server as an author would write it without Gatepost."""
     server: fastmcp.FastMCP[Any] = fastmcp.FastMCP("crm")
 
     @server.tool

@@ -36,7 +36,7 @@ HIDDEN = {
 
 @pytest.mark.parametrize("hidden", HIDDEN.values(), ids=HIDDEN)
 def test_invisible_text_is_removed(hidden: str) -> None:
-    """And reported."""
+    """The review reports it."""
     assert cleaned(f"Read{hidden} a file", 100) == ("Read a file", REMOVED)
     assert not is_visible(f"re{hidden}ad")
 
@@ -53,17 +53,17 @@ def test_invisible_text_is_removed(hidden: str) -> None:
     ],
 )
 def test_what_people_write_stays(text: str) -> None:
-    """In every language, with emoji."""
+    """Text of every language stays, and so do emoji."""
     assert cleaned(text, 100) == (text, ())
 
 
 def test_lines_end_in_one_way() -> None:
-    """Also those that only some programs see."""
+    """Line separators that only some programs know become line feeds, too."""
     assert cleaned("a\r\nb\rc\u2028d\u2029e\x85f", 100) == ("a\nb\nc\nd\ne\nf", ())
 
 
 def test_a_long_text_is_shortened() -> None:
-    """Also one that is long only before it is cleaned."""
+    """A text that is too long only before the cleaning is shortened, too."""
     assert cleaned("x" * 11, 10) == ("x" * 9 + "…", ("shortened",))
     text, report = cleaned("\u200b" * 1_000_000 + "hidden", 10)
     assert text == ""
@@ -72,7 +72,7 @@ def test_a_long_text_is_shortened() -> None:
 
 @given(st.text(max_size=300), st.integers(2, 100))
 def test_a_clean_text_is_visible_and_bounded(text: str, most: int) -> None:
-    """And clean: a second cleaning finds nothing."""
+    """A second cleaning finds nothing."""
     clean, _ = cleaned(text, most)
 
     assert len(clean) <= most
@@ -83,7 +83,7 @@ def test_a_clean_text_is_visible_and_bounded(text: str, most: int) -> None:
 
 @given(st.text(max_size=50))
 def test_a_shown_text_is_one_line(text: str) -> None:
-    """For reasons and pages."""
+    """Reasons and pages show such texts."""
     assert "\n" not in shown(text)
 
 
@@ -139,7 +139,7 @@ def test_a_schema_that_would_have_to_change_is_unusable(schema: Any) -> None:
 
 
 def test_a_deep_schema_is_unusable() -> None:
-    """Before anything walks it."""
+    """It is refused before other code walks it."""
     schema: Any = {}
     for _ in range(100_000):
         schema = {"not": schema}
@@ -163,18 +163,18 @@ def test_a_deep_schema_is_unusable() -> None:
     ],
 )
 def test_a_schema_that_checks_nothing_is_unusable(schema: Any) -> None:
-    """With a reason."""
+    """The error names the schema."""
     with pytest.raises(Unusable, match="schema"):
         usable_input(schema)
 
 
 def test_an_output_schema_needs_no_object() -> None:
-    """Since 2026-07-28."""
+    """The revision 2026-07-28 allows output of any JSON type."""
     usable({"type": "array", "items": {"type": "string"}}, "output")
 
 
 def test_exact_texts_stand_anywhere_in_a_value() -> None:
-    """In `_meta` as well."""
+    """The check covers `_meta` as well."""
     check_exact({"a": [1, {"b": "c"}], "d": None}, "it")
     with pytest.raises(Unusable):
         check_exact({"a": [1, {"b": "\u200b"}]}, "it")

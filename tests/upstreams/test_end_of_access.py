@@ -79,7 +79,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_calls_are_counted_by_the_names_of_the_configuration(server: Server) -> None:
-    """For `/metrics`, and for early refreshes."""
+    """`/metrics` shows the counts, and early refreshes depend on them."""
     process_of(server, "acme")
     (notes,) = server.services.upstreams.services.configured.servers("acme")
     run(server, server.services.upstreams.sample(server.services.meter))
@@ -106,7 +106,7 @@ def test_a_registered_server_counts_as_other(server: Server) -> None:
 
 
 def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> None:
-    """And nothing starts them again; then erasure leaves nothing of the tenant."""
+    """No call starts them again, and erasure then leaves nothing of the tenant."""
     ours, theirs = process_of(server, "acme"), process_of(server, "globex")
     upstreams, records = server.services.upstreams.services, server.services.records
     registered = run(server, register(server, "globex"))

@@ -60,7 +60,7 @@ async def test_only_what_is_declared_is_asked_for() -> None:
 
 
 async def test_pages_are_followed_and_the_smallest_time_counts() -> None:
-    """To the end."""
+    """Gatepost follows the cursors to the last page."""
     upstream = ScriptedUpstream()
 
     def answer(_: str, params: Mapping[str, Any]) -> Answer:
@@ -89,7 +89,7 @@ async def test_pages_are_followed_and_the_smallest_time_counts() -> None:
     ],
 )
 async def test_a_time_to_live_is_at_most_a_day(told: Any, ttl_ms: int) -> None:
-    """And never negative; `cacheScope` changes nothing."""
+    """It is never negative, and `cacheScope` changes nothing."""
     upstream = ScriptedUpstream(tool("a"))
     upstream.more = {"ttlMs": told, "cacheScope": "public"}
 
@@ -111,7 +111,7 @@ async def test_a_cursor_that_comes_again_ends_the_list() -> None:
 
 
 async def test_endless_pages_end() -> None:
-    """Also empty ones with a new cursor each time."""
+    """Empty pages with a new cursor each time end, too."""
     upstream = ScriptedUpstream()
     upstream.answer = lambda _, params: UpstreamResult(
         {"tools": [], "nextCursor": str(len(upstream.asked))}
@@ -123,7 +123,7 @@ async def test_endless_pages_end() -> None:
 
 
 async def test_a_catalogue_of_100_000_tools_is_bounded() -> None:
-    """In requests, memory and what is kept; one reason tells of the rest."""
+    """Requests, memory and stored bytes are bounded; one reason tells of the rest."""
     upstream = ScriptedUpstream()
 
     def answer(_: str, params: Mapping[str, Any]) -> Answer:
@@ -163,7 +163,7 @@ async def test_all_lists_share_the_bytes() -> None:
 
 
 async def test_a_list_that_fails_keeps_what_it_had() -> None:
-    """And does not take the other lists along."""
+    """The other lists do not fail with it."""
     upstream = ScriptedUpstream(tool("a"))
     upstream.capabilities = EVERYTHING
     upstream.lists |= {"resources/list": [], "prompts/list": [{"name": "greet"}]}
@@ -195,7 +195,7 @@ async def test_a_list_that_fails_keeps_what_it_had() -> None:
     ],
 )
 async def test_a_server_that_lists_nothing_fails(answer: Answer, told: str) -> None:
-    """With a sentence that quotes nothing of it."""
+    """The message quotes nothing of the server."""
     upstream = ScriptedUpstream()
     upstream.answer = lambda *_: answer
 
@@ -228,7 +228,7 @@ async def test_a_server_that_lists_nothing_fails(answer: Answer, told: str) -> N
     ],
 )
 async def test_an_unusable_tool_is_left_out_alone(item: Any) -> None:
-    """With a reason, while the others are offered."""
+    """It has a reason, and the other tools are offered."""
     made = catalogue(await fetch(ScriptedUpstream(tool("good"), item, tool("fine"))))
 
     assert [one.key for one in made.definitions] == ["good", "fine"]

@@ -27,7 +27,7 @@ from tests.upstreams.conftest import (
 async def test_a_change_of_the_list_is_fetched_at_once(
     running: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """And announced to the tenant's clients."""
+    """Gatepost then announces it to the tenant's clients."""
     upstream.has_stream = True
     upstream.capabilities = {"tools": {"listChanged": True}}
     server = await register(running.store)
@@ -49,7 +49,7 @@ async def test_a_change_of_the_list_is_fetched_at_once(
 async def test_a_server_that_always_tells_of_changes_is_not_always_asked(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """At most each few seconds."""
+    """Gatepost fetches at most once in a few seconds."""
     server = await register(replica.store)
     replica.refresher.used("acme")
     await replica.settle()
@@ -63,10 +63,10 @@ async def test_a_server_that_always_tells_of_changes_is_not_always_asked(
     assert len(upstream.asked) == 2
 
 
-async def test_updates_of_resources_reach_the_clients(
+async def test_updates_of_resources_are_sent_to_the_clients(
     running: RefreshReplica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of its own resources only."""
+    """Gatepost passes on only the updates of resources that the server has listed."""
     monkeypatch.setattr(subscription_module, "TOGETHER_S", 0.01)
     upstream.has_stream = True
     upstream.capabilities = {"resources": {"subscribe": True}}
@@ -89,7 +89,7 @@ async def test_updates_of_resources_reach_the_clients(
 async def test_a_server_without_a_stream_is_polled(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """If it says that its lists change."""
+    """Gatepost polls it only if it declares that its lists change."""
     server = await register(replica.store)
     replica.refresher.used("acme")
     await replica.settle()
@@ -108,7 +108,7 @@ async def test_a_server_that_hangs_on_its_stream_is_polled(
     replica: RefreshReplica,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After the time for opening it."""
+    """Polling begins when the time for opening the stream is over."""
     monkeypatch.setattr(subscription_module, "OPEN_S", 0.05)
     server = await register(in_memory)
     polled = asyncio.Event()
@@ -155,7 +155,7 @@ async def test_one_replica_follows_a_server(
 
 
 async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: RefreshClock) -> None:
-    """On every backend, also when the one before has expired."""
+    """This holds on every backend, and when an older lease has expired."""
     for _ in range(2):
         leases = [Leases(records, clock=clock) for _ in range(5)]
         taken = await asyncio.gather(*(one.take("acme", "fetch/s", 30) for one in leases))
@@ -164,7 +164,7 @@ async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: Refr
 
 
 async def test_work_ends_with_its_lease(clock: RefreshClock) -> None:
-    """So that two replicas do not go on side by side."""
+    """Two replicas must not do it side by side."""
     records = MemoryRecords()
     first, second = Leases(records, clock=clock), Leases(records, clock=clock)
     assert await first.take("acme", "follow/s", 0.03)

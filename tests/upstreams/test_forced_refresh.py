@@ -49,7 +49,7 @@ async def test_a_refresh_sees_what_changed_before_it(
 async def test_an_older_answer_does_not_replace_a_newer_one(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """As another replica may fetch meanwhile, and be faster."""
+    """Another replica may fetch meanwhile, and be faster."""
     server = await register(replica.store)
     upstream.may_answer.clear()
     slow = asyncio.create_task(replica.refresher.refresh("acme", server.id))

@@ -168,7 +168,7 @@ UNUSABLE: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, name: str) -> None:
-    """As `[upstreams_file]`; the message holds no value."""
+    """The problem is one of `[upstreams_file]`, and its message holds no value."""
     text, reason = UNUSABLE[name]
     path = tmp_path / "mcp.json"
     path.write_text(text, encoding="utf-8")

@@ -29,7 +29,7 @@ PAIRS = st.tuples(NEAR | ANY, NEAR | ANY)
     ],
 )
 def test_names_that_fit_are_kept(server: str, tool: str, name: str) -> None:
-    """As the document shows them."""
+    """The names are those of the documentation."""
     assert offered_name(server, tool) == name
 
 
@@ -61,13 +61,13 @@ def test_other_names_end_in_a_hash(server: str, tool: str, head: str) -> None:
 @example(("A", "b"), ("a", "b"))
 @example(("\ud800", "b"), ("\ud801", "b"))
 def test_no_two_tools_have_the_same_name(one: tuple[str, str], other: tuple[str, str]) -> None:
-    """Whatever their servers are called."""
+    """The names of their servers do not matter."""
     assert (offered_name(*one) == offered_name(*other)) == (one == other)
 
 
 @given(PAIRS)
 def test_each_name_is_valid_and_stays(pair: tuple[str, str]) -> None:
-    """For clients, headers and metrics; and no pack's tool can have it."""
+    """Clients, headers and metrics accept it, and no pack's tool can have it."""
     name = offered_name(*pair)
 
     assert NAME.fullmatch(name)
@@ -85,12 +85,12 @@ def test_a_plain_name_is_never_one_with_a_hash(pair: tuple[str, str]) -> None:
 
 @given(NEAR | ANY)
 def test_a_scope_can_stand_in_a_challenge(server: str) -> None:
-    """Also for a server whose name has blanks or quotes."""
+    """This holds for a server whose name has blanks or quotes, too."""
     words([server_scope(server)])
 
 
 def test_the_scope_of_a_server_is_its_name() -> None:
-    """Where that is possible."""
+    """A name that cannot stand in a scope gets a readable form with a suffix."""
     assert server_scope("github") == "mcp:github"
     assert server_scope("my server").startswith("mcp:my_server_")
     assert server_scope("my server") != server_scope("my-server ")

@@ -63,7 +63,7 @@ async def answer(offer: Offer, arguments: bytes) -> Any:
 
 
 async def test_a_tool_is_offered_as_it_is() -> None:
-    """With where it comes from, for approvals and the record."""
+    """The offer says where it comes from, for approvals and the audit record."""
     definition = tool(
         "get_user",
         title="Get a user",
@@ -145,7 +145,7 @@ SCOPES = {"*": ("crm:use",), "delete_*": ("crm:admin", "crm:write")}
     ],
 )
 def test_all_matching_patterns_add_up(scopes: Any, key: str, needed: set[str]) -> None:
-    """And what none covers needs the server's own scope."""
+    """A tool that no pattern covers needs the server's own scope."""
     assert scopes_of(registered(scopes=scopes), key) == needed
 
 
@@ -249,7 +249,7 @@ async def test_resources_templates_and_prompts_are_offered() -> None:
 
 
 def test_a_server_without_completions_is_not_asked_for_them() -> None:
-    """Nor does it make us declare them."""
+    """Gatepost does not declare them because of it, either."""
     made = offered(registered(), prompts=[{"name": "greet"}], capabilities={"prompts": {}})
 
     assert isinstance(made.offers[0], Prompt)
@@ -268,7 +268,7 @@ def test_a_server_without_completions_is_not_asked_for_them() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_offered_is_left_out_alone(lists: Any) -> None:
-    """With a reason."""
+    """It has a reason, and the other offers stay."""
     made = offered(registered(), prompts=[{"name": "fine"}], **lists)
 
     assert [one.name for one in made.offers] == ["mcp_crm__fine"]
@@ -293,7 +293,7 @@ def own_offers() -> list[Offer]:
 
 
 def test_a_uri_belongs_to_the_first_that_has_it() -> None:
-    """To the configuration, then to the server that is registered longest."""
+    """The configuration comes first, then the server that was registered first."""
     uris = [{"uri": uri, "name": "x"} for uri in ("note://first", "notes://all/a", "crm://a")]
     first = offered(registered("first"), resources=uris)
     second = offered(registered("second"), resources=uris)
@@ -318,7 +318,7 @@ def test_a_uri_belongs_to_the_first_that_has_it() -> None:
     ],
 )
 def test_a_template_takes_no_uris_of_others(template: str, is_offered: bool) -> None:
-    """Neither with a longer nor with a shorter beginning."""
+    """Neither a longer nor a shorter prefix takes any."""
     made = offered(registered(), templates=[{"uriTemplate": template, "name": "x"}])
     offers, _ = merged([made], own_offers())
 

@@ -73,7 +73,7 @@ class Pinned:
 
 
 def test_a_first_catalogue_is_pinned_and_offered() -> None:
-    """With `first`, which trusts what it sees first."""
+    """The setting `first` trusts the first catalogue."""
     crm = Pinned().fetch(tool("a"), tool("b"))
 
     assert (crm.offered, crm.waiting) == (["a", "b"], [])
@@ -110,7 +110,7 @@ def test_a_review_offers_nothing_before_it_is_done() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_a_changed_definition_is_not_offered_until_accepted(change: dict[str, Any]) -> None:
-    """Neither is the old one: its call would reach the new code."""
+    """The old definition is not offered, either: its call would run the new code."""
     crm = Pinned().fetch(tool("a"), tool("b"))
     changed = tool("a", **change)
     crm.fetch(changed, tool("b"))
@@ -148,7 +148,7 @@ def test_a_renamed_tool_waits(pin: Pin) -> None:
 
 
 def test_a_new_tool_is_pinned_when_it_is_first_seen() -> None:
-    """Also after the first fetch, unless it is a renamed one."""
+    """A tool that appears later is pinned, too, unless it is a renamed one."""
     crm = Pinned().fetch(tool("a"))
     new = tool("n", inputSchema={"type": "object", "properties": {"z": {"type": "integer"}}})
 
@@ -157,7 +157,7 @@ def test_a_new_tool_is_pinned_when_it_is_first_seen() -> None:
 
 
 def test_a_tool_that_is_gone_is_told_and_may_come_back() -> None:
-    """As it was; accepting forgets it."""
+    """If it comes back unchanged, it is offered; accepting its absence removes the pin."""
     crm = Pinned().fetch(tool("a"), tool("b")).fetch(tool("b"))
     assert (crm.offered, crm.waiting) == (["b"], ["a"])
     assert crm.fetch(tool("a"), tool("b")).offered == ["a", "b"]
@@ -183,7 +183,7 @@ def test_a_server_cannot_fill_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_pins_everything_is_offered() -> None:
-    """Because the administrator said so."""
+    """The administrator chose this setting."""
     crm = Pinned("off").fetch(tool("a")).fetch(tool("a", description="Other."), tool("n"))
 
     assert (crm.offered, crm.waiting) == (["a", "n"], [])
@@ -204,7 +204,7 @@ def test_instructions_are_pinned_too() -> None:
 
 
 def test_a_person_does_not_make_the_tools_of_others_disappear() -> None:
-    """Where each caller has a catalogue of its own, a missing tool is no change."""
+    """If each caller has its own catalogue, a missing tool is no change."""
     crm = Pinned(catalogue="person").fetch(tool("a"), tool("b"))
 
     assert crm.fetch(tool("b")).waiting == []
@@ -264,7 +264,7 @@ def test_a_large_diff_is_bounded() -> None:
 
 @given(st.dictionaries(st.text(max_size=4), JSON))
 def test_a_digest_does_not_depend_on_the_order(value: dict[str, Any]) -> None:
-    """Or on the white space: it is that of RFC 8785."""
+    """White space does not matter, either: the digest is of the form of RFC 8785."""
     try:
         expected = canonical(value)
     except Unusable:

@@ -31,7 +31,7 @@ ALICE, BOB = ("acme", "iss", "user", "alice"), ("acme", "iss", "user", "bob")
 async def test_a_server_is_fetched_when_it_is_first_used(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """And then not before its catalogue is stale."""
+    """Gatepost fetches it again only when its catalogue is stale."""
     server = await register(replica.store)
     await replica.settle()
     assert upstream.asked == []
@@ -55,7 +55,7 @@ async def test_a_server_is_fetched_when_it_is_first_used(
 async def test_a_server_says_how_long_its_lists_are_good(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """But it is not asked all the time."""
+    """If that time is zero, Gatepost still pauses between two fetches."""
     upstream.more = {"ttlMs": 0}
     await register(replica.store)
     replica.refresher.used("acme")
@@ -71,7 +71,7 @@ async def test_a_server_says_how_long_its_lists_are_good(
 async def test_a_busy_server_is_refreshed_early(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """So that its callers meet no stale catalogue."""
+    """Its callers then meet no stale catalogue."""
     server = await register(replica.store)
     replica.refresher.used("acme")
     await replica.settle()
@@ -90,7 +90,7 @@ async def test_a_busy_server_is_refreshed_early(
 async def test_a_tenant_that_is_not_used_is_left_alone(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """From a day after its last use."""
+    """Gatepost stops refreshing its catalogues a day after its last use."""
     await register(replica.store)
     replica.refresher.used("acme")
     await replica.settle()
@@ -103,7 +103,7 @@ async def test_a_tenant_that_is_not_used_is_left_alone(
 async def test_an_outage_keeps_the_last_good_catalogue(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """And says since when; the server is tried again with growing pauses."""
+    """The status says since when; Gatepost tries the server again with growing pauses."""
     server = await register(replica.store)
     replica.refresher.used("acme")
     await replica.settle()
@@ -148,7 +148,7 @@ async def test_a_server_that_never_answered_fails_with_a_sentence(
 async def test_a_slow_server_is_given_up(
     replica: RefreshReplica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the time for one fetch."""
+    """Gatepost gives up after the time for one fetch."""
     monkeypatch.setattr(update_module, "FETCH_S", 0.05)
     server = await register(replica.store)
     upstream.may_answer.clear()
@@ -161,7 +161,7 @@ async def test_a_slow_server_is_given_up(
 async def test_one_slow_server_delays_no_other(
     running: RefreshReplica, connections: ScriptedConnections
 ) -> None:
-    """Of the same tenant or of another."""
+    """The other server may be of the same tenant or of another."""
     connections.upstreams["slow"] = ScriptedUpstream()
     connections.upstreams["slow"].may_answer.clear()
     await register(running.store, "slow")
@@ -197,7 +197,7 @@ async def test_one_replica_fetches_for_all(
 async def test_a_changed_registration_is_fetched_again(
     replica: RefreshReplica, upstream: ScriptedUpstream
 ) -> None:
-    """Because its credential or pin may be another one; a disabled one is not."""
+    """Its credential or pin may have changed. A disabled server is not fetched."""
     server = await register(replica.store)
     replica.refresher.used("acme")
     await replica.settle()

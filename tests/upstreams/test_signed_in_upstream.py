@@ -152,7 +152,7 @@ def listed(octopus: Octopus) -> None:
 def test_the_gate_signs_in_for_the_catalogue_and_for_calls(
     gate: Server, upstream: ProtectedServer
 ) -> None:
-    """With a token of its own, and never with the caller's."""
+    """It uses a token of its own, never the caller's."""
     octopus = agent_of(gate)
     listed(octopus)
     before = len(upstream.seen)

@@ -89,7 +89,7 @@ async def put(
 
 
 async def test_a_tenant_without_servers_has_nothing(process: SourceReplica) -> None:
-    """And is not asked for again."""
+    """Gatepost does not load its offers again."""
     assert process.source.at_hand(caller()) is None
     loaded = await process.source.load(caller())
 
@@ -130,7 +130,7 @@ async def test_a_catalogue_is_offered_until_it_changes(
 async def test_the_same_content_is_the_same_snapshot(
     in_memory: UpstreamStore, process: SourceReplica
 ) -> None:
-    """So that lists that were encoded for it stay good."""
+    """Lists that were encoded for it stay valid."""
     server = await register(in_memory)
     await put(in_memory, server, tool("a"))
     first = await process.offers(caller())
@@ -142,7 +142,7 @@ async def test_the_same_content_is_the_same_snapshot(
 
 
 async def test_tenants_never_meet(in_memory: UpstreamStore, process: SourceReplica) -> None:
-    """Also with servers of the same name."""
+    """Servers of the same name stay apart, too."""
     for tenant in ("acme", "beta"):
         server = await register(in_memory, tenant=tenant)
         await put(in_memory, server, tool(f"of_{tenant}"))
@@ -180,7 +180,7 @@ async def test_each_person_has_a_catalogue_of_its_own(
 async def test_agents_are_part_of_the_snapshot(
     in_memory: UpstreamStore, process: SourceReplica
 ) -> None:
-    """By client id."""
+    """The snapshot finds an agent by its client id."""
     agent = AgentRegistration(
         id="",
         tenant="acme",

@@ -60,7 +60,7 @@ async def everything(records: Records, tenant: str) -> list[tuple[str, bytes]]:
 
 @pytest.mark.requirement("E1", "E7")
 async def test_a_server_comes_back_as_it_was_registered(store: UpstreamStore) -> None:
-    """With an id, its times and revision 1."""
+    """It has an id, its times and revision 1."""
     made = await store.create(
         draft(
             description="CRM",
@@ -85,7 +85,7 @@ async def test_a_server_comes_back_as_it_was_registered(store: UpstreamStore) ->
 
 
 async def test_a_name_is_given_once(store: UpstreamStore) -> None:
-    """In a tenant; another tenant may have it too."""
+    """A tenant has each name once; another tenant may have it, too."""
     made = await store.create(draft())
     await store.create(draft(tenant="beta"))
     with pytest.raises(NameTaken):
@@ -103,7 +103,7 @@ async def test_a_name_is_given_once(store: UpstreamStore) -> None:
     "change", [{"transport": "stdio"}, {"program": StdioProgram(command="sh")}]
 )
 async def test_no_program_can_be_registered(in_memory: UpstreamStore, change: Any) -> None:
-    """Whatever stands before the store: it would run on this machine."""
+    """The store itself refuses it, because a program would run on this machine."""
     with pytest.raises(ValueError, match="configuration alone"):
         await in_memory.create(draft(**change))
     made = await in_memory.create(draft())
@@ -112,7 +112,7 @@ async def test_no_program_can_be_registered(in_memory: UpstreamStore, change: An
 
 
 async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> None:
-    """Also over several replicas, because the database decides."""
+    """This holds across replicas, because the database decides."""
     results = await asyncio.gather(
         *(store.create(draft()) for _ in range(5)), return_exceptions=True
     )
@@ -135,7 +135,7 @@ async def test_a_name_of_a_registration_that_never_came_is_free_again(
 
 
 async def test_a_change_meets_the_revision_that_was_read(store: UpstreamStore) -> None:
-    """So that no administrator undoes the change of another one unseen."""
+    """No administrator can undo another one's change without having seen it."""
     made = await store.create(draft())
     await store.replace(msgspec.structs.replace(made, description="one"))
 
@@ -217,7 +217,7 @@ async def test_secrets_stay_with_their_host(store: UpstreamStore) -> None:
 
 
 async def test_a_refused_secret_leaves_nothing(store: UpstreamStore, records: Records) -> None:
-    """Neither a server nor its name nor the secrets before it."""
+    """The server, its name and the secrets stored before it are all gone."""
     with pytest.raises(SecretRefused):
         await store.create(draft(), ServerSecrets(api_key=KEY, headers={"X-A": ""}))
 
@@ -244,7 +244,7 @@ async def test_a_deleted_server_leaves_nothing(store: UpstreamStore, records: Re
 
 
 async def test_agents_come_back_as_they_were_registered(store: UpstreamStore) -> None:
-    """And a client id belongs to one agent."""
+    """A client id belongs to one agent."""
     made = await store.create_agent(agent("claude", "cursor"))
     assert await store.agents("acme") == [made]
     assert await store.agent("acme", made.id) == made
@@ -337,7 +337,7 @@ async def test_a_catalogue_comes_back_as_it_was(store: UpstreamStore) -> None:
 
 
 async def test_what_is_accepted_is_offered_at_once(store: UpstreamStore) -> None:
-    """Without a fetch, and by its digest alone where one is given."""
+    """It needs no fetch; if a digest is given, only that definition is accepted."""
     server = await store.create(draft(pin="review"))
     made, pins = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
     await store.catalogues.put("acme", made)
@@ -357,7 +357,7 @@ async def test_what_is_accepted_is_offered_at_once(store: UpstreamStore) -> None
 
 
 async def test_a_summary_is_that_of_the_last_catalogue(store: UpstreamStore) -> None:
-    """With what lists of servers show, and nothing of its definitions."""
+    """It has the fields that lists of servers show, and none of the definitions."""
     server = await store.create(draft(pin="review"))
     assert await store.catalogues.summary("acme", server.id) is None
     made, _ = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
@@ -372,7 +372,7 @@ async def test_a_summary_is_that_of_the_last_catalogue(store: UpstreamStore) -> 
 
 
 async def test_each_change_is_counted(store: UpstreamStore) -> None:
-    """For its tenant and for all, so that replicas look at that tenant only."""
+    """The counters of its tenant and of all grow, so that replicas reload that tenant only."""
     total = await store.counter.of(NO_TENANT)
     made = await store.create(draft())
     await store.replace(made)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from examples.tickets.app import DESCRIPTION, TOKENS, HelpDesk
+from examples.tickets.app import DESCRIPTION, TOKENS, TicketServer
 from tests.architecture.source import ROOT
 from tests.docs.conftest import pasted
 from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
@@ -28,7 +28,7 @@ TICKET = {
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The running help desk."""
-    server = AsgiServer(HelpDesk().app()).start()
+    server = AsgiServer(TicketServer().app()).start()
     yield server.url
     server.stop()
 

@@ -13,6 +13,18 @@ from tests.providers.programs import serve, settings
 urlpatterns: list[Any] = []
 LOGIN = '<form method="post">{% csrf_token %}{{ form }}<button>Sign in</button></form>'
 GRANTS = {"authorization_code": "authorization-code", "client_credentials": "client-credentials"}
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "OPTIONS": {
+            "loaders": [
+                ("django.template.loaders.locmem.Loader", {"registration/login.html": LOGIN}),
+                "django.template.loaders.app_directories.Loader",
+            ],
+            "context_processors": ["django.template.context_processors.request"],
+        },
+    }
+]
 
 
 def configure(given: dict[str, Any]) -> None:
@@ -40,40 +52,29 @@ def configure(given: dict[str, Any]) -> None:
             "django.middleware.csrf.CsrfViewMiddleware",
             "django.contrib.auth.middleware.AuthenticationMiddleware",
         ],
-        TEMPLATES=[
-            {
-                "BACKEND": "django.template.backends.django.DjangoTemplates",
-                "OPTIONS": {
-                    "loaders": [
-                        (
-                            "django.template.loaders.locmem.Loader",
-                            {"registration/login.html": LOGIN},
-                        ),
-                        "django.template.loaders.app_directories.Loader",
-                    ],
-                    "context_processors": [
-                        "django.template.context_processors.request",
-                    ],
-                },
-            }
-        ],
+        TEMPLATES=TEMPLATES,
         PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
         LOGIN_URL="/accounts/login/",
         STATIC_URL="/static/",
-        OAUTH2_PROVIDER={
-            "OIDC_ENABLED": True,
-            "OIDC_RSA_PRIVATE_KEY": given["signing_pem"],
-            "OIDC_RP_INITIATED_LOGOUT_ENABLED": True,
-            "OIDC_ISS_ENDPOINT": f"https://{given['host']}:{given['port']}/o",
-            "SCOPES": dict.fromkeys(["openid", *given["scopes"]], "a scope"),
-            "ACCESS_TOKEN_EXPIRE_SECONDS": given["lasts_s"],
-            "DCR_ENABLED": True,
-            "DCR_REGISTRATION_PERMISSION_CLASSES": ("oauth2_provider.dcr.AllowAllDCRPermission",),
-            "COMPLIANT_BCP_RFC9700_AUTHZ_RESPONSE_ISS": True,
-            "ALLOWED_REDIRECT_URI_SCHEMES": ["http", "https"],
-        },
+        OAUTH2_PROVIDER=provider_settings(given),
     )
     django.setup()
+
+
+def provider_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of django-oauth-toolkit."""
+    return {
+        "OIDC_ENABLED": True,
+        "OIDC_RSA_PRIVATE_KEY": given["signing_pem"],
+        "OIDC_RP_INITIATED_LOGOUT_ENABLED": True,
+        "OIDC_ISS_ENDPOINT": f"https://{given['host']}:{given['port']}/o",
+        "SCOPES": dict.fromkeys(["openid", *given["scopes"]], "a scope"),
+        "ACCESS_TOKEN_EXPIRE_SECONDS": given["lasts_s"],
+        "DCR_ENABLED": True,
+        "DCR_REGISTRATION_PERMISSION_CLASSES": ("oauth2_provider.dcr.AllowAllDCRPermission",),
+        "COMPLIANT_BCP_RFC9700_AUTHZ_RESPONSE_ISS": True,
+        "ALLOWED_REDIRECT_URI_SCHEMES": ["http", "https"],
+    }
 
 
 def populate(given: dict[str, Any]) -> None:

@@ -43,9 +43,9 @@ def traffic(server: Server) -> BenchTraffic:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Nothing is collected during the test but what nobody refers to any more."""
+    """Turn off the garbage collector: only reference counts free objects during the test."""
     gc.collect()
-    # What there was before is not looked through again and again.
+    # The collector does not walk the objects from before the test again and again.
     gc.freeze()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Two servers on one PostgreSQL and one Valkey, behind a balancer that remembers nobody."""
+"""Two servers on one PostgreSQL and one Valkey, behind a balancer that remembers no client."""
 
 from collections.abc import Iterator
 from pathlib import Path

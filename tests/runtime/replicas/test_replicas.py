@@ -139,7 +139,7 @@ async def test_a_task_outlives_the_replica_that_runs_it(replicas: BalancedReplic
 
 @pytest.mark.requirement("K-07", "K-10", "K-16")
 async def test_what_must_not_run_twice_ends_honestly(replicas: BalancedReplicas) -> None:
-    """The one that paid is gone: the task says that nobody knows, and nothing is paid again."""
+    """The replica that paid is gone: the task's outcome is unknown, and no replica pays again."""
     name = replicas.name()
     async with replicas.client() as client:
         task = await client.ask("tools/call", call("pay", name=name), at=0, capabilities=TASKS)
@@ -157,7 +157,7 @@ async def test_what_must_not_run_twice_ends_honestly(replicas: BalancedReplicas)
 
 @pytest.mark.requirement("K-12", "K-13")
 async def test_a_task_is_cancelled_from_anywhere(replicas: BalancedReplicas) -> None:
-    """By the other replica, just restarted; what runs is really stopped."""
+    """The other replica, just restarted, cancels it, and the running work really stops."""
     name = replicas.name()
     async with replicas.client() as client:
         task = await client.ask("tools/call", call("pay", name=name), at=1, capabilities=TASKS)
@@ -175,16 +175,16 @@ async def test_a_task_is_cancelled_from_anywhere(replicas: BalancedReplicas) -> 
 async def test_a_change_at_one_replica_is_announced_at_the_other(
     replicas: BalancedReplicas,
 ) -> None:
-    """Before the one was restarted, and after; and nobody of another tenant hears of it."""
+    """It is announced before and after the restart, and to no other tenant."""
     watched = {"toolsListChanged": True, "resourceSubscriptions": ["note://a"]}
     async with replicas.client() as client, replicas.client(org_id="globex") as other:
         body = client.modern("subscriptions/listen", {"notifications": watched})
         head = client.mirrors("subscriptions/listen", None)
         async with (
             client.stream("POST", body, head, at=1) as stream,
-            other.stream("POST", body, head, at=1) as strangers,
+            other.stream("POST", body, head, at=1) as foreign,
         ):
-            for each in (stream, strangers):
+            for each in (stream, foreign):
                 assert (await each.next())["method"].endswith("acknowledged")
             for _ in range(2):
                 await client.ask("tools/call", call("touch", name="a"), at=0)
@@ -194,7 +194,7 @@ async def test_a_change_at_one_replica_is_announced_at_the_other(
                 }
                 await bounce(replicas, 0)
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(strangers.next(), 0.2)
+                await asyncio.wait_for(foreign.next(), 0.2)
 
 
 @pytest.mark.requirement("R-10", "S-11")
@@ -220,7 +220,7 @@ async def test_a_subscription_is_kept_for_the_session(
 @pytest.mark.requirement("CX-03", "T-11", "CX-01")
 @pytest.mark.parametrize("version", HANDSHAKES)
 async def test_a_cancellation_finds_its_call(replicas: BalancedReplicas, version: str) -> None:
-    """Sent to the other replica, just restarted; nobody else's id of the same number is hit."""
+    """It goes to the restarted replica, and spares another caller's request of the same id."""
     name, theirs = replicas.name(), replicas.name()
     async with replicas.client() as client, replicas.client(sub="bob") as other:
         session, foreign = await client.open(version), await other.open(version)

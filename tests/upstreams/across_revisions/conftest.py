@@ -200,7 +200,7 @@ class RevisionCaller:
         return body, ReplicaClient.mirrors(method, params)
 
     @asynccontextmanager
-    async def asking(
+    async def messages_of(
         self, method: str, params: Mapping[str, Any], identity: int
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """The messages of one request; leaving the block hangs up."""
@@ -223,7 +223,7 @@ class RevisionCaller:
                 params["requestState"] = asked["requestState"]
 
     async def _round(self, params: Mapping[str, Any], ended: Answered) -> None:
-        async with self.asking("tools/call", params, next(self._ids)) as messages:
+        async with self.messages_of("tools/call", params, next(self._ids)) as messages:
             async for one in messages:
                 if "method" not in one:
                     ended.message = one
@@ -239,7 +239,7 @@ class RevisionCaller:
 
         async def reading() -> None:
             params = {"name": tool, "arguments": {}}
-            async with self.asking("tools/call", params, identity) as messages:
+            async with self.messages_of("tools/call", params, identity) as messages:
                 async for _ in messages:
                     pass
 
@@ -260,7 +260,7 @@ class RevisionCaller:
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of one request."""
-        async with self.asking(method, params, next(self._ids)) as messages:
+        async with self.messages_of(method, params, next(self._ids)) as messages:
             last = [one async for one in messages][-1]
         assert "result" in last, last
         found: dict[str, Any] = last["result"]

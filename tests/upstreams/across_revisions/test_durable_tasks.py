@@ -253,7 +253,7 @@ async def test_client_requests_are_answered_at_the_next_replica(
 async def test_a_cancellation_reaches_the_upstream(
     running: Factory, client: ReplicaClient, is_killed: bool
 ) -> None:
-    """Also from another replica, and after the end of the one that made the call."""
+    """Another replica can send it, even after the replica that made the call has ended."""
     name, task = await running.begin(client, 0)
     if is_killed:
         running.replicas.kill(0)

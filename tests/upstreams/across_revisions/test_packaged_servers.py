@@ -1,4 +1,4 @@
-"""Programs from npm behind the gate, as the configuration names them; nobody here wrote them."""
+"""Programs from npm behind the gate, as the configuration names them, written by other authors."""
 
 import asyncio
 import json

@@ -143,7 +143,7 @@ NEEDS_FORMS = UpstreamError(
 async def test_a_client_that_lacks_what_an_upstream_needs_is_told_so(
     era: Era, allow: tuple[Allowed, ...], declared: dict[str, Any], heard: str
 ) -> None:
-    """As a tool of our own tells it; a call of a session counts as made."""
+    """The answer is that of a local tool; a call of a session counts as made."""
 
     async def script(_: Exchanged) -> UpstreamError:
         return NEEDS_FORMS
@@ -279,7 +279,7 @@ async def test_a_resource_is_read_under_our_uri() -> None:
 
 
 async def test_a_large_structured_answer_is_checked_too() -> None:
-    """In a thread, where it holds up no other call."""
+    """A thread checks it, so that it delays no other call."""
     made = definition(outputSchema={"type": "object", "properties": {"n": {"type": "string"}}})
     fits = answering(text_result("", structuredContent={"n": "x" * 300_000}))
     breaks = answering(text_result("", structuredContent={"n": ["x" * 300_000]}))

@@ -21,7 +21,7 @@ def heard(required: Any, declared: dict[str, Any]) -> Exception:
 
 @pytest.mark.parametrize("required", [{"sampling": {}}, TASKS])
 def test_a_caller_learns_which_capability_is_missing(required: Any) -> None:
-    """If the caller's client lacks it, so that declaring it would help."""
+    """It learns it if its client lacks the capability, so that declaring it would help."""
     missing = heard(required, {})
 
     assert isinstance(missing, MissingCapability)

@@ -45,8 +45,8 @@ TARGET = UpstreamTarget("acme", "1", "tools", "act", "d", "c")
 ACCEPTED: dict[str, Any] = {"action": "accept", "content": {"ok": True}}
 
 
-def asking(keys: list[str], state: str | None) -> UpstreamResult:
-    """A modern upstream's answer with these questions."""
+def input_required(keys: list[str], state: str | None) -> UpstreamResult:
+    """A modern upstream's answer that asks for these inputs."""
     form = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": FORM}}
     value: dict[str, Any] = {
         "resultType": "input_required",
@@ -72,7 +72,7 @@ def driven(rounds: list[tuple[list[str], str | None]], *, anew: bool) -> list[Ro
         actions.append(action)
         if isinstance(action, Send):
             last = UpstreamResult({"content": []})
-            action = machine.received(asking(*left.pop(0)) if left else last)
+            action = machine.received(input_required(*left.pop(0)) if left else last)
         elif isinstance(action, AskCaller):
             if anew:
                 kept = msgspec.json.decode(action.state, type=RoundState)

@@ -138,7 +138,7 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_a_replica_that_is_killed_while_its_upstream_asks(
     valkey: str, tmp_path: Path
 ) -> None:
-    """The upstream's own counter shows one run, and the caller hears that nobody knows."""
+    """The upstream counts one run, and the caller hears that the outcome is unknown."""
     ring, marks = tmp_path / "ring.json", tmp_path / "marks"
     create(ring)
     child = await asyncio.create_subprocess_exec(

@@ -105,7 +105,7 @@ HEADERS = [
 async def test_a_round_that_is_given_up_cancels_the_call(
     shared_store: SharedStore, at: int
 ) -> None:
-    """At the replica that holds it, and from afar."""
+    """The replica that holds the call can give it up, and so can another one."""
     upstream, keyring = ScriptedUpstreamCalls(asks_and_hangs, era="session"), KeyRing.ephemeral()
     gates = [UpstreamGate(upstream, shared_store=shared_store, keyring=keyring) for _ in range(2)]
     first = await ask_again(gates[0].client, TOOL)

@@ -87,7 +87,7 @@ async def test_it_is_polled_until_it_ends() -> None:
     assert upstream.slept == [1.0, 30.0]
 
 
-async def test_its_client_requests_reach_the_caller_once() -> None:
+async def test_its_client_requests_are_sent_to_the_caller_once() -> None:
     asks = UpstreamResult(
         {
             "status": "input_required",

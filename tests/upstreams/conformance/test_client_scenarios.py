@@ -109,7 +109,7 @@ def run(suite: Program, scenario: str, folder: Path) -> list[Check]:
 
 
 def test_every_authorization_scenario_is_run_or_has_a_reason(suite: Program) -> None:
-    """A new release of the suite cannot add one that nobody looks at."""
+    """A new release of the suite cannot add one that this table does not decide about."""
     assert scenarios(suite) == {*APPLY, *NOT_YET}
     assert not {*APPLY} & {*NOT_YET}
 

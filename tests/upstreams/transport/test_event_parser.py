@@ -47,7 +47,7 @@ def test_any_bytes_are_read_the_same_way(data: bytes, cuts: list[int]) -> None:
 
 
 def test_lines_of_data_are_joined_and_an_unfinished_event_is_none() -> None:
-    """As the HTML standard has it; a byte order mark at the beginning is skipped."""
+    """The HTML standard says so; a byte order mark at the beginning is skipped, too."""
     data = (
         b"\xef\xbb\xbfevent: x\ndata: a\ndata:b\ndata\n\n: c\nretry: 250\nid: 7\ndata:\n\ndata: z\n"
     )

@@ -239,7 +239,7 @@ async def test_what_is_read_of_a_stream_of_changes_is_bounded(
 
 
 async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
-    """Before anything is sent; a valid one of the same authority is accepted."""
+    """Gatepost sends nothing then; it accepts a valid one of the same authority."""
     company = CertificateAuthority(tmp_path)
     reasons = []
     for hours in (-1.0, 1.0):

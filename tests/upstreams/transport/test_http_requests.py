@@ -136,7 +136,7 @@ async def test_a_stream_that_ends_without_an_answer_leaves_the_outcome_unknown(
 
 
 async def test_a_refused_credential_is_renewed_once(crm: Crm) -> None:
-    """Only for 401, which says that nothing was run."""
+    """Gatepost retries only after 401, which says that no tool ran."""
     app, connect = crm
     app.answers["tools/call"] = wants("Bearer v1")
     assert await result_of(connect(credential=RenewableCredential())) == DONE
@@ -144,7 +144,7 @@ async def test_a_refused_credential_is_renewed_once(crm: Crm) -> None:
 
 
 async def test_a_credential_that_stays_refused_is_reported(crm: Crm) -> None:
-    """After one retry, and as the gate's own problem."""
+    """Gatepost reports it after one retry, without quoting the credential."""
     app, connect = crm
     app.answers["tools/call"] = wants("Bearer never")
     failure = await failure_of(connect(credential=RenewableCredential(renewals=9)))
@@ -191,7 +191,7 @@ async def test_an_error_in_a_refusal_is_the_servers_answer(crm: Crm) -> None:
 async def test_a_credential_cannot_set_the_headers_of_the_protocol(
     crm: Crm, headers: dict[str, str]
 ) -> None:
-    """Nor break a line."""
+    """It cannot break a header line, either."""
     app, connect = crm
     failure = await failure_of(connect(credential=RenewableCredential(**headers)))
 
@@ -200,7 +200,7 @@ async def test_a_credential_cannot_set_the_headers_of_the_protocol(
 
 
 async def test_a_missing_credential_is_denied(crm: Crm) -> None:
-    """Before anything is sent."""
+    """Gatepost refuses the call before it sends anything."""
     app, connect = crm
     failure = await failure_of(connect(credential=MissingCredential()))
 

@@ -175,7 +175,7 @@ async def test_a_request_that_is_given_up_is_cancelled_in_its_session(crm: Crm) 
 
 
 async def test_a_stream_that_breaks_is_continued_if_its_events_have_ids(crm: Crm) -> None:
-    """With a GET, which sends nothing again."""
+    """Gatepost continues it with a GET, which does not repeat the request."""
     app, connect = crm
     app.has_sessions("s1")
 
@@ -197,7 +197,7 @@ async def test_a_stream_that_breaks_is_continued_if_its_events_have_ids(crm: Crm
 
 @pytest.mark.parametrize("has_sessions", [False, True])
 async def test_changes_are_followed(crm: Crm, has_sessions: bool) -> None:
-    """By `subscriptions/listen`, or the GET stream of a session; the end of it is a failure."""
+    """Gatepost opens `subscriptions/listen`, or a session's GET stream; its end is a failure."""
     app, connect = crm
     ending = asyncio.Event()
 
@@ -228,7 +228,7 @@ async def test_changes_are_followed(crm: Crm, has_sessions: bool) -> None:
 async def test_a_server_without_a_stream_of_changes_is_reported_at_once(
     crm: Crm, has_sessions: bool
 ) -> None:
-    """So that it is polled instead."""
+    """Gatepost can then poll it instead."""
     app, connect = crm
     if has_sessions:
         app.has_sessions("s1")

@@ -60,7 +60,7 @@ def test_a_server_without_a_common_revision_is_incompatible() -> None:
 
 @given(st.dictionaries(st.text(max_size=20), st.none() | st.integers() | st.text()))
 def test_a_description_has_the_right_types(value: dict[str, Any]) -> None:
-    """Whatever a server says of itself."""
+    """This holds for anything that a server says about itself."""
     found = era.of_discovery(UpstreamResult({**value, "supportedVersions": ["2026-07-28"]}))
 
     assert isinstance(found, ServerDescription)

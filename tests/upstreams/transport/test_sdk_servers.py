@@ -157,7 +157,7 @@ def is_notification(message: Any) -> bool:
 async def test_pictures_errors_and_resources_arrive(
     process: ConnectingProcess, servers: dict[str, str], name: str, era: Era
 ) -> None:
-    """As events or as JSON, with a session or without."""
+    """The server may send events or JSON, and may have sessions or not."""
     connection = connected(process, servers[name], era)
     cover = await result_of(connection, params={"name": "cover"})
     failed = await result_of(connection, params={"name": "fail"})
@@ -174,7 +174,7 @@ async def test_pictures_errors_and_resources_arrive(
 async def test_a_session_asks_on_the_stream_of_the_call(
     process: ConnectingProcess, servers: dict[str, str]
 ) -> None:
-    """And goes on with the answer; without the capability it does not ask."""
+    """It goes on with the answer; without the capability it does not ask."""
     connection = connected(process, servers["sdk"], "session")
     options = RequestOptions(capabilities={"elicitation": {"form": {}}})
     last: Any = None

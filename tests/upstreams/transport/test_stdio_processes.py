@@ -53,7 +53,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("behaviour", ["modern", "session", "dies early"])
 async def test_the_era_is_found_out_over_pipes(process: ConnectingProcess, behaviour: str) -> None:
-    """Also of a program that does not survive a request before the handshake."""
+    """This works for a program that exits on a request before the handshake, too."""
     found = await process.stdio(doing(behaviour)).describe()
 
     assert found.era == ("modern" if behaviour == "modern" else "session")
@@ -69,7 +69,7 @@ async def test_it_starts_at_first_use_and_ends_when_idle(process: ConnectingProc
 
 
 async def test_it_ends_with_its_whole_tree(process: ConnectingProcess) -> None:
-    """Also children that ignore the signal, or that left the process group."""
+    """Children that ignore the signal or have left the process group end, too."""
     connection = process.stdio(doing("ignores SIGTERM"))
     pids = [await said(connection, "pid"), *(await said(connection, "children"))]
     assert all(map(is_alive, pids))
@@ -121,7 +121,7 @@ async def test_requests_share_the_pipe(process: ConnectingProcess) -> None:
 
 
 async def test_each_tenant_or_each_person_has_a_process(process: ConnectingProcess) -> None:
-    """As `per` says."""
+    """The setting `per` decides which."""
     shared, own = doing(per="tenant"), doing(per="person")
     people = [("alice",), ("bob",), ("alice",)]
     together = [await said(process.stdio(shared, one), "pid") for one in people]
@@ -150,7 +150,7 @@ async def test_it_gets_the_environment_that_is_configured_and_no_other(
 
 
 async def test_it_reaches_no_machine_unless_it_may(process: ConnectingProcess) -> None:
-    """Neither by TCP nor by UDP, under any user."""
+    """Neither TCP nor UDP leaves the sandbox, under any user."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         env = {"PORT": str(listening.getsockname()[1])}
         closed = await said(process.stdio(doing(env=env)), "reach")
@@ -190,7 +190,7 @@ async def test_its_memory_is_bounded(process: ConnectingProcess) -> None:
 
 
 async def test_stray_output_is_skipped(process: ConnectingProcess) -> None:
-    """Also lines that are no JSON; a message that is larger than is read fails its request."""
+    """Lines that are no JSON are skipped, too; a message beyond the limit fails its request."""
     connection = process.stdio(doing())
 
     assert await said(connection, "print") == "printed"
@@ -237,7 +237,7 @@ async def test_changes_are_followed_while_it_runs(process: ConnectingProcess) ->
 
 
 async def test_standard_error_is_logged_without_secrets(process: ConnectingProcess) -> None:
-    """As `upstream_stderr`; a cancelled request shows there in this program."""
+    """The event is `upstream_stderr`; this program writes there when a request is cancelled."""
     connection = process.stdio(doing())
     with capture_logs() as logs:
         await said(connection, "log", line=f"token {SECRET}")

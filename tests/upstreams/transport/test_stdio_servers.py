@@ -81,7 +81,7 @@ async def test_the_filesystem_server_reads_its_folder_and_the_sandbox_no_other(
 
 
 async def test_the_memory_server_keeps_its_file(process: ConnectingProcess, tmp_path: Path) -> None:
-    """In a folder that it may write, over two of its processes."""
+    """Two of its processes find the file in a folder that it may write."""
     file = tmp_path / "memory.jsonl"
     program = packaged(
         "server-memory", writes=(str(tmp_path),), env={"MEMORY_FILE_PATH": str(file)}
