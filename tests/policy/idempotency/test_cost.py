@@ -39,7 +39,13 @@ async def test_a_plain_call_does_not_meet_what_is_about_others() -> None:
     through()
     made = calls(through)
 
-    assert [name for name in made if name.startswith(("Once.", "Runs.", "Guard.now"))] == []
-    assert sum(name.startswith(("Limits.", "Buckets.", "Seat.")) for name in made) <= 4
+    assert [name for name in made if name.startswith(("IdempotencyStage.", "RunningCalls."))] == []
+    assert (
+        sum(
+            name.startswith(("LimitStage.", "CallLimits.", "LocalCounters.", "Buckets."))
+            for name in made
+        )
+        <= 4
+    )
     assert sum(name.endswith(".perform") for name in made) == 1
     await asyncio.sleep(0)

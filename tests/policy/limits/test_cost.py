@@ -53,4 +53,11 @@ def test_a_call_within_its_limits_costs_three_calls_of_python(rules: LimitRules)
     assert len(made) <= 3, made
 
 
-HERE = ("Limits.", "Account.", "Tally.", "Bucket", "Queue.", "Seat.", "Line.")
+HERE = (
+    "LimitStage.",
+    "CallLimits.",
+    "LocalCounters.",
+    "AdmissionQueue.",
+    "AdmittedCall.",
+    "Bucket",
+)
