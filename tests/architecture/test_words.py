@@ -77,45 +77,6 @@ SAY_IN_TESTS = SAY_INSTEAD | {
     "stranger": "unknown caller, or attacker",
     "town": "upstreams",
 }
-CHECKED_TESTS = [
-    "architecture",
-    "attacks",
-    "audit",
-    "authz",
-    "bench",
-    "check",
-    "cli",
-    "clients",
-    "config",
-    "credentials",
-    "dashboard",
-    "deploy",
-    "dev",
-    "docs",
-    "doctor",
-    "http",
-    "keys",
-    "mcp",
-    "mcp_client",
-    "outbound",
-    "packs",
-    "policy",
-    "providers",
-    "redaction",
-    "rest",
-    "runtime",
-    "sandbox",
-    "secrets",
-    "storage",
-    "support",
-    "telemetry",
-    "tenancy",
-    "testing",
-    "tools",
-    "upstreams",
-    "workspace",
-]
-"""The folders of `tests/` whose names, docstrings and comments follow the glossary."""
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -143,13 +104,6 @@ def names(path: Path) -> list[str]:
         *found.classes,
         *(function.name for function in found.functions),
     ]
-
-
-def checked_tests() -> list[Path]:
-    """Return the Python files of `CHECKED_TESTS`, of the benchmarks and of the examples."""
-    places = [ROOT / "bench", ROOT / "examples", ROOT / "tests" / "conftest.py"]
-    places += [ROOT / "tests" / folder for folder in CHECKED_TESTS]
-    return [path for path in other_files() if any(map(path.is_relative_to, places))]
 
 
 def names_of_tests(path: Path) -> list[str]:
@@ -201,7 +155,7 @@ def test_no_name_of_a_test_brings_a_metaphor_back() -> None:
     """A test's name states its promise in the words of the code that it tests."""
     found = [
         f"{path.relative_to(ROOT)}: {name}: say {SAY_IN_TESTS[word]}, not {word}"
-        for path in checked_tests()
+        for path in other_files()
         for name in names_of_tests(path)
         for word in sorted(words_of(name) & SAY_IN_TESTS.keys())
     ]
@@ -269,7 +223,7 @@ def test_docstrings_and_comments_of_tests_name_who_does_what() -> None:
     """The promise of a test is one plain sentence."""
     found = [
         f"{path.relative_to(ROOT)}: {text}"
-        for path in checked_tests()
+        for path in other_files()
         for text in prose_of(path)
         if RIDDLES.search(text)
     ]
