@@ -262,7 +262,7 @@ class LimitsSettings(SettingsTable, frozen=True, kw_only=True):
     client_requests_per_caller: int = 20
     """Requests to one caller's clients and people (older revisions) that may be unanswered."""
     client_request_timeout_s: float = 300.0
-    """Seconds that such a question waits; the tool's timeout is paused meanwhile."""
+    """Seconds that such a request waits; the tool's timeout is paused meanwhile."""
     tenant: TenantLimitSettings = TenantLimitSettings()
     tool: ToolLimitSettings = ToolLimitSettings()
     tools: dict[str, NamedToolLimitSettings] = {}

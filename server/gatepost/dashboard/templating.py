@@ -41,10 +41,10 @@ class Templates:
 
     def render(self, name: str, page_request: PageRequest, **values: object) -> str:
         """
-        Return the template *name* (``approvals.html``) rendered for the page request *visit*.
+        Return the template *name* (``approvals.html``) rendered for the page request.
 
-        It also sees ``visit``, ``path(…)`` (a path below the base), ``asset(…)`` (a file of the
-        package) and ``token_field()`` (the hidden field that each form needs).
+        It also sees ``page_request``, ``path(…)`` (a path below the base), ``asset(…)`` (a file of
+        the package) and ``token_field()`` (the hidden field that each form needs).
         """
         return self._draw(
             name, page_request.base, page_request=page_request, csrf=page_request.csrf, **values

@@ -146,7 +146,7 @@ async def put(client: Client, requests: Mapping[str, ElicitationRequest[Any]]) -
     """
     if not 0 < len(requests) <= AT_ONCE or not all(KEY.fullmatch(key) for key in requests):
         raise ValueError(
-            f"1 to {AT_ONCE} questions are asked at once, by keys of 1 to 64 letters, digits, "
+            f"1 to {AT_ONCE} forms are asked at once, by keys of 1 to 64 letters, digits, "
             "`_`, `.` and `-`"
         )
     answers = await client.request({key: one.request for key, one in requests.items()})
@@ -199,7 +199,7 @@ def _form(fields: Any) -> tuple[Schema, TypeAdapter[Any]]:
 
 def _message(message: str) -> str:
     if not message or len(message) > MOST_CHARACTERS:
-        raise ValueError(f"a question has a message of 1 to {MOST_CHARACTERS} characters")
+        raise ValueError(f"a form has a message of 1 to {MOST_CHARACTERS} characters")
     return message
 
 

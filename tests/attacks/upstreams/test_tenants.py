@@ -77,6 +77,20 @@ def test_twins_never_meet(scene: UpstreamScene, twins: Any) -> None:
     scene.others_go_on()
 
 
+@pytest.mark.requirement("A-14")
+def test_a_14_the_callers_token_never_reaches_an_upstream(twins: Any) -> None:
+    """Neither lists nor calls of tools carry it: a request has the key of its tenant's server."""
+    for tenant in ("acme", "globex"):
+        upstream, person, identity = twins[tenant]
+        assert person.refresh(identity).status == 200
+        assert f"done by crm_{tenant}" in str(person.run("mcp_crm__act"))
+        assert upstream.of("tools/call")
+        sent = "".join(f"{one.headers}{one.body}" for one in upstream.seen)
+        assert f"Bearer {SECRETS[tenant]}" in sent
+        assert person.token not in sent
+        assert all(part not in sent for part in person.token.split(".")[1:])
+
+
 def test_a_state_is_for_its_own_call_alone(scene: UpstreamScene, twins: Any) -> None:
     """Swapped between upstreams, tools, arguments, callers or tenants, nothing is sent."""
     upstream, acme, _ = twins["acme"]

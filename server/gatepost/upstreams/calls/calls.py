@@ -286,7 +286,7 @@ class _OneCall:
         except ConnectionFailure as failure:
             last = ended_by(failure)
         except InputNeeded:
-            breaker.succeeded(health.clock())  # the upstream has answered with a question
+            breaker.succeeded(health.clock())  # the upstream has answered with a request
             raise
         finally:
             if last is None:

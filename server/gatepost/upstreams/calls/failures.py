@@ -69,7 +69,7 @@ def ended(server: UpstreamServer, end: Ended, *, reads: bool = False) -> ToolFai
         # The caller's own token is valid, so the caller must not be told to sign in again.
         message = f"{server.name} does not accept the credential that this server has for it."
     elif end.reason == "expired":
-        message = f"{server.name} asked a question that was not answered in time."
+        message = f"{server.name} asked for input that was not given in time."
     elif end.reason in ("gone", "outcome_unknown"):
         message = f"It is unknown whether {server.name} carried out the call."
     message = message or f"{server.name} did not answer."
@@ -152,7 +152,7 @@ def _pages(server: UpstreamServer, data: Any) -> str:
         try:
             urls.append(checked_page(one["url"]))
         except UNREADABLE:
-            continue  # a misleading page, which no question may show either
+            continue  # a misleading page, which no request may show either
     if not urls:
         return f"{server.name} wants its user to visit a page first, but names none that is safe."
     shown = " and ".join(f"{url} (at {urlsplit(url).hostname})" for url in urls)

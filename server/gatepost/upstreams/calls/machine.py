@@ -27,7 +27,7 @@ from gatepost.upstreams.server import UpstreamServer
 
 MOST_ROUNDS = 16
 PARKED_S = 900.0
-"""How long a question stays open: as long as the state of a round is valid."""
+"""How long a request stays open: as long as the state of a round is valid."""
 METHOD_NOT_FOUND, INTERNAL = -32601, -32603
 
 # The actions of a call in rounds.
@@ -63,7 +63,7 @@ RoundAction = Send | AskCaller | Finish | Refuse
 
 
 class ModernCall:
-    """A call of a modern upstream, which may answer with questions and is then called again."""
+    """A call of a modern upstream, which may answer with requests and is then called again."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class ModernCall:
         return Send() if self._open is None else self._ask(self._open)
 
     def answered(self, answers: Mapping[str, Mapping[str, Any]]) -> RoundAction:
-        """Handle the answers of the caller's client to all open questions."""
+        """Handle the answers of the caller's client to all open requests."""
         kept, self._open = self._open, None
         if kept is None:
-            raise ValueError("no question is open")
+            raise ValueError("no request is open")
         responses = {theirs: answers[ours] for ours, theirs in kept.names.items()}
         return Send(responses, kept.upstream)
 
@@ -193,7 +193,7 @@ HolderAction = Respond | Forward | StopExchange
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the caller's client said to the questions of a step: answers, or why there are none."""
+    """What the caller's client said to the requests of a step: answers, or why there are none."""
 
     answers: dict[str, dict[str, Any]] | None = None
     refusal: str = ""
@@ -204,7 +204,7 @@ class SessionCall:
     """
     A call of a session-era upstream, which is sent once: a list of steps that only grows.
 
-    A step is a question to the caller, or the end. `answered(n, …)` answers step *n*. A second
+    A step is a request to the caller, or the end. `answered(n, …)` answers step *n*. A second
     answer to a step changes nothing, so a repeated round gets the same next step.
     """
 
@@ -225,7 +225,7 @@ class SessionCall:
 
     @property
     def waits(self) -> bool:
-        """Return whether a question is open."""
+        """Return whether a request is open."""
         return bool(self._open)
 
     def deadline(self) -> float:
@@ -251,7 +251,7 @@ class SessionCall:
         return []
 
     def answered(self, step: int, answer: Answer, now: float) -> list[HolderAction]:
-        """Handle the caller's answer to the question of a step (1 is the first)."""
+        """Handle the caller's answer to the request of a step (1 is the first)."""
         if step != len(self.steps) or not self.waits:
             return []
         actions: list[HolderAction] = []
@@ -282,12 +282,12 @@ class SessionCall:
         return [StopExchange(reason)]
 
     def tick(self, now: float) -> list[HolderAction]:
-        """Time has passed."""
+        """End the call if its time is over."""
         if self.over or now < self.deadline():
             return []
         if self.waits:
-            self.failed("expired", "The question was not answered in time.")
-            return [StopExchange("The question was not answered in time")]
+            self.failed("expired", "The input was not given in time.")
+            return [StopExchange("The input was not given in time")]
         silent = now >= self._heard + self._server.idle_s
         limit_s = self._server.idle_s if silent else self._server.timeout_s
         told = "said nothing for" if silent else "did not finish within"
@@ -310,7 +310,7 @@ class SessionCall:
         return []
 
     def _publish(self, now: float) -> None:
-        """Make the questions that came in the next step."""
+        """Make the requests that came in the next step."""
         if not self._next:
             return
         self._left_s -= now - self._since

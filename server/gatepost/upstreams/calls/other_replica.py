@@ -52,7 +52,7 @@ class OtherReplicaExchange:
 
     async def after(self, step: int, answer: Answer | None = None) -> Step:
         """
-        Answer the question of *step* there and return the next step.
+        Answer the request of *step* there and return the next step.
 
         The step is an end of the kind "gone" if the other replica is dead or does not know the
         call. Raises StoreUnavailable; then the round can be repeated.

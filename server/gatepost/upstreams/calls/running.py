@@ -69,7 +69,7 @@ class RunningExchange:
 
     async def after(self, step: int, answer: Answer | None = None) -> Step:
         """
-        Answer the question of *step* and return the next step; 0 stands for the beginning.
+        Answer the request of *step* and return the next step; 0 stands for the beginning.
 
         A step that was answered before is not answered again. Raises NoSuchStep.
         """
@@ -154,7 +154,7 @@ class RunningExchange:
         try:
             await self._exchange.respond(action.id, action.answer)
         except ConnectionFailure as failure:
-            # Its question was answered once, and whether the answer arrived is unknown.
+            # Its request was answered once, and whether the answer arrived is unknown.
             self._machine.failed("outcome_unknown", failure.message)
             self._stop(StopExchange("The answer could not be sent"))
 

@@ -44,7 +44,7 @@ class Steps(Protocol):
     listener: Listener | None
 
     async def after(self, step: int, answer: Answer | None = None) -> Step:
-        """Answer the question of a step and return the next step."""
+        """Answer the request of a step and return the next step."""
 
 
 class SessionCalls:
@@ -159,7 +159,7 @@ class SessionCalls:
         """Return the answers of the caller's client, or why there are none."""
         text = encoded(state)
         if text is None:
-            return Answer(refusal="The questions are too large.", code=INTERNAL)
+            return Answer(refusal="The requests for input are too large.", code=INTERNAL)
         try:
             given = await ctx.client.request(state.requests, state=text)
         except InputNeeded:

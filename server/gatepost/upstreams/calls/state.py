@@ -55,7 +55,7 @@ class ParkedState(msgspec.Struct, frozen=True, tag="parked"):
     replica: str
     parked: str
     step: int
-    """The number of the open question among the steps of the call."""
+    """The number of the open request among the steps of the call."""
     requests: dict[str, InputRequest]
 
 

@@ -135,7 +135,7 @@ class UpstreamTask:
             await self._ctx.progress(self._polls, None, clean(said, MOST_STATUS))
 
     async def _answer(self, identity: str, task: Mapping[str, Any]) -> None:
-        """Pass the task's questions to the caller's client, each once."""
+        """Pass the task's requests to the caller's client, each once."""
         asked = task.get("inputRequests")
         if not isinstance(asked, Mapping):
             return
@@ -162,9 +162,9 @@ class UpstreamTask:
 
 def _our_key(key: str) -> str:
     """
-    Return our key of an upstream's question: the same in every run, another for every question.
+    Return our key of an upstream's request: the same in every run, another for every request.
 
-    A later run finds the answer to this question by it, and to no other one.
+    A later run finds the answer to this request by it, and to no other one.
     """
     return f"upstream-{hashlib.sha256(key.encode(errors='surrogatepass')).hexdigest()[:32]}"
 

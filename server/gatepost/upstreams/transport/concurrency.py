@@ -1,4 +1,4 @@
-"""Limit the number of requests that run at one upstream at once, and pause them for questions."""
+"""Limit the requests that run at one upstream at once; those that wait for the client pause."""
 
 import asyncio
 from collections import Counter
