@@ -221,7 +221,8 @@ def without_answer(raised: BaseException, *, modern: bool) -> JsonRpcError:
         # The tool asked for input without checking that the client can answer.
         raised = MissingCapability(required_by(raised.requests))
     # V-10, M-04: the client may declare the capability and try again.
-    data = {"requiredCapabilities": getattr(raised, "required", {})}
+    required = raised.required if isinstance(raised, MissingCapability) else {}
+    data = {"requiredCapabilities": required}
     code = MISSING_CAPABILITY if modern else INVALID_REQUEST
     return JsonRpcError(code, f"This {raised}", data=data if modern else None)
 

@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol
 
+from gatepost.storage.approvals import ApprovalRecord, GrantRecord
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost.storage.tasks import TaskRecord
 from gatepost.storage.tenant_data import ErasureSubject
 
 Kept = tuple[str, MutableMapping[Any, Any]]
@@ -69,10 +72,12 @@ class MemoryTenantData:
 
 def _mine(records: MutableMapping[Any, Any], person: ErasureSubject) -> list[Any]:
     """Return the keys of one person's records."""
-    named = (person.issuer, person.subject)
-    return [
-        key
-        for key, one in records.items()
-        if (getattr(one, "issuer", None), getattr(one, "subject", None)) == named
-        or getattr(one, "owner", None) in person.owners
-    ]
+    return [key for key, one in records.items() if _belongs_to(person, one)]
+
+
+def _belongs_to(person: ErasureSubject, record: object) -> bool:
+    if isinstance(record, ApprovalRecord | GrantRecord):
+        return (record.issuer, record.subject) == (person.issuer, person.subject)
+    if isinstance(record, IdempotencyRecord | TaskRecord):
+        return record.owner in person.owners
+    return False  # no other kind says whose it is
