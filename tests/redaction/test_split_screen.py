@@ -124,3 +124,37 @@ def test_strings_of_one_byte_take_steps_for_each_of_them_alone(byte: str) -> Non
     one, two = (steps(lambda: redactor.is_unsplit(text.encode() * many)) for many in (300, 600))  # noqa: B023
 
     assert two < 3 * one
+
+
+@pytest.mark.requirement("P13")
+def test_secrets_that_end_alike_are_not_prepared_for_one_after_another() -> None:
+    """They have few patterns, so that the number of patterns alone would allow any number."""
+    some, many = (
+        Redactor({f"KEY_{nth}": f"{nth:016}-production.example.com" for nth in range(number)})
+        for number in (10, 100)
+    )
+
+    assert steps(lambda: many.is_unsplit(TABLE.encode())) < 2 * steps(
+        lambda: some.is_unsplit(TABLE.encode())
+    )
+
+
+@pytest.mark.requirement("P13")
+def test_a_text_is_not_compared_with_any_number_of_values_that_end_alike() -> None:
+    """Each line of a secret is a value, and a text may have their common ending many times."""
+    ending = "-production.example"
+    some, many = (
+        Redactor({"KEY": "\n".join(f"{nth:016}{ending}" for nth in range(number))})
+        for number in (8, 80)
+    )
+    pieces = [ending[at : at + 3] for at in range(len(ending) - 3)]
+    texts = [f'"{piece}~", '.encode() * 50 for piece in pieces]
+    for redactor in (some, many):
+        redactor.is_unsplit(b'"none"')  # what it is looked for with is kept
+
+    few, more = (
+        steps(lambda: [redactor.is_unsplit(one) for one in texts])  # noqa: B023
+        for redactor in (some, many)
+    )
+
+    assert more < 3 * few

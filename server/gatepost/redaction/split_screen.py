@@ -35,6 +35,13 @@ MOST_PATTERNS = 2_048
 """
 The patterns of some four secrets. To make them takes four milliseconds for each secret, once.
 """
+MOST_VALUES, MOST_ALIKE = 128, 16
+"""
+The most values, which some five secrets have, and how many of them may have a pattern in common.
+
+A tenant may have a thousand secrets that end alike, and so few patterns: to choose those would take
+seconds, and so would comparing all the values wherever a text has one of the patterns.
+"""
 MOST_TOGETHER = PIECES_AT_ONCE - 4
 """The most patterns that are searched for together."""
 MOST_FOUND = 64
@@ -127,7 +134,7 @@ class SplitScreen:
         self._single: dict[bytes, set[tuple[bytes, ...]]] = {}
         """For a byte, which bytes a text also has as a whole string each, in one case or other."""
         self._is_usable = self._fill(marks)
-        self._has_short = any(mark.length < WINDOW_BYTES for mark in marks)
+        self._has_short = self._is_usable and any(mark.length < WINDOW_BYTES for mark in marks)
         self._passes = {quote: [*_passes(found)] for quote, found in self._patterns.items()}
         self._single_passes = {
             quote: [*_passes(quote + one + quote for one in self._single)] for quote in _QUOTES
@@ -188,16 +195,21 @@ class SplitScreen:
         )
 
     def _fill(self, marks: Sequence[KnownMatch]) -> bool:
-        """Choose the patterns of all values; return False if a value has none, or all have many."""
-        values = [(one.whole, isinstance(one, Hex)) for one in marks if one.length >= WINDOW_BYTES]
-        for value, is_hex in dict.fromkeys(values):
+        """Choose the patterns of all values; return False if a value has none, or they are many."""
+        values: dict[tuple[bytes, bool], None] = {}
+        for mark in marks:
+            if mark.length >= WINDOW_BYTES:
+                values[mark.whole, isinstance(mark, Hex)] = None
+            if len(values) > MOST_VALUES:
+                return False
+        for value, is_hex in values:
             at = _best_window(value, in_any_case=is_hex)
             if at is None:
                 return False
             self._add(value, at, in_any_case=is_hex)
             if len(self._suspects) > MOST_PATTERNS:
                 return False
-        return True
+        return max(map(len, self._suspects.values()), default=0) <= MOST_ALIKE
 
     def _add(self, value: bytes, at: int, *, in_any_case: bool) -> None:
         window = value[at : at + WINDOW_BYTES]
