@@ -73,7 +73,10 @@ _BEGUN_ESCAPES = {
     ),
 }
 """The ends of strings that may be an escape together with the beginning of another string."""
-_BREAK_BEFORE = re.compile(rb"\n[ \t\x0b\f]*[\"']")
+_BREAK_BEFORE = re.compile(rb"\n(?:[ \t\x0b\f]{0,63}[\"']|[ \t\x0b\f]{64})")
+"""A line break before a quotation mark, or before so many blanks that one may be behind them."""
+_LONGEST = 65
+"""The length of the longest match of these forms in bytes."""
 _blank_behind = BytesAhoCorasick(
     [quote + bytes((blank,)) for quote in _QUOTES for blank in BLANK], MatchKind.LeftmostFirst
 )
@@ -243,19 +246,28 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
         return None  # more escapes may be left
     if is_wrapped:
         last, whole = found[-2:]
-        if holds(_blank_behind, last) and (RETURN in last or _BREAK_BEFORE.search(last)):
+        if holds(_blank_behind, last) and (RETURN in last or _matches(_BREAK_BEFORE, last)):
             return None
         if is_escaped(whole) and unescaped(whole) != whole:
             return None
     for depth, layer in enumerate(found):
         for escape, begun in _BEGUN_ESCAPES.items():
-            if escape in layer and begun.search(layer):
+            if escape in layer and _matches(begun, layer):
                 return None
         # At first it is an escaped quotation mark. Later it may also be a backslash that a string
         # ends with.
         if depth and len(unescapings) > 1 and any(b"\\" + quote in layer for quote in _QUOTES):
             return None
     return found
+
+
+def _matches(form: re.Pattern[bytes], text: bytes) -> bool:
+    """Return whether one of the forms above occurs in a text, of which each step is searched."""
+    # No other thread runs during a search, and a text may consist of what nearly matches.
+    return any(
+        form.search(text, step, step + STEP_BYTES + _LONGEST)
+        for step in range(0, len(text), STEP_BYTES)
+    )
 
 
 def _agree(text: bytes, value: bytes) -> bool:
