@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.redaction.redactor import Redactor, cleaned_text
+from gatepost.redaction.screen import STEP_BYTES
 from tests.support.cases import each
 from tests.support.measuring import steps
 
@@ -68,7 +69,8 @@ SPREAD = {
     "an escape of URLs": ["secret-%6", "1bc-42"],
     "an escape of HTML": ["secret-&#9", "7;bc-42"],
     "a named escape of HTML": ["secret&hyph", "en;abc-42"],
-    "a line break with its indentation": ["secret-a\n", "    bc-42"],
+    "a line break with its indentation": ["s\n", "    ecret-abc-42"],
+    "a line break with blanks on both sides": [f"s\n{' ' * 99}", "    ecret-abc-42"],
     "an escaped backslash": ["secret-\\\\", "u0061bc-42"],
     "a backslash of URLs": ["secret-%5c", "u0061bc-42"],
 }
@@ -85,6 +87,20 @@ def test_what_stands_for_one_character_may_be_split_too(spread: str, quote: str)
     clean = cleaned_text(f"{TABLE}, {quote}{planted}", Redactor({"KEY": value}))
 
     assert clean.count("[REDACTED:KEY]") == len(SPREAD[spread])
+
+
+@pytest.mark.requirement("P13")
+@each("spread", SPREAD, ids=str)
+def test_what_stands_for_one_character_is_found_over_the_end_of_a_step(spread: str) -> None:
+    """A long text is looked at in steps, and each place in it may be the end of one."""
+    value = "secret\u2010abc-42" if "named" in spread else "secret-abc-42"
+    redactor, (begin, end) = Redactor({"KEY": value}), SPREAD[spread]
+    for place in range(len(begin) + 1):
+        before = TABLE.ljust(STEP_BYTES - place - 1)
+
+        clean = cleaned_text(f'{before}"{begin}", "{end}"', redactor)
+
+        assert clean.count("[REDACTED:KEY]") == 2, place
 
 
 @pytest.mark.requirement("P13")
@@ -124,3 +140,37 @@ def test_strings_of_one_byte_take_steps_for_each_of_them_alone(byte: str) -> Non
     one, two = (steps(lambda: redactor.is_unsplit(text.encode() * many)) for many in (300, 600))  # noqa: B023
 
     assert two < 3 * one
+
+
+@pytest.mark.requirement("P13")
+def test_secrets_that_end_alike_are_not_prepared_for_one_after_another() -> None:
+    """They have few patterns, so that the number of patterns alone would allow any number."""
+    some, many = (
+        Redactor({f"KEY_{nth}": f"{nth:016}-production.example.com" for nth in range(number)})
+        for number in (10, 100)
+    )
+
+    assert steps(lambda: many.is_unsplit(TABLE.encode())) < 2 * steps(
+        lambda: some.is_unsplit(TABLE.encode())
+    )
+
+
+@pytest.mark.requirement("P13")
+def test_a_text_is_not_compared_with_any_number_of_values_that_end_alike() -> None:
+    """Each line of a secret is a value, and a text may have their common ending many times."""
+    ending = "-production.example"
+    some, many = (
+        Redactor({"KEY": "\n".join(f"{nth:016}{ending}" for nth in range(number))})
+        for number in (8, 80)
+    )
+    pieces = [ending[at : at + 3] for at in range(len(ending) - 3)]
+    texts = [f'"{piece}~", '.encode() * 50 for piece in pieces]
+    for redactor in (some, many):
+        redactor.is_unsplit(b'"none"')  # what it is looked for with is kept
+
+    few, more = (
+        steps(lambda: [redactor.is_unsplit(one) for one in texts])  # noqa: B023
+        for redactor in (some, many)
+    )
+
+    assert more < 3 * few

@@ -7,7 +7,7 @@ from functools import cache, partial
 from itertools import combinations, pairwise, product
 from typing import NamedTuple
 
-from ahocorasick_rs import BytesAhoCorasick, MatchKind
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.matching import Hex, KnownMatch
 from gatepost.redaction.screen import PIECE_BYTES, PIECES_AT_ONCE, STEP_BYTES, common_in, holds
@@ -34,6 +34,13 @@ may be a number.
 MOST_PATTERNS = 2_048
 """
 The patterns of some four secrets. To make them takes four milliseconds for each secret, once.
+"""
+MOST_VALUES, MOST_ALIKE = 128, 16
+"""
+The most values, which some five secrets have, and how many of them may have a pattern in common.
+
+A tenant may have a thousand secrets that end alike, and so few patterns: to choose those would take
+seconds, and so would comparing all the values wherever a text has one of the patterns.
 """
 MOST_TOGETHER = PIECES_AT_ONCE - 4
 """The most patterns that are searched for together."""
@@ -66,7 +73,10 @@ _BEGUN_ESCAPES = {
     ),
 }
 """The ends of strings that may be an escape together with the beginning of another string."""
-_BREAK_BEFORE = re.compile(rb"\n[ \t\x0b\f]*[\"']")
+_BREAK_BEFORE = re.compile(rb"\n(?:[ \t\x0b\f]{0,63}[\"']|[ \t\x0b\f]{64})")
+"""A line break before a quotation mark, or before so many blanks that one may be behind them."""
+_LONGEST = 65
+"""The length of the longest match of these forms in bytes."""
 _blank_behind = BytesAhoCorasick(
     [quote + bytes((blank,)) for quote in _QUOTES for blank in BLANK], MatchKind.LeftmostFirst
 )
@@ -127,7 +137,7 @@ class SplitScreen:
         self._single: dict[bytes, set[tuple[bytes, ...]]] = {}
         """For a byte, which bytes a text also has as a whole string each, in one case or other."""
         self._is_usable = self._fill(marks)
-        self._has_short = any(mark.length < WINDOW_BYTES for mark in marks)
+        self._has_short = self._is_usable and any(mark.length < WINDOW_BYTES for mark in marks)
         self._passes = {quote: [*_passes(found)] for quote, found in self._patterns.items()}
         self._single_passes = {
             quote: [*_passes(quote + one + quote for one in self._single)] for quote in _QUOTES
@@ -188,16 +198,21 @@ class SplitScreen:
         )
 
     def _fill(self, marks: Sequence[KnownMatch]) -> bool:
-        """Choose the patterns of all values; return False if a value has none, or all have many."""
-        values = [(one.whole, isinstance(one, Hex)) for one in marks if one.length >= WINDOW_BYTES]
-        for value, is_hex in dict.fromkeys(values):
+        """Choose the patterns of all values; return False if a value has none, or they are many."""
+        values: dict[tuple[bytes, bool], None] = {}
+        for mark in marks:
+            if mark.length >= WINDOW_BYTES:
+                values[mark.whole, isinstance(mark, Hex)] = None
+            if len(values) > MOST_VALUES:
+                return False
+        for value, is_hex in values:
             at = _best_window(value, in_any_case=is_hex)
             if at is None:
                 return False
             self._add(value, at, in_any_case=is_hex)
             if len(self._suspects) > MOST_PATTERNS:
                 return False
-        return True
+        return max(map(len, self._suspects.values()), default=0) <= MOST_ALIKE
 
     def _add(self, value: bytes, at: int, *, in_any_case: bool) -> None:
         window = value[at : at + WINDOW_BYTES]
@@ -231,19 +246,28 @@ def separate_decodings(text: bytes) -> list[bytes] | None:
         return None  # more escapes may be left
     if is_wrapped:
         last, whole = found[-2:]
-        if holds(_blank_behind, last) and (RETURN in last or _BREAK_BEFORE.search(last)):
+        if holds(_blank_behind, last) and (RETURN in last or _matches(_BREAK_BEFORE, last)):
             return None
         if is_escaped(whole) and unescaped(whole) != whole:
             return None
     for depth, layer in enumerate(found):
         for escape, begun in _BEGUN_ESCAPES.items():
-            if escape in layer and begun.search(layer):
+            if escape in layer and _matches(begun, layer):
                 return None
         # At first it is an escaped quotation mark. Later it may also be a backslash that a string
         # ends with.
         if depth and len(unescapings) > 1 and any(b"\\" + quote in layer for quote in _QUOTES):
             return None
     return found
+
+
+def _matches(form: re.Pattern[bytes], text: bytes) -> bool:
+    """Return whether one of the forms above occurs in a text, of which each step is searched."""
+    # No other thread runs during a search, and a text may consist of what nearly matches.
+    return any(
+        form.search(text, step, step + STEP_BYTES + _LONGEST)
+        for step in range(0, len(text), STEP_BYTES)
+    )
 
 
 def _agree(text: bytes, value: bytes) -> bool:
@@ -263,7 +287,13 @@ def _passes(patterns: Iterable[bytes]) -> Iterator[BytesAhoCorasick]:
     found = sorted(patterns)
     passes = -(-len(found) // MOST_TOGETHER)
     for at in range(passes):
-        yield BytesAhoCorasick([*found[at::passes], *_NOWHERE], MatchKind.LeftmostFirst)
+        # Nearly no byte gets past the vector instructions, so that the automaton behind them may be
+        # the smallest: the usual one takes megabytes for each tenant.
+        yield BytesAhoCorasick(
+            [*found[at::passes], *_NOWHERE],
+            matchkind=MatchKind.LeftmostFirst,
+            implementation=Implementation.ContiguousNFA,
+        )
 
 
 def _written(window: bytes, form: PieceForm, quote: bytes) -> bytes:
