@@ -1,15 +1,19 @@
 """A secret that is split over the strings of a long text is found however it was split."""
 
+import gc
 import json
 from collections.abc import Iterator
 from itertools import combinations, pairwise
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatepost.redaction import redactor as redactor_module
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES
+from gatepost.redaction.split_screen import SplitScreen
 from tests.support.cases import each
 from tests.support.measuring import steps
 
@@ -174,3 +178,18 @@ def test_a_text_is_not_compared_with_any_number_of_values_that_end_alike() -> No
     )
 
     assert more < 3 * few
+
+
+def test_a_process_has_a_bounded_number_of_screens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen takes more memory than a tenant's secrets; further tenants are searched in full."""
+    screens: WeakSet[SplitScreen] = WeakSet()
+    monkeypatch.setattr(redactor_module, "_screens", screens)
+    monkeypatch.setattr(redactor_module, "MOST_SCREENS", 2)
+    redactors = [Redactor({"KEY": f"kQz7vXw2pLm{number}Rt"}) for number in range(3)]
+    text = b'"one", ' * 400
+
+    assert [one.is_unsplit(text) for one in redactors] == [True, True, False]
+    assert len(screens) == 2
+    del redactors
+    gc.collect()
+    assert len(screens) == 0

@@ -36,6 +36,11 @@ from gatepost.redaction.secret_search import (
 from gatepost.redaction.spans import merged, placed, replaced
 from gatepost.redaction.split_screen import SplitScreen
 
+MOST_SCREENS = 64
+"""
+Screens of long texts in a process, each of up to 1.7 MiB. The long texts of further tenants are
+searched whole, which takes longer and finds the same.
+"""
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
 
@@ -107,8 +112,12 @@ class Redactor:
 
     @cached_property
     def _split_screen(self) -> SplitScreen | None:
-        """Return the screen of long texts; there is none for the secrets of a single call."""
-        return None if self._marks is None else SplitScreen(self._marks)
+        """Return the screen of long texts; None for the secrets of a call, and beyond the most."""
+        if self._marks is None or len(_screens) >= MOST_SCREENS:
+            return None
+        made = SplitScreen(self._marks)
+        _screens.add(made)
+        return made
 
     def is_unsplit(self, text: bytes) -> bool:
         """Return True only if no secret is split over the quoted strings of a text."""
@@ -340,6 +349,7 @@ HERE: ContextVar[LogContext | None] = ContextVar("gatepost_call", default=None)
 """The current call; threads and tasks inherit it."""
 
 _holders: WeakSet[TenantRedactors] = WeakSet()
+_screens: WeakSet[SplitScreen] = WeakSet()
 _PLAIN = Redactor({})
 
 
