@@ -107,6 +107,7 @@ class LocalCounters:
         if shared is None:
             shared, found = self._share((tenant, tool, inner), own, rules, now)
         quotas = (*map(AuditQuota, rows, found), *shared.quotas)
+        names = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
         call_limits = CallLimits(
             tenant=tenant,
             buckets=(
@@ -117,13 +118,11 @@ class LocalCounters:
             concurrency=shared.concurrency,
             kinds=shared.kinds,
             queue=None if inner else self.queue,
+            shared_store=None if shared_store is None else shared_store.of(tenant),
+            spendings=[] if shared_store is None else [*names, *shared.spendings],
+            shared_concurrency=() if shared_store is None else shared.shared_concurrency,
             quotas=quotas,
         )
-        if shared_store is not None:
-            call_limits.shared_store = shared_store.of(tenant)
-            spendings = [Spending(named(principal), caller.rate, caller.burst)]
-            call_limits.spendings = [*(spendings if caller.rate else ()), *shared.spendings]
-            call_limits.shared_concurrency = shared.shared_concurrency
         if tool is not None and principal not in self.audited:
             self._keep(self.audited, principal, quotas)
         # Do not use the call's key: it would keep a copy of the tool's name for each caller.
