@@ -160,12 +160,12 @@ async def test_many_long_bodies_at_once_hold_the_loop_no_longer_than_one() -> No
     assert held < limit, (held, limit)
 
 
-class _Odd(ValueError):
+class _OddStrings(ValueError):
     """What an author's validator raises."""
 
 
 def _never(value: str) -> str:
-    raise _Odd(value)
+    raise _OddStrings(value)
 
 
 @pytest.mark.parametrize("count", [1, 400, 39_000])
@@ -184,7 +184,7 @@ async def test_nothing_of_refused_arguments_is_left(count: int) -> None:
         assert (await client.send(body, [JSON, *fields])).json["result"]["isError"]
 
     gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, _Odd)] == []
+    assert [one for one in gc.get_objects() if isinstance(one, _OddStrings)] == []
 
 
 async def test_nothing_of_a_refused_prompt_is_left() -> None:
@@ -202,4 +202,4 @@ async def test_nothing_of_a_refused_prompt_is_left() -> None:
         assert refused.json["error"]["code"] == -32602
 
     gc.collect()
-    assert [one for one in gc.get_objects() if isinstance(one, _Odd)] == []
+    assert [one for one in gc.get_objects() if isinstance(one, _OddStrings)] == []

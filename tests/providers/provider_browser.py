@@ -48,7 +48,7 @@ class HtmlForm(NamedTuple):
         return [each for each in self.controls if each.kind == "submit"]
 
 
-class _Page(HTMLParser):
+class _ProviderPage(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.forms: list[HtmlForm] = []
@@ -129,7 +129,7 @@ class ProviderBrowser(BrowserUser):
 
     def fill_in(self, answer: httpx2.Response) -> httpx2.Response:
         """Fill in the first form that is posted, and press the button that agrees."""
-        page = _Page()
+        page = _ProviderPage()
         page.feed(answer.text)
         forms = [form for form in page.forms if form.method == "POST"]
         assert forms, f"nothing to press on {answer.url}: {answer.text[:3000]}"

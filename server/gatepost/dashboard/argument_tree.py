@@ -75,7 +75,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 def tree(value: Any, name: str = "") -> Node:
     """Return the value as a node with at most `MOST_NODES` nodes and `MOST_TEXT` characters."""
-    return _Reader().node(value, name, 0)
+    return _TreeReader().node(value, name, 0)
 
 
 def read(encoded: bytes) -> Node:
@@ -84,10 +84,10 @@ def read(encoded: bytes) -> Node:
         return tree(decoded(encoded))
     except (ValueError, RecursionError):
         text = encoded.decode(errors="replace")
-        return _Reader().text(text, "", "raw")
+        return _TreeReader().text(text, "", "raw")
 
 
-class _Reader:
+class _TreeReader:
     def __init__(self) -> None:
         self._nodes, self._text = MOST_NODES, MOST_TEXT
 

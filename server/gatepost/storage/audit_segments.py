@@ -67,7 +67,7 @@ class _Element(msgspec.Struct):
     side: Raw | UnsetType = UNSET
 
 
-class _Said(msgspec.Struct):
+class _RecordTexts(msgspec.Struct):
     at: int
     kind: str
     tool: str = ""
@@ -81,16 +81,16 @@ class _Side(msgspec.Struct):
     caller: tuple[str, str] | None = None
 
 
-class _Caller(msgspec.Struct):
+class _RecordCaller(msgspec.Struct):
     subject: str
 
 
 _encode = msgspec.json.encode
 _elements = msgspec.json.Decoder(list[_Element]).decode
 _element = msgspec.json.Decoder(_Element).decode
-_said = msgspec.json.Decoder(_Said).decode
+_said = msgspec.json.Decoder(_RecordTexts).decode
 _side = msgspec.json.Decoder(_Side).decode
-_caller = msgspec.json.Decoder(_Caller).decode
+_caller = msgspec.json.Decoder(_RecordCaller).decode
 _counts = msgspec.json.Decoder(list[tuple[str | int, ...]]).decode
 _UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 

@@ -36,13 +36,13 @@ class ChangePoller:
     def __init__(self, records: Records, shared_store: SharedStore) -> None:
         self._records = records
         self._wake_ups = WakeUps(shared_store.of(NO_TENANT), TOPIC)
-        self._followers: set[_Follower] = set()
+        self._followers: set[_ChangeFollower] = set()
         self._failing: set[str] = set()
 
     @asynccontextmanager
     async def following(self, subject: str, take_up: TakeUp) -> AsyncIterator[None]:
         """Give the counter of a subject (`Records.changes`) to *take_up* during a block."""
-        follower = _Follower(subject, take_up)
+        follower = _ChangeFollower(subject, take_up)
         self._followers.add(follower)
         try:
             async with during(subject, lambda: self._hand_over(follower)):
@@ -84,13 +84,13 @@ class ChangePoller:
                 follower.counter = counters.get(follower.subject, 0)
         return "changes" not in self._failing
 
-    async def _hand_over(self, follower: "_Follower") -> None:
+    async def _hand_over(self, follower: "_ChangeFollower") -> None:
         while True:
             await follower.told.wait()
             follower.told.clear()
             await self._take_up(follower)
 
-    async def _take_up(self, follower: "_Follower") -> None:
+    async def _take_up(self, follower: "_ChangeFollower") -> None:
         with self._noting_outage(follower.subject):
             await follower.take_up(follower.counter)
 
@@ -121,7 +121,7 @@ class ChangePoller:
             await asyncio.Event().wait()
 
 
-class _Follower:
+class _ChangeFollower:
     """The follower of a subject, and the counter that was read last."""
 
     def __init__(self, subject: str, take_up: TakeUp) -> None:

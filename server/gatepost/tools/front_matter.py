@@ -19,7 +19,7 @@ def frontmatter(manifest: Path) -> Mapping[str, Any]:
     if match is None:
         raise ValueError(f"{manifest} must begin with YAML between two lines of `---`")
     try:
-        read = yaml.load(match[1], Loader=_Loader)  # noqa: S506  # a SafeLoader without dates
+        read = yaml.load(match[1], Loader=_SkillLoader)  # noqa: S506  # a SafeLoader without dates
     except yaml.YAMLError as error:
         place = getattr(error, "problem_mark", None)
         where = f", line {place.line + 2}" if place is not None else ""
@@ -51,11 +51,11 @@ def _not_json(value: Any, place: str) -> Iterator[str]:
         yield f"{place}: a {type(value).__name__} is no JSON value"
 
 
-class _Loader(yaml.SafeLoader):
+class _SkillLoader(yaml.SafeLoader):
     """Loads only JSON types from YAML: a date stays the text that the author wrote."""
 
 
-_Loader.yaml_implicit_resolvers = {
+_SkillLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }

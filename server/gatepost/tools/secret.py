@@ -57,7 +57,7 @@ def secret_arguments(schema: Mapping[str, Any]) -> tuple[SecretPath, ...]:
     marks = sum(1 for part in _parts(schema) if KEYWORD in part)
     if not marks:
         return ()
-    walk = _Walk(schema)
+    walk = _SecretWalk(schema)
     paths = dict.fromkeys(walk.paths(schema, (), ("#",)))
     if walk.cut & walk.around:
         raise ValueError(f"{KEYWORD}: not within what contains itself")
@@ -68,7 +68,7 @@ def secret_arguments(schema: Mapping[str, Any]) -> tuple[SecretPath, ...]:
     return tuple(paths)
 
 
-class _Walk:
+class _SecretWalk:
     """One walk over all subschemas for a value and for its parts."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ def _server(name: str, entry: Any) -> ImportedServer:
         checked_name(name)
     except InvalidField as invalid:
         raise ImportProblem(f"the server {name[:80]!r} cannot be used: {invalid.message}") from None
-    imported = _ImportedServer(name)
+    imported = _ServerFields(name)
     url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
     if isinstance(url, str):
         if entry.get("type") == "sse":
@@ -128,7 +128,7 @@ def _strings(name: str, entry: Mapping[str, Any], member: str) -> dict[str, str]
     return found
 
 
-class _ImportedServer:
+class _ServerFields:
     """Collects the table of one server, and the new names of its secrets."""
 
     def __init__(self, name: str) -> None:
@@ -238,7 +238,7 @@ def servers_of_registry(document: Mapping[str, Any]) -> tuple[ImportedServer, ..
     description = document.get("description")
     found = []
     for entry in (*_objects(document, "remotes"), *_objects(document, "packages")):
-        imported = _ImportedServer(name)
+        imported = _ServerFields(name)
         if isinstance(description, str) and description:
             imported.fields["description"] = description
         kind = entry.get("type", entry.get("transport_type"))
@@ -255,7 +255,7 @@ def servers_of_registry(document: Mapping[str, Any]) -> tuple[ImportedServer, ..
     return tuple(found)
 
 
-def _packaged(imported: _ImportedServer, entry: Mapping[str, Any]) -> bool:
+def _packaged(imported: _ServerFields, entry: Mapping[str, Any]) -> bool:
     """Fill in the program of a package; return False if it cannot be run over stdio."""
     kind = entry.get("registryType", entry.get("registry_type", entry.get("registry_name")))
     identifier = entry.get("identifier", entry.get("name"))

@@ -103,10 +103,10 @@ class CalDav:
         root = await _parsed(reply)
         return [(data.text or "").encode() for data in root.iter(f"{C}calendar-data")]
 
-    async def _found(self, url: str, *, depth: int) -> "list[_Found]":
+    async def _found(self, url: str, *, depth: int) -> "list[_CalDavResource]":
         reply = await self._send("PROPFIND", url, FIND, depth=depth, max_bytes=ANSWER_BYTES)
         root = await _parsed(reply)
-        return [_Found(reply.url, response) for response in root.iter(f"{D}response")]
+        return [_CalDavResource(reply.url, response) for response in root.iter(f"{D}response")]
 
     async def _send(
         self, method: str, url: str, content: bytes, *, depth: int, max_bytes: int
@@ -132,7 +132,7 @@ class CalDav:
         raise ToolFailure("validation", "its server redirects endlessly")
 
 
-class _Found:
+class _CalDavResource:
     """One resource of a PROPFIND response."""
 
     def __init__(self, base: str, response: Element) -> None:

@@ -15,7 +15,7 @@ URL = "https://stranger.example.com/mcp"
 TOLD = "typed-by-the-operator"
 
 
-class Folder:
+class ImportFolder:
     """A folder with a configuration, in which commands run."""
 
     def __init__(self, path: Path) -> None:
@@ -53,11 +53,11 @@ keys.ring = "file:keyring.json"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImportFolder:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     (tmp_path / "private").write_text(SECRET)
-    return Folder(tmp_path)
+    return ImportFolder(tmp_path)
 
 
 REFERENCES = [
@@ -71,7 +71,7 @@ REFERENCES = [
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("header", ["X-Key", "Authorization"])
 def test_a_registry_document_reads_nothing_of_the_operator(
-    folder: Folder, scripted: tuple[ScriptedServer, str], header: str, reference: str
+    folder: ImportFolder, scripted: tuple[ScriptedServer, str], header: str, reference: str
 ) -> None:
     """The untrusted server would get the environment; instead the value is prompted for."""
     app, url = scripted
@@ -90,7 +90,7 @@ def test_a_registry_document_reads_nothing_of_the_operator(
     assert sent == (f"Bearer {TOLD}" if header == "Authorization" else TOLD)
 
 
-def test_an_environment_variable_of_a_file_is_named(folder: Folder) -> None:
+def test_an_environment_variable_of_a_file_is_named(folder: ImportFolder) -> None:
     """It is read, because editors do so too, and the command says which one goes where."""
     entry = {"url": URL, "headers": {"X-Key": "${env:AWS_SECRET_ACCESS_KEY}"}}
     result = folder.add({"mcpServers": {"stranger": entry}})
@@ -101,7 +101,7 @@ def test_an_environment_variable_of_a_file_is_named(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("name", ["Host", "Cookie", "Mcp-Session-Id", "traceparent", "Proxy-A"])
-def test_a_header_of_ours_is_not_imported(folder: Folder, name: str) -> None:
+def test_a_header_of_ours_is_not_imported(folder: ImportFolder, name: str) -> None:
     document = {"mcpServers": {"stranger": {"url": URL, "headers": {name: "value-of-it"}}}}
     added, checked = folder.add(document), folder.check(document)
     for result in (added, checked):
@@ -112,7 +112,7 @@ def test_a_header_of_ours_is_not_imported(folder: Folder, name: str) -> None:
     assert folder.listed() == []
 
 
-def test_a_program_is_not_registered(folder: Folder) -> None:
+def test_a_program_is_not_registered(folder: ImportFolder) -> None:
     """Also not beside a URL, under another name, or with an environment."""
     program = {"command": "sh", "args": ["-c", "id"], "env": {"LD_PRELOAD": "/x.so"}}
     result = folder.add({"mcpServers": {"one": program, "two": {**program, "url": URL}}})
@@ -124,7 +124,7 @@ def test_a_program_is_not_registered(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("name", ["API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "client_secret"])
-def test_a_secret_in_an_environment_is_refused(folder: Folder, name: str) -> None:
+def test_a_secret_in_an_environment_is_refused(folder: ImportFolder, name: str) -> None:
     """`gatepost check` says what to write instead, and repeats no value."""
     entry = {"command": "/usr/bin/true", "env": {name: SECRET}}
     result = folder.check({"mcpServers": {"notes": entry}})
@@ -133,7 +133,7 @@ def test_a_secret_in_an_environment_is_refused(folder: Folder, name: str) -> Non
     assert SECRET not in result.output
 
 
-def test_a_file_cannot_widen_what_its_servers_may_do(folder: Folder) -> None:
+def test_a_file_cannot_widen_what_its_servers_may_do(folder: ImportFolder) -> None:
     """Members such as `trusted` and `tenant` have no effect."""
     entry = {"url": URL, "trusted": True, "tenant": "globex", "allow": ["sampling"], "pin": "off"}
     assert folder.add({"mcpServers": {"stranger": entry}}).exit_code == 0

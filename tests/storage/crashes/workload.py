@@ -176,7 +176,7 @@ class CrashWorker:
         ]
         head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{n}: {v}\r\n" for n, v in fields) + "\r\n"
         reader, writer = await asyncio.open_connection(*self._sock.getsockname())
-        async with aclosing(_Closing(writer)):
+        async with aclosing(_ClosingWorker(writer)):
             writer.write(head.encode() + body)
             answer = await reader.read(-1)
         first, _, rest = answer.partition(b"\r\n\r\n")
@@ -194,7 +194,7 @@ class CrashWorker:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-class _Closing:
+class _ClosingWorker:
     """A connection's writer, for `aclosing`."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:

@@ -27,7 +27,7 @@ class ScriptConnection:
         self._script, self._make = script.encode(), connection
         self._digest = sha1(self._script, usedforsecurity=False).hexdigest().encode()
         self._connection: AbstractConnection | None = None
-        self._exchange = _Exchange()
+        self._exchange = _ScriptReply()
 
     async def run(self, keys: Sequence[bytes], argument: bytes) -> bytes:
         """Return the script's answer; raises the errors of the client, and TimeoutError."""
@@ -60,13 +60,13 @@ class ScriptConnection:
 
     async def _connect(self) -> None:
         await self.aclose()
-        self._connection, self._exchange = self._make(), _Exchange()
+        self._connection, self._exchange = self._make(), _ScriptReply()
         await self._connection.connect()  # type: ignore[no-untyped-call]  # the method has no types
         assert self._connection._writer is not None  # noqa: S101  # `connect` has set it
         self._exchange.begin(self._connection._writer.transport)
 
 
-class _Exchange(asyncio.Protocol):
+class _ScriptReply(asyncio.Protocol):
     """Sends one command at a time, and reads its answer: text, or an error."""
 
     def __init__(self) -> None:

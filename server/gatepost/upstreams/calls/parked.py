@@ -250,7 +250,7 @@ class ParkedCalls:
                 return
             if running is not None:
                 self.extend(asked.parked, asked.valid_until)
-                running.listener = _Publisher(shared_store, sealing, reply)
+                running.listener = _StepPublisher(shared_store, sealing, reply)
             step = await self._next(shared_store, reply, running, asked.step, asked.answer)
             await shared_store.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)
             await shared_store.publish(reply_topic(reply), READY)
@@ -289,7 +289,7 @@ class ParkedCalls:
             await asyncio.wait({waiting})
 
 
-class _Publisher:
+class _StepPublisher:
     """Sends a call's notifications to the replica that has the caller's request."""
 
     def __init__(self, shared_store: TenantSharedStore, sealing: Sealing, reply: str) -> None:
