@@ -182,9 +182,9 @@ def test_who_is_revoked_is_seen_no_more(pair: TwoReplicas, dave: HttpBrowser) ->
     billing.call("find_customer", {"name": "x"}, "alice")
     pair.shows(dave, "/tools", "Alice Archer")
     now = time.time()
-    address_policy = RevocationRecord(id="", subject="alice", created_at=now, created_by="test")
+    selectors = RevocationRecord(id="", subject="alice", created_at=now, created_by="test")
     cut = revocation(
-        address_policy, now=now, leeway_s=0.0, longest_s=3_600.0, kept_s=3_600.0, block_s=0.0
+        selectors, now=now, leeway_s=0.0, longest_s=3_600.0, kept_s=3_600.0, block_s=0.0
     )
     pair.run(billing.server.services.records.revocations.put(cut))
     pair.hides(dave, "/tools", "Alice Archer")

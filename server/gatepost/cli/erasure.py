@@ -210,7 +210,7 @@ def everything_before(
     tenant_id: str, now: float, by: str, *, issuer: str = "", subject: str = ""
 ) -> RevocationRecord:
     """Return a revocation of all tokens and sessions from before the erasure."""
-    orders = RevocationRecord(
+    selectors = RevocationRecord(
         id="",
         tenant=tenant_id,
         issuer=issuer,
@@ -220,7 +220,7 @@ def everything_before(
         reason="erased",
     )
     return revocation(
-        orders, now=now, leeway_s=0.0, longest_s=LONGEST_S, kept_s=float(LIFETIME_S), block_s=0.0
+        selectors, now=now, leeway_s=0.0, longest_s=LONGEST_S, kept_s=float(LIFETIME_S), block_s=0.0
     )
 
 

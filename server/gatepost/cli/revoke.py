@@ -95,7 +95,7 @@ async def revoked(asked: RevocationTarget, config: Config, stores: OpenStores) -
     if asked.tenant:
         await check_known(asked.tenant, config, stores.records)
     now = time.time()
-    orders = RevocationRecord(
+    selectors = RevocationRecord(
         id="",
         tenant=asked.tenant,
         issuer=asked.issuer,
@@ -106,7 +106,7 @@ async def revoked(asked: RevocationTarget, config: Config, stores: OpenStores) -
         reason=asked.reason,
     )
     record = revocation(
-        orders,
+        selectors,
         now=now,
         leeway_s=asked.leeway_s,
         longest_s=longest_s(config, asked.issuer),

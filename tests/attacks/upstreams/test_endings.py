@@ -129,11 +129,11 @@ def asks(scene: UpstreamScene, *people: UpstreamUser) -> list[StalledStream]:
 def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: UpstreamScene) -> None:
     alice, bob = (scene.of("acme", "asks", sub=name) for name in ("alice", "bob"))
     of_alice, of_bob = asks(scene, alice, bob)
-    address_policy = RevocationRecord(
+    selectors = RevocationRecord(
         id="", tenant="acme", subject="alice", created_at=0.0, created_by="test"
     )
     order = revocation(
-        address_policy, now=time.time(), leeway_s=0, longest_s=3_600, kept_s=3_600, block_s=0
+        selectors, now=time.time(), leeway_s=0, longest_s=3_600, kept_s=3_600, block_s=0
     )
     services = scene.gate.services
 

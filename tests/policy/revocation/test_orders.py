@@ -31,9 +31,9 @@ UNDATED = msgspec.structs.replace(BOB, issued_at=None)
 
 
 def order(block_s: float = 0.0, leeway_s: float = 0.0, **selectors: str) -> RevocationRecord:
-    address_policy = RevocationRecord(id="", created_at=NOW, created_by="root", **selectors)
+    record = RevocationRecord(id="", created_at=NOW, created_by="root", **selectors)
     return revocation(
-        address_policy, now=NOW, leeway_s=leeway_s, longest_s=DAY, kept_s=7 * DAY, block_s=block_s
+        record, now=NOW, leeway_s=leeway_s, longest_s=DAY, kept_s=7 * DAY, block_s=block_s
     )
 
 

@@ -107,7 +107,7 @@ class LocalCounters:
         if shared is None:
             shared, found = self._share((tenant, tool, inner), own, rules, now)
         quotas = (*map(AuditQuota, rows, found), *shared.quotas)
-        names = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
+        of_caller = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
         call_limits = CallLimits(
             tenant=tenant,
             buckets=(
@@ -119,7 +119,7 @@ class LocalCounters:
             kinds=shared.kinds,
             queue=None if inner else self.queue,
             shared_store=None if shared_store is None else shared_store.of(tenant),
-            spendings=[] if shared_store is None else [*names, *shared.spendings],
+            spendings=[] if shared_store is None else [*of_caller, *shared.spendings],
             shared_concurrency=() if shared_store is None else shared.shared_concurrency,
             quotas=quotas,
         )
