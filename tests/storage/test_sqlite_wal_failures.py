@@ -20,18 +20,11 @@ from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite import QueuedConnection, connect
 from gatepost.storage.sql.sqlite_audit_wal import has_more
 from tests.storage.test_audit import link, new_record
+from tests.storage.test_sqlite_wal import LONG, path
 from tests.support.measuring import capture_logs
 
-LONG = 20.0
+__all__ = ["path"]  # a fixture
 RING = KeyRing.ephemeral()
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose write-ahead logs are merged only when a process reads."""
-    monkeypatch.setattr(module, "IDLE_S", LONG)
-    monkeypatch.setattr(module, "MERGED_S", LONG)
-    return tmp_path / "records.db"
 
 
 @pytest.fixture

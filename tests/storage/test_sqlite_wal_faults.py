@@ -15,20 +15,13 @@ from gatepost.audit.chain import RingLinker
 from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
-from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite_audit_statements import Execute, executing
-from tests.storage.test_sqlite_wal import LONG, RING, numbers, process, wal, write
+from tests.storage.test_sqlite_wal import RING, numbers, path, process, wal, write
+
+__all__ = ["path"]  # a fixture
 
 HEADER = "<4sIHQ32s"
-
-
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database whose write-ahead logs are merged only when a process reads."""
-    monkeypatch.setattr(module, "IDLE_S", LONG)
-    monkeypatch.setattr(module, "MERGED_S", LONG)
-    return tmp_path / "records.db"
 
 
 @pytest.fixture
