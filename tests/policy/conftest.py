@@ -23,6 +23,7 @@ from gatepost.policy.approvals.stage import ApprovalStage
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.record import DAY_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
+from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
@@ -301,11 +302,15 @@ class ApprovalReplica:
         self.runs = RunningCalls(
             deployment.records, deployment.shared_store, clock=deployment.clock
         )
+        self.scripts = ScriptReviews(
+            deployment.records, notifier, is_revoked=is_revoked, clock=deployment.clock
+        )
         self.service = ApprovalService(
             deployment.records,
             deployment.keyring,
             redaction,
             notifier,
+            self.scripts,
             is_revoked=is_revoked,
             clock=deployment.clock,
         )

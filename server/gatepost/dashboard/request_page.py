@@ -20,7 +20,8 @@ from gatepost.dashboard.page import (
 )
 from gatepost.policy.approvals.exact_json import decoded
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
-from gatepost.policy.approvals.service import DECIDED, PAGE, ApprovalService
+from gatepost.policy.approvals.request_lists import PAGE
+from gatepost.policy.approvals.service import DECIDED, ApprovalService
 from gatepost.tools.api import Tool
 
 Tools = Callable[[], Mapping[str, Tool]]

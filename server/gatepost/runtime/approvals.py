@@ -23,6 +23,7 @@ from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
 from gatepost.policy.approvals.webhook import Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
@@ -57,8 +58,15 @@ class ApprovalServices:
         self._notifier = ApprovalNotifier(
             shared_store, *self._listeners, audit=ApprovalAudit(writer)
         )
+        self.scripts = ScriptReviews(records, self._notifier, is_revoked=is_revoked, clock=clock)
         self.service = ApprovalService(
-            records, keyring, redaction, self._notifier, is_revoked=is_revoked, clock=clock
+            records,
+            keyring,
+            redaction,
+            self._notifier,
+            self.scripts,
+            is_revoked=is_revoked,
+            clock=clock,
         )
 
     def apply(

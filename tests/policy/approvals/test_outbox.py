@@ -10,8 +10,9 @@ import pytest
 from gatepost import ToolFailure, background
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.policy.approvals.outbox_sender import AT_ONCE, LEASE_S, OutboxSender
-from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
 from gatepost.policy.approvals.webhook import Webhook
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
@@ -232,7 +233,7 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
-    await approvals.submit([SCRIPT], by="alice", most=9)
+    await approvals.request([SCRIPT], caller=a_caller(subject="alice"), most=9)
     [waits] = await replica.service.waiting(ACME)
 
     await replica.service.approve(ACME, waits.id, ADMIN)
@@ -249,18 +250,19 @@ async def test_decisions_about_a_script_are_told_in_their_order(records: Records
     outbox = OutboxSenders(records, 500)
     outbox.clock = deployment.clock
     senders = [outbox.replica() for _ in "12"]
-    services = [deployment.replica(sender).service for sender in senders]
+    replicas = [deployment.replica(sender) for sender in senders]
+    services = [replica.service for replica in replicas]
     approvals = ScriptApprovals(records.of(ACME).entries(SUBJECT), clock=deployment.clock)
 
     async def submitted() -> str:
-        await approvals.submit([SCRIPT], by="alice", most=9)
+        await approvals.request([SCRIPT], caller=a_caller(subject="alice"), most=9)
         [waits] = await services[0].waiting(ACME)
         return waits.id
 
     await services[0].reject(ACME, await submitted(), ADMIN, "")
     await turned(senders[0])
     await services[0].approve(ACME, f"script:{SCRIPT.digest}", ADMIN)
-    await services[0].scripts.revoke(ACME, SCRIPT.name, ADMIN)
+    await replicas[0].scripts.revoke(ACME, SCRIPT.name, ADMIN)
     await submitted()
     deployment.revokes = lambda caller: caller.subject == "alice"
     assert await services[0].withdraw(ACME) == 1

@@ -74,8 +74,8 @@ class RevocationReplicas(BalancedReplicas):
         # The configuration names its key ring as a server sees it that runs there.
         with contextlib.chdir(self.folder):
             config, toolbox = settled(Path("gatepost.toml"))
-            async with opened(config, toolbox, "acme") as service:
-                yield service
+            async with opened(config, toolbox, "acme") as services:
+                yield services.service
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something that may be asked again and again is so."""

@@ -42,6 +42,9 @@ class SignedInApprover(TenantContext, frozen=True, kw_only=True, gc=False):
     peer: str = ""
 
 
+SCRIPT_PREFIX = "script:"
+"""Prefix of the id of a request for a script; the digest of the script follows."""
+
 Approver = TenantContext | Operator
 """A signed-in person (`ApprovalService` checks their roles) or the operator."""
 
@@ -60,7 +63,7 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     actor: str | None = None
     """The acting party, as the token says (``act``, RFC 8693 section 4.1)."""
     issued_at: int | None = None
-    """When that token was issued; None if it did not say, or in records of older versions."""
+    """When that token was issued; None if it did not say."""
     client_name: str = ""
     """The name that the client gives itself, without secrets; it proves nothing."""
 
@@ -68,6 +71,10 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> str:
         """Return the display name, or the id if there is none."""
         return self.name or self.subject
+
+
+ERASED = DisplayedParty(subject="", name="erased")
+"""Takes the place of a person whose data was erased."""
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):

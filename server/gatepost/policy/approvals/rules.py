@@ -337,9 +337,8 @@ def is_same_person(party: DisplayedParty, who: Approver) -> bool:
     """Return whether both are the same person: same issuer and stable id (design, decision 15)."""
     if isinstance(who, Operator):
         return party.kind == "operator" and party.subject == who.name
-    # Older records of scripts have no issuer; there the id decides alone.
-    issuers = {party.issuer, who.issuer} - {""}
-    return party.kind == "user" and party.subject == who.subject and len(issuers) == 1
+    ids = (party.issuer, party.subject) == (who.issuer, who.subject)
+    return party.kind == "user" and ids
 
 
 def _is_namesake(request: ApprovalRequest, who: TenantContext) -> bool:
