@@ -18,7 +18,7 @@ from gatepost.dashboard.page import (
     redirect,
     stream,
 )
-from gatepost.policy.approvals.exact_json import decoded
+from gatepost.policy.approvals.arguments import decoded
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
 from gatepost.policy.approvals.request_lists import PAGE
 from gatepost.policy.approvals.service import DECIDED, ApprovalService

@@ -9,19 +9,19 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.policy.approvals.channel_notifications import ChannelNotifications, Run
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
     ApprovalNotifier,
+    ChannelNotifications,
+    RunCall,
 )
-from gatepost.policy.approvals.outbox_sender import CLOSING_S, OutboxSender
 from gatepost.policy.approvals.policies import TenantTools
 from gatepost.policy.approvals.request import IsRevoked, Page, no_page, none_revoked, page_of
 from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
-from gatepost.policy.approvals.webhook import Webhook, key_of
+from gatepost.policy.approvals.webhook import FINISH_S, OutboxSender, Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
@@ -74,7 +74,7 @@ class ApprovalServices:
         config: Config,
         tools: Iterable[Tool],
         beside: TenantTools | None = None,
-        run: Run | None = None,
+        run: RunCall | None = None,
     ) -> None:
         """
         Take up the approval policies, the webhook and the notifications of a configuration.
@@ -110,7 +110,7 @@ class ApprovalServices:
                 yield
             finally:
                 if self._notifications is not None:
-                    await self._notifications.settle(CLOSING_S)
+                    await self._notifications.finish(FINISH_S)
 
     def stages(
         self,

@@ -9,8 +9,7 @@ import pytest
 
 from gatepost import ToolFailure, background
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.policy.approvals.outbox_sender import AT_ONCE, LEASE_S, OutboxSender
-from gatepost.policy.approvals.webhook import Webhook
+from gatepost.policy.approvals.webhook import AT_ONCE, LEASE_S, OutboxSender, Webhook
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
@@ -85,8 +84,8 @@ class OutboxSenders:
 
 async def turned(replica: OutboxSender) -> None:
     """Send every message that is due, and store the outcome of each."""
-    await replica.turn()
-    await replica.settle(WITHIN_S)
+    await replica.send_due()
+    await replica.finish(WITHIN_S)
 
 
 ENDS: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
@@ -124,7 +123,7 @@ async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
     outbox = OutboxSenders(records)
     await records.of(ACME).outbox.add(outbox_message())
     outbox.receiver.gate.clear()
-    first, second = outbox.replica(closing_s=0.0), outbox.replica()
+    first, second = outbox.replica(finish_s=0.0), outbox.replica()
     async with first.running():
         await run_until(outbox.receiver.hears)
     outbox.receiver.gate.set()
@@ -316,7 +315,7 @@ async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
 
 async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log says once that the database does not answer; later the delayed message is sent."""
-    monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.POLL_S", 0.01)
+    monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
     logs, ids = await outlasted(Cut(), times=3)
 
     assert [one["event"] for one in logs] == ["webhook_held_up"]
@@ -358,7 +357,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
     """A receiver that hangs holds up neither who makes a change nor the end of the process."""
     outbox = OutboxSenders(MemoryRecords())
     outbox.receiver.gate.clear()
-    replica = outbox.replica(closing_s=0.01)
+    replica = outbox.replica(finish_s=0.01)
     async with asyncio.timeout(10), replica.running():
         await outbox.records.of(ACME).outbox.add(outbox_message())
         await replica(ApprovalChange(what="requested", tenant=ACME, id="a1", tool="pay"))
@@ -369,7 +368,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
 
 async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that is away for long must not fill the database; a line says which."""
-    monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.MOST_UNSENT", 3)
+    monkeypatch.setattr("gatepost.policy.approvals.webhook.MOST_UNSENT", 3)
     outbox = OutboxSenders(MemoryRecords())
     replica = outbox.replica()
     for number in range(5):
