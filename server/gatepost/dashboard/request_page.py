@@ -20,8 +20,8 @@ from gatepost.dashboard.page import (
 )
 from gatepost.policy.approvals.arguments import decoded
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
-from gatepost.policy.approvals.request_lists import PAGE
 from gatepost.policy.approvals.service import DECIDED, ApprovalService
+from gatepost.policy.approvals.waiting import PAGE
 from gatepost.tools.api import Tool
 
 Tools = Callable[[], Mapping[str, Tool]]

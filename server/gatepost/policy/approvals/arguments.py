@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from gatepost.policy.approvals.request import SealedArguments, Undecidable
+from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.approvals.stored_request import SealedArguments
 from gatepost.policy.idempotency.record import digest_of
 from gatepost.redaction import json_document
 from gatepost.redaction.redactor import are_clear, is_prompt

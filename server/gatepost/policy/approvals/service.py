@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from gatepost.background import during
 from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.approvals.approvers import objection, outdated
 from gatepost.policy.approvals.arguments import merged, shown_arguments
 from gatepost.policy.approvals.grants import GrantService
 from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.policies import TenantTools, ToolPolicies
+from gatepost.policy.approvals.policies import Plan, TenantTools, ToolPolicies, variables_of
 from gatepost.policy.approvals.request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
@@ -27,15 +28,13 @@ from gatepost.policy.approvals.request import (
     GrantScope,
     IsRevoked,
     Operator,
-    SealedArguments,
-    StoredApproval,
     Undecidable,
     none_revoked,
     party_of,
 )
-from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.rules import Plan, objection, variables_of
+from gatepost.policy.approvals.stored_request import SealedArguments, StoredApproval
+from gatepost.policy.approvals.waiting import RequestLists, ScriptRequests
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
@@ -54,7 +53,6 @@ DICE = random.SystemRandom()
 
 DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 UNKNOWN = "There is no such request (any more)."
-CHANGED = "The definition of this tool has changed, or its server. The call has to be made again."
 
 log = logging.getLogger("gatepost.approvals")
 
@@ -124,13 +122,7 @@ class ApprovalService(RequestLists):
         """Return a sentence why *who* cannot approve the request, or None."""
         if request.kind == "script":
             return self._scripts.objection(request, who)
-        return self._objection(request, who, request.policy)
-
-    def _objection(self, request: ApprovalRequest, who: Approver, policy: str) -> str | None:
-        why = objection(request, who, now=self.clock(), policies=self.policies, policy=policy)
-        if why is None and request.facts is not None and self.policies.has_changed(request):
-            return CHANGED
-        return why
+        return objection(request, who, now=self.clock()) or outdated(request, self.policies)
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
         self,
@@ -253,8 +245,7 @@ class ApprovalService(RequestLists):
             raise Undecidable(UNKNOWN)
         if approval.request.facts is not None:
             await self.policies.ready(approval.request)
-        why = self._objection(approval.request, by, approval.details.policy)
-        if why is not None:
+        if (why := self.objection(approval.request, by)) is not None:
             raise Undecidable(why)
         return approval
 

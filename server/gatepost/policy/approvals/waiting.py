@@ -1,20 +1,24 @@
-"""Lists of approval requests, page by page: those that wait, and those that no longer do."""
+"""Requests that wait for a decision: their lists, page by page, and a call that waits for one."""
 
 import math
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
-from gatepost.policy.approvals.request import (
-    ApprovalDecision,
-    ApprovalRequest,
-    Approver,
-    approval_of,
-)
+from gatepost.policy.approvals.notifications import TOPIC
+from gatepost.policy.approvals.request import ApprovalDecision, ApprovalRequest, Approver
 from gatepost.policy.approvals.request_store import RequestStore
+from gatepost.policy.approvals.stored_request import approval_of
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
+from gatepost.storage.shared_store import SharedStore, WakeUps
 
 PAGE = 50
+POLL_S = 1.0
+"""How often a waiting call polls, because notifications may be lost."""
+COME_BACK_S = 5.0
 
 WaitingSince = tuple[float, str]
 """The `created_at` and the id of a request, by which those that wait are ordered."""
@@ -144,3 +148,49 @@ class RequestLists:
                 found.append((decided_at, script))
         found.sort(key=lambda one: one[0], reverse=True)
         return [request for _, request in found[:most]]
+
+
+class WaitingCall:
+    """A call that waits for approval. *gone* returns whether its caller may wait no longer."""
+
+    retry_after_s = COME_BACK_S
+
+    def __init__(
+        self,
+        requests: RequestStore,
+        shared_store: SharedStore,
+        request: ApprovalRequest,
+        url: str,
+        gone: Callable[[], bool],
+    ) -> None:
+        self._requests, self._shared_store, self._gone = requests, shared_store, gone
+        self._tenant, self._id = request.tenant, request.id
+        self._until = request.until
+        self.url = url
+        self.message = pending(request)
+        self.told = f"{self.message} {url}" if url else self.message
+
+    async def over(self) -> None:
+        """Return once the request is decided or the caller is gone; implements `Waiting`."""
+        shared_store = self._shared_store.of(self._tenant)
+        async with WakeUps(shared_store, TOPIC, message=self._id.encode()) as wake_ups:
+            while not self._gone() and await self._is_open():
+                await wake_ups.wait(POLL_S)
+
+    async def _is_open(self) -> bool:
+        try:
+            return await self._requests.is_waiting(self._tenant, self._id)
+        except StoreUnavailable:
+            if self._until <= self._requests.clock():
+                raise
+            return True  # a short outage must not end a call that waits for minutes
+
+
+def pending(request: ApprovalRequest) -> str:
+    """Return the message for the agent about a waiting request."""
+    until = time.strftime("%H:%M:%S UTC", time.gmtime(request.until))
+    people = "a person's approval" if request.needed == 1 else "the approval of two people"
+    return (
+        f"This call of `{request.tool}` waits for {people} until {until}. It was not run yet. "
+        "Wait for the decision; if you make the same call again, it joins the same request."
+    )
