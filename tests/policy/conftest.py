@@ -16,10 +16,10 @@ from gatepost.policy.approvals.notifications import (
     ApprovalNotifier,
     MessageOf,
 )
-from gatepost.policy.approvals.policies import plan_of
 from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
+from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.record import DAY_S
 from gatepost.policy.idempotency.stage import IdempotencyStage

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import main
-from gatepost.policy.approvals import waiting
+from gatepost.policy.approvals import service
 from tests.support import replica_tools
 from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
@@ -159,7 +159,7 @@ class ApprovalServers(ReplicaProcesses):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up may be lost in every test; none has to wait a second for that."""
-    monkeypatch.setattr(waiting, "POLL_S", 0.02)
+    monkeypatch.setattr(service, "POLL_S", 0.02)
 
 
 @pytest.fixture(autouse=True, scope="module")
