@@ -56,7 +56,7 @@ packs/test_effects.py mcp/approval_wait/test_clients.py packs/git/test_untrusted
 secrets/test_tool_calls.py policy/approvals/test_outbox.py docs/test_upstreams_page.py
 docs/test_tutorial.py audit/test_verification.py runtime/test_stop.py
 attacks/upstreams/test_slow_callers.py attacks/upstreams/test_endings.py
-clients/test_second_authorization_server.py telemetry/test_counters.py mcp/stdio/test_stdio.py
+clients/test_sign_in.py telemetry/test_counters.py mcp/stdio/test_stdio.py
 policy/idempotency/test_replicas.py runtime/test_lazy_imports.py storage/test_entries.py
 keys/test_browser.py config/test_registered_packs.py policy/revocation/test_erasure.py
 runtime/test_serve.py http/test_slow_readers.py attacks/upstreams/test_echoed_secrets.py

@@ -8,9 +8,9 @@ import pytest
 
 from tests.http.conftest import Secure, main, second, secure
 from tests.support import tokens as f
-from tests.support.cases import each
 from tests.support.client import RawAnswer, failure
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.tokens import TokenFactory, rsa_key, signer
 
 pytestmark = pytest.mark.requirement("P3", "N18")

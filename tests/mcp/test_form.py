@@ -11,8 +11,8 @@ from gatepost import Elicitation
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
 from tests.mcp import fixture_client_requests as fixture
-from tests.support.cases import each
 from tests.support.client_requests import Trip
+from tests.support.measuring import each
 
 
 @dataclass

@@ -14,8 +14,8 @@ from tests.policy.conftest import (
     failure_kind,
     text_of,
 )
-from tests.support.cases import each
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import check_problems, issuer_settings
 from tests.tools.conftest import MemorySource, ToolUpstream
 

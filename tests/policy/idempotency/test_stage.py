@@ -19,8 +19,7 @@ from tests.policy.conftest import (
     IdempotencyDeployment,
     text_or_failure,
 )
-from tests.support.cases import each
-from tests.support.measuring import capture_logs
+from tests.support.measuring import capture_logs, each
 
 pytestmark = pytest.mark.requirement("O12")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import each
 from tests.support.client import RawAnswer, failure, message, result
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import SAMPLE_TOOLS, Server, issuer_settings, running_server
 from tests.tenancy.conftest import SCOPED_TOOLS
 
