@@ -295,6 +295,17 @@ def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
         yield folder
 
 
+KEEPING_STATE = ("mcp", "policy/approvals", "tenancy")
+"""Folders whose servers keep their state where they are started."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_working_directory(request: pytest.FixtureRequest) -> None:
+    """Start the servers of those folders in a temporary directory."""
+    if any(request.path.is_relative_to(TESTS / folder) for folder in KEEPING_STATE):
+        request.getfixturevalue("working_directory")
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
     """One PostgreSQL for the whole run; a test takes a database of it."""

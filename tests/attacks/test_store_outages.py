@@ -10,7 +10,6 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
 from tests.mcp import fixture_client_requests
-from tests.policy.conftest import run_until
 from tests.support.endpoint import (
     DECLARED,
     JSON,
@@ -20,6 +19,7 @@ from tests.support.endpoint import (
     Response,
     message,
 )
+from tests.support.runners import run_until
 
 pack = Pack("documents")
 
