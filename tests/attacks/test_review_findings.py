@@ -27,7 +27,7 @@ from gatepost_authz.headers import LONGEST_REMEMBERED
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import tenant_of
 from tests.attacks.conftest import AttackedServer, serving, tools_call
-from tests.http.wire import HOST, Front, ask
+from tests.http.conftest import HOST, Front, ask
 from tests.support.client import RawAnswer, exchange, request
 from tests.support.measuring import each, steps
 
