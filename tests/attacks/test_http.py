@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import AttackedServer
-from tests.support.cases import each
 from tests.support.client import RawAnswer
+from tests.support.measuring import each
 
 
 def case(identifier: str, name: str, *values: Any) -> Any:

@@ -10,10 +10,10 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from tests.attacks.conftest import AttackedServer
-from tests.http.wire import SOON, serving
-from tests.http.wire import connected as opened
-from tests.support.cases import each
+from tests.http.conftest import SOON, serving
+from tests.http.conftest import connected as opened
 from tests.support.client import RawAnswer, exchange, read_answer, request
+from tests.support.measuring import each
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 

@@ -10,10 +10,9 @@ import pytest
 from gatepost_authz import keyset
 from tests.attacks.conftest import AttackedServer, tools_call
 from tests.support import tokens as f
-from tests.support.cases import each
 from tests.support.client import RawAnswer, request
 from tests.support.issuers import Receive, Scope, Send, answer
-from tests.support.measuring import eventually
+from tests.support.measuring import each, eventually
 from tests.support.tokens import rsa_key, signer
 
 OTHER = signer(rsa_key("other"), "RS256")

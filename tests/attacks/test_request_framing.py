@@ -2,7 +2,7 @@
 
 from tests.attacks.conftest import AttackedServer
 from tests.attacks.test_http_connections import connected, statuses
-from tests.support.cases import each
+from tests.support.measuring import each
 
 CHUNKED = b"2\r\n{}\r\n0\r\n\r\n"
 ODD = [

@@ -27,10 +27,9 @@ from gatepost_authz.headers import LONGEST_REMEMBERED
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import tenant_of
 from tests.attacks.conftest import AttackedServer, serving, tools_call
-from tests.http.wire import HOST, Front, ask
-from tests.support.cases import each
+from tests.http.conftest import HOST, Front, ask
 from tests.support.client import RawAnswer, exchange, request
-from tests.support.measuring import steps
+from tests.support.measuring import each, steps
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"record_call"}}'
 OPEN = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}'

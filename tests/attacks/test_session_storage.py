@@ -12,10 +12,10 @@ from gatepost.mcp.sessions.resumable import OVER_S, EventLog, EventLogs
 from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.policy.conftest import run_until
 from tests.support.client_requests import ACCEPTED, next_request, opened, said_in_session
 from tests.support.endpoint import JSON, EndpointClient, EndpointClock, a_caller, message
 from tests.support.endpoint_streams import EndpointPair
+from tests.support.runners import run_until
 
 WITHIN_S = 10
 

@@ -11,7 +11,7 @@ from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspector import QUESTIONS
 from gatepost_authz.tenant import Policy
-from tests.authz.verifiers import NOW, TARGET, OpaqueTokenGate, tenant_target, until
+from tests.authz.conftest import NOW, TARGET, OpaqueTokenGate, tenant_target, until
 
 
 async def test_an_active_token_speaks_for_its_caller(opaque_gate: OpaqueTokenGate) -> None:

@@ -16,8 +16,8 @@ from tests.dashboard.production_server import (
     own_tls,
 )
 from tests.support.browser import WITHIN_MS, chromium, in_a_browser
-from tests.support.cases import each
 from tests.support.client import RawAnswer, exchange, request
+from tests.support.measuring import each
 from tests.support.proxies import ConnectProxy, connect_proxy
 from tests.support.tokens import CertificateAuthority
 

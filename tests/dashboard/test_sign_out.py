@@ -10,7 +10,7 @@ import pytest
 from tests.dashboard.conftest import CLIENT, DashboardServer, HttpBrowser, parameters
 from tests.dashboard.production_server import ChangeableProvider, changeable_provider
 from tests.redaction.echo_server import overheard
-from tests.support.cases import each
+from tests.support.measuring import each
 
 
 @pytest.fixture(scope="module")

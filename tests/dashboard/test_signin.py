@@ -23,7 +23,7 @@ from tests.dashboard.conftest import (
 )
 from tests.redaction.echo_server import overheard
 from tests.support.browser import BrowserUser
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.processes import free_port
 
 

@@ -12,7 +12,7 @@ from mcp.shared.auth import OAuthClientInformationFull
 from playwright.sync_api import expect
 from pydantic import AnyUrl
 
-from tests.clients.sdk_clients import RecordedExchanges, Wallet, connected, provider_for
+from tests.clients.conftest import RecordedExchanges, Wallet, connected, provider_for
 from tests.providers.conftest import Pairing
 from tests.providers.provider import AGENT, READ, REDIRECT
 from tests.providers.provider_browser import PASSWORD, ProviderBrowser

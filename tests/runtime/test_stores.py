@@ -20,7 +20,7 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.sql.tables import REVISION
-from tests.http.wire import ask
+from tests.http.conftest import ask
 from tests.support.commands import run
 from tests.support.measuring import capture_logs
 from tests.support.processes import Process, free_port, python_environment

@@ -4,11 +4,9 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -207,68 +205,6 @@ def inspector(url: str, bearer: Mapping[str, str], home: Path) -> Iterator[Inspe
     own = {"HOME": str(home), "MCP_INSPECTOR_SECRET_STORE": "memory"}
     with loaded(INSPECTOR, environment() | own) as program:
         yield Inspector(program, url, bearer)
-
-
-MCPDO = "node_modules/@modelcontextprotocol/inspector/clients/mcpdo/build/mcp-bin.js"
-MCPDO_WITHIN_S = 60
-
-
-class Mcpdo:
-    """Runs against one daemon of our own."""
-
-    def __init__(self, program: Program, env: Mapping[str, str]) -> None:
-        self.program, self.environment = program, env
-
-    def run(self, *arguments: str) -> Any:
-        """What one run that succeeds prints."""
-        done = self.program.run("--format", "json", *arguments, within_s=MCPDO_WITHIN_S)
-        assert done.code == 0, done.stdout + done.stderr
-        return json.loads(done.stdout)
-
-    def connect(self, name: str, url: str, bearer: Mapping[str, str], *, era: str) -> Any:
-        """Open a connection by which later runs go; what it shows of itself."""
-        (header,) = (f"{header}: {value}" for header, value in bearer.items())
-        where = (url, "--transport", "http", "--era", era, "--connection", name)
-        return self.run("connect", *where, "--header", header)
-
-    def answered(self, connection: str, call: tuple[str, ...], *answer: str) -> str:
-        """Call a tool that asks a question, answer it, and say what the tool does then."""
-        pending = self.run("--connection", connection, "tools/call", *call)["elicitationPending"]
-        result = self.run(
-            *("--connection", connection, "elicitation/respond", pending["elicitationId"]), *answer
-        )
-        return str(result["content"][0]["text"])
-
-    @contextmanager
-    def watching(self, connection: str, uri: str) -> Iterator[Process]:
-        """Word of a document, as it is printed, until the block ends."""
-        asked = ("--format", "json", "--connection", connection, "resources/subscribe", uri)
-        process = Process(command(MCPDO, *asked), env=self.environment)
-        try:
-            process.wait_for('"subscribed"')
-            yield process
-        finally:
-            process.kill()
-
-
-@contextmanager
-def mcpdo_daemon() -> Iterator[Mcpdo]:
-    """A daemon, which the first run starts and the end of the block stops."""
-    # The path of a socket must be short; the daemon takes its leave in the folder that goes.
-    with tempfile.TemporaryDirectory(prefix="mcpdo-", ignore_cleanup_errors=True) as home:
-        env = {
-            **environment(),
-            "HOME": home,
-            "MCP_INSPECTOR_DAEMON_DIR": f"{home}/d",
-            "MCP_INSPECTOR_DAEMON_TOKEN": secrets.token_urlsafe(32),
-            "MCP_INSPECTOR_SECRET_STORE": "memory",
-        }
-        with loaded(MCPDO, env) as program:
-            mcpdo = Mcpdo(program, env)
-            try:
-                yield mcpdo
-            finally:
-                mcpdo.run("daemon", "stop")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from gatepost import CallContext, Pack
 from gatepost.policy.approvals.request import ApprovalRequest, Operator
-from tests.clients.sdk_clients import Tasks
+from tests.clients.conftest import Tasks
 from tests.rest.conftest import Octopus
 from tests.support.browser import BrowserUser
 from tests.support.issuers import Idp

@@ -15,14 +15,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY
 from gatepost_authz.config import Network
-from tests.mcp.approval_wait.conftest import (
-    MESSAGE,
-    PAGE,
-    RETRY_AFTER_S,
-    DecisionStage,
-    Paid,
-    with_decisions,
-)
+from tests.mcp.conftest import MESSAGE, PAGE, RETRY_AFTER_S, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import EndpointPair
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.packs.calendar.conftest import USERS, CalendarServers, document, event
 from tests.packs.conftest import PackCaller, open_server
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("P7")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.packs.chat.conftest import ChatServers
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("P6")
 

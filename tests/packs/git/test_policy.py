@@ -6,7 +6,7 @@ from gatepost_packs.git.policy import Plan, decide
 from gatepost_packs.git.rules import RULES, ArgumentsRefused
 from gatepost_packs.git.tools import only_reads
 from gatepost_packs.git.url import remote_of
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("X2")
 

@@ -11,8 +11,7 @@ from gatepost_packs.openapi.description.operation import read_operation
 from gatepost_packs.openapi.description.reading import DescriptionUnreadable, canonical
 from gatepost_packs.openapi.description.reference import refuse_outside
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
-from tests.support.cases import each
-from tests.support.measuring import steps
+from tests.support.measuring import each, steps
 
 pytestmark = pytest.mark.requirement("X7")
 

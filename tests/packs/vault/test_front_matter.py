@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.vault.front_matter import MOST_BYTES, FrontMatterError, merged, split
-from tests.support.cases import each
-from tests.support.measuring import REFERENCE_S, slowness, steps
+from tests.support.measuring import REFERENCE_S, each, slowness, steps
 
 READ = [
     ("---\na: 1\n---\ntext", {"a": 1}, "text"),

@@ -21,9 +21,9 @@ from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
-from tests.policy.conftest import ASKED, run_ready
 from tests.support.endpoint import EndpointClock, a_caller
 from tests.support.measuring import capture_logs
+from tests.support.runners import ASKED, run_ready
 
 pytestmark = pytest.mark.requirement("O12")
 

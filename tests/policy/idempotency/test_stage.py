@@ -12,15 +12,14 @@ from gatepost.tools.api import Failure
 from gatepost.tools.client import ProtocolError
 from gatepost.tools.stage import Next
 from gatepost_authz.errors import InsufficientScope
-from tests.policy.conftest import (
+from tests.support.measuring import capture_logs, each
+from tests.support.runners import (
     LETS_GO,
     PROTOCOL_ERROR,
     STAYS,
     IdempotencyDeployment,
     text_or_failure,
 )
-from tests.support.cases import each
-from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("O12")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.policy.revocation.conftest import TASKS
+from tests.policy.conftest import TASKS
 from tests.support import replica_tools
 from tests.support.client import modern
 from tests.support.commands import CommandProcess, ServerProcess, server_process, tenant_folder
