@@ -191,13 +191,15 @@ class StubResponse(msgspec.Struct, frozen=True):
 class HttpServer:
     """
     Serves *answer* on loopback, and keeps the requests in `asked`; None leaves the request open
-    until the client closes it.
+    until the client closes it. *options* are those of `AsgiServer`.
     """
 
-    def __init__(self, answer: Callable[[RecordedRequest], StubResponse | None]) -> None:
+    def __init__(
+        self, answer: Callable[[RecordedRequest], StubResponse | None], **options: Any
+    ) -> None:
         self._answer = answer
         self.asked: list[RecordedRequest] = []
-        self.server = AsgiServer(self._serve)
+        self.server = AsgiServer(self._serve, **options)
 
     def __enter__(self) -> "HttpServer":
         self.server.start()

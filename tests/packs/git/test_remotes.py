@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import INSIDE, TOKEN, GitServers
-from tests.packs.git.git_hosts import fine, git, refused
+from tests.packs.git.conftest import INSIDE, TOKEN, GitServers, fine, git, refused
 
 pytestmark = pytest.mark.requirement("X2", "X3")
 
@@ -112,9 +111,9 @@ def test_a_secret_for_another_host_is_not_signed_in_with(
     git_servers.offered("private/b.git", README__md=b"one\n")
     url = f"{git_servers.web.url}/private/b.git"
     git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, "gitlab.com")
-    seen = len(git_servers.web.seen)
+    seen = len(git_servers.web.asked)
     message = refused(mcp_agent, "clone", url, "b")
-    asked = len(git_servers.web.seen) - seen
+    asked = len(git_servers.web.asked) - seen
     git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, git_servers.web.place)
     fine(mcp_agent, "clone", url, "b")
 
@@ -124,7 +123,7 @@ def test_a_secret_for_another_host_is_not_signed_in_with(
 
 def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackCaller) -> None:
     """By name and by number, by URL and by the name of a remote."""
-    seen = len(git_servers.web.seen)
+    seen = len(git_servers.web.asked)
     fine(agent, "init")
     for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):
         fine(agent, "remote", "add", "inside", url)
@@ -132,7 +131,7 @@ def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackC
             assert "not on the internet" in refused(agent, *args)
         fine(agent, "remote", "remove", "inside")
 
-    assert len(git_servers.web.seen) == seen
+    assert len(git_servers.web.asked) == seen
 
 
 def test_redirects_are_not_followed(git_servers: GitServers, mcp_agent: PackCaller) -> None:

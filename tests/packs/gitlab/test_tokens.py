@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
-from tests.packs.forge_servers import OAUTH, PERSONAL, ForgeServers, ask
+from tests.packs.gitlab.conftest import OAUTH, PERSONAL, ForgeServers, ask
 
 pytestmark = pytest.mark.requirement("X4")
 

@@ -1,4 +1,4 @@
-"""Debian's glewlwyd 2.7: its pages are programs in JavaScript, so the script speaks its API."""
+"""The real providers: Canaille, django-oauth-toolkit, oidc-provider, and Debian's glewlwyd 2.7."""
 
 import json
 import shutil
@@ -10,10 +10,149 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 
-from tests.providers.provider import DASHBOARD, HOST, PEOPLE, IdentityProvider, ProviderClient
-from tests.providers.provider_browser import PASSWORD, ProviderBrowser
+from tests.providers.provider import (
+    DASHBOARD,
+    GATEPOST,
+    HOST,
+    MACHINE,
+    PASSWORD,
+    PEOPLE,
+    READ,
+    WRITE,
+    IdentityProvider,
+    ProviderBrowser,
+    ProviderClient,
+)
+from tests.support.issuers import TokenForm
 from tests.support.measuring import eventually
+from tests.support.node import command, environment
 from tests.support.processes import python_environment
+
+
+class DjangoOauthToolkit(IdentityProvider):
+    """A Django project of one file."""
+
+    name = "django-oauth-toolkit"
+    version = "3.4.1"
+    path = "/o"
+    limits: ClassVar[Mapping[str, str]] = {
+        "tenants": "its answers hold no organisation, so the issuer is one tenant",
+        "keys": "its access tokens are opaque, so no key signs them",
+        "roles": "its answers hold no claim besides scope, client_id, username and aud",
+    }
+
+    def launch(self) -> None:
+        """Start it."""
+        self.program("django_oauth_toolkit")
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings."""
+        return {
+            "preset": "django-oauth-toolkit",
+            "tenant": {"value": "acme"},
+            "dashboard": self.dashboard(scopes=["openid"]),
+            "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},
+        }
+
+
+class Canaille(IdentityProvider):
+    """Canaille, with its memory as the store."""
+
+    name = "canaille"
+    version = "0.3.6"
+    sign_in_scopes = ("openid", "profile", "groups")
+    understands_resource = False
+    limits: ClassVar[Mapping[str, str]] = {
+        "tenants": "no claim of its tokens holds an organisation, so the issuer is one tenant",
+        "audience": "it ignores `resource`: the audience is what its administrator gave the client",
+    }
+
+    def launch(self) -> None:
+        """Start it."""
+        self.program("canaille")
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings."""
+        return {
+            "preset": "canaille",
+            "audiences": [GATEPOST],
+            "tenant": {"value": "acme"},
+            "roles": {"approver": {"claim": "groups", "value": "approver"}},
+            "dashboard": self.dashboard(scopes=["openid", "profile", "groups"]),
+            "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},
+        }
+
+
+class OidcProvider(IdentityProvider):
+    """A server of `tests/node` whose people sign in by a form."""
+
+    name = "oidc-provider"
+    version = "9.13"
+    limits: ClassVar[Mapping[str, str]] = {
+        "revoked": "it revokes and introspects opaque tokens only",
+    }
+    form: ClassVar[TokenForm] = "jwt"
+    machines: ClassVar[Mapping[str, str]] = {MACHINE: "globex"}
+    """The tenants that machines' tokens name."""
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return what this machine lacks: nothing, the tests bring Node."""
+        return ""
+
+    def launch(self) -> None:
+        """Start it."""
+        settings = {
+            "resources": {self.site.resource: self.form, self.site.neighbour: self.form},
+            "scopes": [READ, WRITE],
+            "tenants": {person.name: person.tenant for person in PEOPLE} | self.machines,
+            "roles": {person.name: [person.role] for person in PEOPLE if person.role},
+            "passwords": {person.name: PASSWORD for person in PEOPLE},
+            "clients": [self._client(client) for client in self.clients],
+            "signing": self.signing.as_dict(private=True),
+            "tls": {"key": self.key_file, "certificate": self.certificate, "port": self.port},
+            "lifetime_s": self.lasts_s,
+        }
+        arguments = command("authorization_server.mjs", json.dumps(settings))
+        process = self.run(arguments, environment())
+        assert json.loads(process.next_line())["issuer"] == self.issuer
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings."""
+        return {
+            "preset": "oidc-provider",
+            "tenant": {"claim": "org_id"},
+            "roles": {"approver": {"claim": "roles", "value": "approver"}},
+        }
+
+    def _client(self, client: ProviderClient) -> dict[str, Any]:
+        described: dict[str, Any] = {
+            "client_id": client.client_id,
+            "grant_types": list(client.grants),
+            "redirect_uris": list(client.redirects),
+            "post_logout_redirect_uris": [self.site.signed_out] if client.redirects else [],
+            "response_types": ["code"] if client.redirects else [],
+            "token_endpoint_auth_method": "client_secret_basic" if client.secret else "none",
+        }
+        return described | ({"client_secret": client.secret} if client.secret else {})
+
+
+class OpaqueOidcProvider(OidcProvider):
+    """The same with opaque access tokens."""
+
+    name = "oidc-provider-opaque"
+    limits: ClassVar[Mapping[str, str]] = {
+        "keys": "its access tokens are opaque, so no key signs them",
+    }
+    form = "opaque"
+    machines: ClassVar[Mapping[str, str]] = {}
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings, with introspection and the tenant of the machine."""
+        asking = {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"}
+        machines = {MACHINE: {"tenant": "globex"}}
+        return {**super().table(), "introspection": asking, "clients": machines}
+
 
 PROGRAM = "glewlwyd"
 TABLES = Path("/usr/share/dbconfig-common/data/glewlwyd/install/sqlite3")
@@ -48,7 +187,11 @@ RIGHTS = {"authorization_code": "code", "client_credentials": "client_credential
 
 
 class Glewlwyd(IdentityProvider):
-    """A server with one instance of its OpenID Connect plugin."""
+    """
+    A server with one instance of its OpenID Connect plugin.
+
+    Its pages are programs in JavaScript, so the script speaks its API.
+    """
 
     name = "glewlwyd"
     version = "2.7.5"
@@ -241,3 +384,9 @@ class Glewlwyd(IdentityProvider):
         assert answer.status_code == 200, (
             f"{answer.request.url} {answer.status_code}: {answer.text}"
         )
+
+
+PROVIDERS: dict[str, type[IdentityProvider]] = {
+    kind.name: kind
+    for kind in (Canaille, DjangoOauthToolkit, Glewlwyd, OidcProvider, OpaqueOidcProvider)
+}
