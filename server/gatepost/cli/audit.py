@@ -21,7 +21,7 @@ from gatepost.audit.export import (
     of_checkpoint,
     verify_lines,
 )
-from gatepost.audit.record_search import read
+from gatepost.audit.record import read
 from gatepost.audit.siem import as_cef, as_otlp
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.configuration import config_option, fit_for, nearest, visible
