@@ -46,6 +46,7 @@ if typing.TYPE_CHECKING:
     from gatepost.tools.raw_schema import validator_of
     from gatepost.tools.sampling import Sampled, Sampling
     from gatepost.tools.secret import Secret
+    from gatepost.tools.yaml_reader import YamlError, YamlLimits, read_yaml
 
 __all__ = [
     "REFERENCE_PREFIX",
@@ -93,8 +94,11 @@ __all__ = [
     "UrlElicitation",
     "Workspace",
     "WorkspaceUsage",
+    "YamlError",
+    "YamlLimits",
     "decoded",
     "is_reference",
+    "read_yaml",
     "tool_method",
     "validator_of",
 ]
@@ -142,6 +146,7 @@ _PLACES = {
     "gatepost.tools.sampling": ("Sampled", "Sampling"),
     "gatepost.tools.raw_schema": ("validator_of",),
     "gatepost.tools.secret": ("Secret",),
+    "gatepost.tools.yaml_reader": ("YamlError", "YamlLimits", "read_yaml"),
 }
 
 if not typing.TYPE_CHECKING:

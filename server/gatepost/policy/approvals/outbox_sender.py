@@ -6,7 +6,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from gatepost.background import during, reason_of
 from gatepost.policy.approvals.notifications import ApprovalChange
@@ -14,6 +14,7 @@ from gatepost.policy.approvals.webhook import EVENTS, TIMEOUT_S, Webhook
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
+from gatepost.storage.shared_store import Wakeable
 
 PAUSES_S = (1.0, 5.0, 25.0, 125.0)
 """Pauses between attempts."""
@@ -56,7 +57,7 @@ class OutboxSender:
         self._holder = secrets.token_hex(8)
         self._sending: set[asyncio.Task[None]] = set()
         self._grown: set[str] = set()
-        self._wake = asyncio.Event()
+        self._turn = Wakeable()
         self._is_out = False
 
     async def __call__(self, change: ApprovalChange) -> None:
@@ -68,7 +69,7 @@ class OutboxSender:
             # Scripts have their own store, so the message is not stored together with the decision.
             await self._keep(change)
         self._grown.add(change.tenant)
-        self._wake.set()
+        self._turn.wake()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -102,12 +103,9 @@ class OutboxSender:
             task.add_done_callback(self._sent)
 
     async def _turns(self) -> None:
-        self._wake.set()  # messages may remain from before the start
+        self._turn.wake()  # messages may remain from before the start
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S * DICE.uniform(0.7, 1.3)):
-                    await self._wake.wait()
-            self._wake.clear()
+            await self._turn.wait(POLL_S * DICE.uniform(0.7, 1.3))
             try:
                 await self.turn()
                 self._is_out = False
@@ -118,7 +116,7 @@ class OutboxSender:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
-        self._wake.set()
+        self._turn.wake()
         if not task.cancelled() and task.exception() is not None:
             # It counts as an attempt; the next one follows when the lease is over.
             log.error("webhook_not_tried", extra=reason_of(task))
@@ -149,7 +147,7 @@ class OutboxSender:
             if why is not None and why != GONE and taken.attempts < last:
                 pause_s = self._pauses_s[taken.attempts - 1]
                 await outbox.put_off(taken, self._clock() + pause_s)
-                asyncio.get_running_loop().call_later(pause_s, self._wake.set)
+                asyncio.get_running_loop().call_later(pause_s, self._turn.wake)
             elif await outbox.remove(taken):
                 self.done["taken" if why is None else "given_up"] += 1
                 if why is not None:
