@@ -184,6 +184,19 @@ def test_what_is_remembered_is_bounded() -> None:
     assert Memory[int]().capacity == REMEMBERED
 
 
+@pytest.mark.requirement("N21")
+def test_an_answer_that_was_renewed_is_kept_until_its_new_end() -> None:
+    """Its place in the cache was made for the first answer, which ended long before."""
+    memory: Memory[int] = Memory(100)
+    keys = [(bytes([n]), "issuer", "resource", 1) for n in range(50)]
+    memory.put(keys[0], 0, now=0, until=1)
+    memory.put(keys[0], 1, now=2, until=9)
+    for n, key in enumerate(keys[1:], 1):
+        memory.put(key, n, now=3, until=9)
+
+    assert memory.get(keys[0], 3) == 1
+
+
 @pytest.mark.requirement("N22")
 def test_threads_that_fill_a_cache_at_once_leave_bounded_traces() -> None:
     """Two of them would replace the same place, and nothing would remove one entry."""
