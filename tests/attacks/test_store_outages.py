@@ -9,7 +9,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
-from tests.mcp import fixture_client_requests
+from tests.support import client_requests
 from tests.support.endpoint import (
     DECLARED,
     JSON,
@@ -50,7 +50,7 @@ class ServerWithOutages(EndpointTaskClient):
     def __init__(self) -> None:
         super().__init__(
             [
-                *fixture_client_requests.task_pack.tools.values(),
+                *client_requests.task_pack.tools.values(),
                 *pack.tools.values(),
                 *pack.documents.values(),
             ]

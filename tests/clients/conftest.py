@@ -22,7 +22,7 @@ from tests.support import commands
 from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
 
-FIXTURES = sorted((ROOT / "tests/mcp").glob("fixture_*.py"))
+FIXTURES = (ROOT / "tests/mcp/fixture_tools.py", ROOT / "tests/support/client_requests.py")
 SHORT_POLLS = """
 from gatepost import Pack
 from gatepost.runtime import services
