@@ -38,9 +38,9 @@ from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, T
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
 from gatepost_keys.mint import TokenSubject as User
-from tests.support.browser import BrowserUser
 from tests.support.issuers import AsgiServer
 from tests.support.processes import free_port
+from tests.support.programs import BrowserUser
 from tests.support.server import Server
 
 SECRET = "known-to-this-test-run-only"

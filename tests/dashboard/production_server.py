@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from gatepost.secrets.keyring import create
 from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
 from tests.dashboard.conftest import CLIENT, SECRET, DashboardServer, open_dashboard_server
-from tests.support.browser import forms_of
 from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, running, toml
 from tests.support.issuers import Idp, Receive, Scope, Send, respond, serving
 from tests.support.processes import free_port
+from tests.support.programs import forms_of
 from tests.support.proxies import Balancer, ConnectProxy
 from tests.support.tokens import CertificateAuthority, TokenFactory, jwk, rsa_key
 

@@ -15,9 +15,9 @@ from tests.dashboard.production_server import (
     behind_proxy,
     own_tls,
 )
-from tests.support.browser import WITHIN_MS, chromium, in_a_browser
 from tests.support.client import RawAnswer, exchange, request
 from tests.support.measuring import each
+from tests.support.programs import WITHIN_MS, chromium, in_a_browser
 from tests.support.proxies import ConnectProxy, connect_proxy
 from tests.support.tokens import CertificateAuthority
 

@@ -15,7 +15,7 @@ from tests.providers.provider import (
 )
 from tests.providers.provider_browser import PASSWORD
 from tests.support.issuers import TokenForm
-from tests.support.node import command, environment
+from tests.support.programs import command, environment
 
 
 class DjangoOauthToolkit(IdentityProvider):

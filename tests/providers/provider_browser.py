@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx2
 
-from tests.support.browser import BrowserUser
+from tests.support.programs import BrowserUser
 
 if TYPE_CHECKING:
     from tests.providers.provider import IdentityProvider

@@ -16,9 +16,8 @@ from tests.clients.conftest import RecordedExchanges, Wallet, connected, provide
 from tests.providers.conftest import Pairing
 from tests.providers.provider import AGENT, READ, REDIRECT
 from tests.providers.provider_browser import PASSWORD, ProviderBrowser
-from tests.support.browser import CHROMIUM, chromium
-from tests.support.node import INSPECTOR, command, environment
 from tests.support.processes import Process
+from tests.support.programs import CHROMIUM, INSPECTOR, chromium, command, environment
 
 pytestmark = pytest.mark.slow
 WITHIN_S = 60
