@@ -24,8 +24,7 @@ from tests.support.client import RawAnswer, exchange, modern, request
 from tests.support.endpoint import JSON, EndpointClient, Response, a_caller
 from tests.support.issuers import Idp
 from tests.support.measuring import HOLD_S, shortest_hold
-from tests.support.sample_tools import CALLS
-from tests.support.server import SAMPLE_TOOLS, Server
+from tests.support.server import CALLS, SAMPLE_TOOLS, Server
 from tests.support.tokens import (
     ABSENT,
     Signer,

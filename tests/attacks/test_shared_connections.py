@@ -7,7 +7,7 @@ import pytest
 
 from tests.attacks.conftest import AttackedServer, Fields, tools_call
 from tests.support.client import RawAnswer, read_answer, request
-from tests.support.sample_tools import CALLS
+from tests.support.server import CALLS
 
 
 class SharedConnection:
