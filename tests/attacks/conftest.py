@@ -24,8 +24,7 @@ from tests.support.client import RawAnswer, exchange, modern, request
 from tests.support.endpoint import JSON, EndpointClient, Response, a_caller
 from tests.support.issuers import Idp
 from tests.support.measuring import HOLD_S, shortest_hold
-from tests.support.sample_tools import CALLS
-from tests.support.server import SAMPLE_TOOLS, Server
+from tests.support.server import CALLS, SAMPLE_TOOLS, Server
 from tests.support.tokens import (
     ABSENT,
     Signer,
@@ -142,57 +141,16 @@ WELL_KNOWN = "/.well-known/oauth-protected-resource"
 Fields = Sequence[tuple[str, str | bytes]]
 
 
-def tools_call(tool: str) -> tuple[list[tuple[str, str | bytes]], bytes]:
-    """The header fields and body of a 2026-07-28 `tools/call` without arguments."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    message = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {"name": tool, "arguments": {}, "_meta": meta},
-    }
-    fields: list[tuple[str, str | bytes]] = [
-        ("Accept", "application/json, text/event-stream"),
-        ("MCP-Protocol-Version", "2026-07-28"),
-        ("Mcp-Method", "tools/call"),
-        ("Mcp-Name", tool),
-    ]
-    return fields, json.dumps(message).encode()
-
-
 class AttackedServer(Server):
     """A running server in front of these issuers, and calls to it with any token."""
 
     @property
-    def authority(self) -> str:
-        return self.client.authority
-
-    @property
-    def origin(self) -> str:
-        return self.client.origin
-
-    @property
-    def path(self) -> str:
-        return self.client.path
-
-    @property
-    def port(self) -> int:
-        return self.client.port
-
-    @property
-    def metadata_url(self) -> str:
-        return self.client.metadata_url
-
-    @property
     def metadata_path(self) -> str:
-        return f"{self.path}{WELL_KNOWN}"
+        return f"{self.client.path}{WELL_KNOWN}"
 
     @property
     def inserted_metadata_path(self) -> str:
-        return f"{WELL_KNOWN}{self.path}"
+        return f"{WELL_KNOWN}{self.client.path}"
 
     def signs(self, issuer: str) -> Signer:
         """The signer that belongs to an issuer with an EC key."""
@@ -211,15 +169,15 @@ class AttackedServer(Server):
         content_type: str = "application/json",
     ) -> RawAnswer:
         """One request with exactly these extra fields; by default a call of `record_call`."""
-        usual, call = tools_call(tool)
+        usual, call = modern("tools/call", {"name": tool, "arguments": {}})
         sent = call if body is None else body
         head: list[tuple[str, str | bytes]] = [
-            ("Host", host) for host in ([self.authority] if hosts is None else hosts)
+            ("Host", host) for host in ([self.client.authority] if hosts is None else hosts)
         ]
         head += [("Content-Type", content_type), ("Connection", "close"), *usual, *fields]
         if not any(name.lower() == "content-length" for name, _ in fields):
             head.append(("Content-Length", str(len(sent))))
-        return exchange(self.port, request(method, target or self.path, head, sent))
+        return exchange(self.client.port, request(method, target or self.client.path, head, sent))
 
     def call(self, token: str, *, fields: Fields = (), tool: str = "record_call") -> RawAnswer:
         return self.raw([("Authorization", f"Bearer {token}"), *fields], tool=tool)
@@ -243,7 +201,7 @@ class AttackedServer(Server):
         else:
             assert json.loads(answer.body)["error"] == error, answer
         challenge = answer.field("www-authenticate") or ""
-        assert challenge.startswith(f'Bearer resource_metadata="{self.metadata_url}"')
+        assert challenge.startswith(f'Bearer resource_metadata="{self.client.metadata_url}"')
         assert f'error="{error}"' in challenge
         assert answer.field("cache-control") == "no-store"
         secret = token.rsplit(".", 1)[-1][:40]

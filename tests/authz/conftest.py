@@ -25,6 +25,7 @@ from gatepost_authz.keyset import KeySetClock as Times
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
 from tests.support.issuers import Idp, Receive, Scope, Send, respond
+from tests.support.measuring import ManualClock
 from tests.support.tokens import TokenFactory, jwk, rsa_key
 
 
@@ -193,16 +194,6 @@ class AuthzKeys:
         return self.sets[issuer]
 
 
-class VerifierClock:
-    """Wall-clock time that a test sets."""
-
-    def __init__(self, now: float = NOW) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def issuer(name: str = ISSUER, **changes: Any) -> Issuer:
     """An issuer that maps ``org_id`` to acme and globex, unless *changes* say otherwise."""
     usual: dict[str, Any] = {
@@ -222,7 +213,7 @@ class VerifierGate:
         policy: Policy | None = None,
         capacity: int = 10_000,
     ) -> None:
-        self.clock = VerifierClock()
+        self.clock = ManualClock(NOW)
         self.keys = AuthzKeys(keys)
         self.decisions = VerdictCache(capacity)
         chosen = policy or Policy(

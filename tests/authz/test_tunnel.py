@@ -4,7 +4,7 @@ import httpcore2
 import pytest
 
 from gatepost_authz.tunnel import HEAD_BYTES, Tunnel
-from tests.support.cases import each
+from tests.support.measuring import each
 
 GOOD = b"HTTP/1.1 200 Connection established\r\nVia: p\r\n\r\n"
 REFUSED = [

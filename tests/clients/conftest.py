@@ -19,8 +19,8 @@ from pydantic import AnyUrl, FileUrl
 
 from tests.architecture.source import ROOT
 from tests.support import commands
-from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
+from tests.support.programs import BrowserUser
 
 FIXTURES = (ROOT / "tests/mcp/fixture_tools.py", ROOT / "tests/support/client_requests.py")
 SHORT_POLLS = """

@@ -26,8 +26,8 @@ from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged, listen
 from mcp.shared.exceptions import MCPError
 
 from tests.clients.conftest import FORM, ClientAnswers, GatedEndpoint
-from tests.support.browser import BrowserUser
 from tests.support.commands import Gatepost
+from tests.support.programs import BrowserUser
 
 WITHIN_S = 30
 MODES = ["legacy", "auto", "2026-07-28"]

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import GatedEndpoint
-from tests.support import node
-from tests.support.node import Inspector, Program, command, environment, loaded
+from tests.support import programs
 from tests.support.processes import Process
+from tests.support.programs import Inspector, Program, command, environment, loaded
 
 ERAS = ["legacy", "modern"]
 """Where `auto` ends up is shown once; from there on it is the modern era."""
@@ -98,7 +98,7 @@ def inspector(
     stage: GatedEndpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Inspector]:
     home = tmp_path_factory.mktemp("inspector")
-    with node.inspector(stage.url, stage.bearer, home) as program:
+    with programs.inspector(stage.url, stage.bearer, home) as program:
         yield program
 
 
@@ -175,7 +175,7 @@ def test_what_goes_wrong_is_told_by_the_exit_code(
         ("tools/call", "--tool-name", "nothing"),
         ("tools/call", "--tool-name", "test_error_handling"),
     )
-    with node.inspector(stage.url, {}, tmp_path) as without_token:
+    with programs.inspector(stage.url, {}, tmp_path) as without_token:
         stranger = without_token.ask("tools/list", era=era)
 
     assert (unknown.code, unknown.error["code"]) == (5, "tool_not_found")

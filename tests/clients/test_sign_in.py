@@ -12,8 +12,7 @@ import pytest
 
 from gatepost.doctor import DoctorCredentials, examine
 from tests.clients.conftest import CSV, walk_python
-from tests.support import commands, node
-from tests.support.browser import BrowserUser
+from tests.support import commands
 from tests.support.commands import Gatepost
 from tests.support.issuers import (
     MACHINE,
@@ -25,6 +24,7 @@ from tests.support.issuers import (
     authorization_server,
 )
 from tests.support.processes import free_port
+from tests.support.programs import BrowserUser, walk_typescript
 
 CONFIG = """
 resource = "{resource}"
@@ -149,7 +149,7 @@ def test_the_typescript_clients_sign_in_at_gatepost_dev(
     """Discovery, registration, sign-in, tools, step-up and refresh work in both eras."""
     person = BrowserUser("bob")
 
-    report = node.walk_typescript(script, person, url=dev.url, mode=mode, csv=CSV)
+    report = walk_typescript(script, person, url=dev.url, mode=mode, csv=CSV)
 
     assert report["protocol"] == protocol
     # The metadata name every scope of the tools, and this client asks for all that it reads there.
@@ -227,7 +227,7 @@ def test_the_typescript_clients_go_all_the_way(
     """The same journey as with the development issuer, with another issuer's tokens."""
     person = BrowserUser("alice")
 
-    report = node.walk_typescript(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
+    report = walk_typescript(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
 
     expect_all(report, person, pair.gatepost.url, tenant="acme")
 

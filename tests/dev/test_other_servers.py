@@ -14,7 +14,7 @@ import pytest
 from gatepost.dev.imitating import API_CLIENT, client_id, members
 from gatepost_keys.imitation import IMITATIONS
 from tests.keys.conftest import APP_CALLBACK, RESOURCE, Imitated
-from tests.support import node
+from tests.support import programs
 from tests.support.commands import HURRIED, serve
 from tests.support.issuers import (
     MACHINE,
@@ -43,8 +43,8 @@ def parts_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
 @contextmanager
 def mock_issuers(wanted: dict[str, Any]) -> Iterator[dict[str, str]]:
     """Run an oauth2-mock-server for each of *wanted*; yields their issuers by name."""
-    script = node.command("mock_issuers.mjs", json.dumps(wanted))
-    process = Process(script, env=node.environment())
+    script = programs.command("mock_issuers.mjs", json.dumps(wanted))
+    process = Process(script, env=programs.environment())
     try:
         yield json.loads(process.next_line())
     finally:

@@ -33,22 +33,13 @@ from gatepost_authz.verifier import JwtVerifier, Verifiers
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.imitation.facts import api_of
 from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, app, metadata
+from tests.support.measuring import ManualClock
 
 ORIGIN = "http://127.0.0.1:8000"
 RESOURCE = f"{ORIGIN}/mcp"
 CALLBACK = "http://127.0.0.1:41717/callback"
 PATHS = tuple(metadata.paths(IssuerSettings()))
 CLI = ("gatepost-cli", "cli-secret")
-
-
-class IssuerClock:
-    """Seconds since the epoch, as the test says."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def table(rows: list[tuple[object, ...]]) -> list[object]:
@@ -65,7 +56,7 @@ class CodeFlow:
     """One issuer, one browser and one client that walk the code flow together."""
 
     def __init__(self, made: IssuerSettings | None = None, **settings: object) -> None:
-        self.clock = IssuerClock()
+        self.clock = ManualClock()
         defaults = {"cli_secret": CLI[1], "algorithm": "ES256"}
         made = made or IssuerSettings(**(defaults | settings))
         self.issuer = DevelopmentIssuer(msgspec.structs.replace(made, clock=self.clock))

@@ -48,6 +48,12 @@ def text(value: str) -> dict[str, str]:
 
 
 @pack.tool(read_only=True)
+async def answer_first(ctx: CallContext) -> str:
+    """Be the first of the list: the suite calls that one without arguments."""
+    return "Here."
+
+
+@pack.tool(read_only=True)
 async def test_simple_text(ctx: CallContext) -> str:
     """Answer one text."""
     return "This is a simple text response for testing."

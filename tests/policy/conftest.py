@@ -23,7 +23,7 @@ from gatepost.cli.configuration import settled
 from gatepost.cli.main import main
 from gatepost.policy.approvals import stage
 from gatepost.policy.approvals.service import ApprovalService
-from tests.support import replica_tools
+from tests.support import process_tools
 from tests.support.client import ResourceClient, message
 from tests.support.commands import CommandProcess
 from tests.support.issuers import Idp
@@ -119,7 +119,7 @@ class ApprovalServers(ReplicaProcesses):
             idp,
             folder,
             storage,
-            tools=Path(replica_tools.__file__),
+            tools=Path(process_tools.__file__),
             network={"allow_hosts": [place]},
             approvals={
                 "timeout_s": 60,

@@ -15,9 +15,8 @@ from pydantic import AnyUrl
 from tests.clients.conftest import RecordedExchanges, Wallet, connected, provider_for
 from tests.providers.conftest import Pairing
 from tests.providers.provider import AGENT, PASSWORD, READ, REDIRECT, ProviderBrowser
-from tests.support.browser import CHROMIUM, chromium
-from tests.support.node import INSPECTOR, command, environment
 from tests.support.processes import Process
+from tests.support.programs import CHROMIUM, INSPECTOR, chromium, command, environment
 
 pytestmark = pytest.mark.slow
 WITHIN_S = 60

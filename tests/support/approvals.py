@@ -38,7 +38,8 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.secret import Secret
 from gatepost.tools.tenant_offers import Agent, OfferSource, TenantOffers
 from gatepost_authz.caller import TenantContext
-from tests.support.endpoint import EndpointClock, a_caller
+from tests.support.endpoint import a_caller
+from tests.support.measuring import ManualClock
 from tests.support.runners import LIMIT_S, WITHIN_S, context
 
 ACME = "acme"
@@ -78,7 +79,7 @@ class ApprovalDeployment:
         revokes: IsRevoked = none_revoked,
         **settings: Any,
     ) -> None:
-        self.clock = EndpointClock()
+        self.clock = ManualClock()
         self.records, self.shared_store = (
             records or MemoryRecords(),
             shared_store or MemorySharedStore(),

@@ -248,7 +248,13 @@ def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]]
 WITHIN_S = 20
 
 
-STDIO_TOOLS = Path(__file__).with_name("stdio_tools.py")
+STDIO_TOOLS = Path(__file__).with_name("process_tools.py")
+PRINTING = """
+from gatepost import Pack
+
+print("the file of tools says hello")
+pack = Pack("hello")
+"""
 
 
 META = "io.modelcontextprotocol/"
@@ -363,7 +369,9 @@ def stdio_process(
 ) -> Iterator[StdioClient]:
     """Run a process during the block."""
     path = folder / "gatepost.toml"
-    shown = json.dumps(str(STDIO_TOOLS))
+    printing = folder / "printing.py"
+    printing.write_text(PRINTING, encoding="utf-8")
+    shown = ", ".join(json.dumps(str(file)) for file in (STDIO_TOOLS, printing))
     path.write_text(config.replace("{kit}", shown).replace("{drain_s}", str(drain_s)))
     command = [sys.executable, "-m", "gatepost", "stdio", "--config", str(path)]
     process = StdioClient(command, env=python_environment(), cwd=folder)

@@ -154,7 +154,7 @@ from gatepost import CallContext, Pack
 pack = Pack("pids")
 
 
-@pack.tool(name="{name}")
+@pack.tool(name="{name}", read_only=True)
 async def pid(ctx: CallContext) -> str:
     """Say which process serves."""
     return str(os.getpid())

@@ -238,3 +238,13 @@ def _rows(names: str | tuple[str, ...], rows: list[Any], ids: Any) -> Iterator[R
             told = ids(values[0]) if callable(ids) and len(values) == 1 else None
             name = ids[place] if ids and not callable(ids) else told or repr(row)
         yield str(name)[:120], dict(zip(keys, values, strict=True))
+
+
+class ManualClock:
+    """Seconds, moved by hand; since the epoch unless *now* says otherwise."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now

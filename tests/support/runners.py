@@ -30,7 +30,8 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Stage
 from gatepost.workspace import TenantWorkspace
-from tests.support.endpoint import EndpointClock, a_caller
+from tests.support.endpoint import a_caller
+from tests.support.measuring import ManualClock
 
 WITHIN_S = 10
 
@@ -54,7 +55,7 @@ class IdempotencyDeployment:
         limit_s: float = LIMIT_S,
         max_result_bytes: int = 4_000_000,
     ) -> None:
-        self.clock = EndpointClock()
+        self.clock = ManualClock()
         self.records = records or MemoryRecords()
         self.shared_store = shared_store or MemorySharedStore()
         self.effects: Counter[str] = Counter()

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gatepost import CallContext, Pack
 from tests.support.client import challenge_of, failure, looks, modern, old_call
 from tests.support.issuers import Idp
-from tests.support.sample_tools import CALLS
-from tests.support.server import Server, issuer_settings, running_server
+from tests.support.server import CALLS, Server, issuer_settings, running_server
 
 TOOLS = {"packs": [], "load": [__name__]}
 IMPLIED = {"c": ["a"]}

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost import YamlError, YamlLimits, read_yaml
-from tests.support.cases import each
-from tests.support.measuring import steps
+from tests.support.measuring import each, steps
 
 LIMITS = YamlLimits(size=100_000, depth=16, nodes=10_000, weight=1_000_000)
 

@@ -12,8 +12,8 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 
 from tests.support.client import STDIO_CONFIG, STDIO_TOOLS
-from tests.support.node import command, environment
 from tests.support.processes import Process, python_environment
+from tests.support.programs import command, environment
 
 pytestmark = pytest.mark.requirement("P1")
 

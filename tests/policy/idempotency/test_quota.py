@@ -15,8 +15,9 @@ from gatepost.storage.stored_bytes import ROW_BYTES
 from gatepost.tools.api import Outcome
 from tests.rest.conftest import Octopus
 from tests.support.client import failure, result
-from tests.support.endpoint import EndpointClock, a_caller
+from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp
+from tests.support.measuring import ManualClock
 from tests.support.runners import IdempotencyDeployment, IdempotencyReplica
 from tests.support.server import issuer_settings, running_server
 
@@ -144,7 +145,7 @@ async def test_calls_at_once_share_what_room_there_is() -> None:
 
 async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call costs no question of its own: one for each share of the quota."""
-    deployment, clock = IdempotencyDeployment(), EndpointClock()
+    deployment, clock = IdempotencyDeployment(), ManualClock()
     quota = StorageQuota(deployment.records, clock=clock)
     of_tenant = SimpleNamespace(stored_bytes=0)
     quota.apply(SimpleNamespace(stored_bytes=MOST, tenant=of_tenant))

@@ -24,7 +24,7 @@ from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.issuers import AsgiServer, Receive, Scope, Send
-from tests.support.node import FOLDER, NODE, install
+from tests.support.programs import FOLDER, NODE, install
 
 WITHIN_S = 60
 SECRET = "gh-secret-0123456789"
