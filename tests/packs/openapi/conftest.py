@@ -18,54 +18,7 @@ from tests.support.issuers import AsgiServer
 DOCUMENTS = Path(__file__).parent / "documents"
 OLD = (DOCUMENTS / "petstore_2_0.json").read_bytes()
 NEW = (DOCUMENTS / "petstore_3_0.yaml").read_bytes()
-
-ECHO: dict[str, Any] = {
-    "openapi": "3.1.0",
-    "info": {"title": "Echo", "version": "1"},
-    "servers": [{"url": "/{version}", "variables": {"version": {"default": "echo"}}}],
-    "paths": {
-        "/list": {
-            "get": {
-                "operationId": "list",
-                "parameters": [
-                    {"name": "many", "in": "query", "schema": {"type": "array"}},
-                    {"name": "one", "in": "query", "explode": False, "schema": {"type": "array"}},
-                    {"name": "bar", "in": "query", "style": "pipeDelimited", "explode": False},
-                    {"name": "gap", "in": "query", "style": "spaceDelimited", "explode": False},
-                    {"name": "deep", "in": "query", "style": "deepObject"},
-                    {"name": "flat", "in": "query", "schema": {"type": "object"}},
-                    {"name": "json", "in": "query", "content": {"application/json": {}}},
-                    {"name": "X-List", "in": "header", "schema": {"type": "array"}},
-                ],
-            }
-        },
-        "/things/{id}/parts/{part}": {
-            "parameters": [{"name": "id", "in": "path", "required": True}],
-            "get": {"parameters": [{"name": "part", "in": "path", "required": True}]},
-        },
-        "/matrix/{point}": {
-            "get": {"parameters": [{"name": "point", "in": "path", "style": "matrix"}]}
-        },
-        "/form": {
-            "post": {
-                "requestBody": {
-                    "required": True,
-                    "content": {
-                        "application/x-www-form-urlencoded": {"schema": {"type": "object"}}
-                    },
-                }
-            }
-        },
-        "/text": {"post": {"requestBody": {"content": {"text/plain": {}}}}},
-        "/elsewhere": {"get": {"servers": [{"url": "http://127.0.0.1:8081/elsewhere"}]}},
-        "/long": {"get": {}},
-        "/words": {"get": {}},
-        "/picture": {"get": {}},
-        "/moved": {"get": {}, "post": {}},
-        "/broken": {"get": {}},
-        "/nothing": {"delete": {}},
-    },
-}
+ECHO = (DOCUMENTS / "echo.json").read_bytes()
 """Each operation answers what it was asked, or what its name says."""
 
 
@@ -88,7 +41,7 @@ class Petstore:
             routes=[
                 Mount("/v2", routes=[Route("/swagger.json", served(OLD)), *pets]),
                 Mount("/api/v3", routes=[Route("/openapi.yaml", served(NEW)), *pets]),
-                Route("/echo.json", served(json.dumps(ECHO).encode())),
+                Route("/echo.json", served(ECHO)),
                 Route("/broken.json", served(b'{"openapi": [}')),
                 Route("/echo/long", self._long),
                 Route("/echo/words", self._words),
@@ -254,9 +207,3 @@ def server(
     settings["packs"] = {"openapi": {"literals": True}}
     with open_server(folder, ["openapi"], prepare=secrets.begin, **settings) as server:
         yield server
-
-
-@pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
-    """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return server.agent(request.param)
