@@ -199,6 +199,8 @@ class HttpServer:
     ) -> None:
         self._answer = answer
         self.asked: list[RecordedRequest] = []
+        self.abandoned = 0
+        """How many requests that were left open the client has closed."""
         self.server = AsgiServer(self._serve, **options)
 
     def __enter__(self) -> "HttpServer":
@@ -234,6 +236,7 @@ class HttpServer:
         answer = self._answer(asked)
         if answer is None:
             await asyncio.wait_for(receive(), 20)
+            self.abandoned += 1
             return
         headers = {"content-type": "application/json; charset=utf-8"} | dict(answer.headers)
         content = (
