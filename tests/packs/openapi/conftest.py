@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,23 @@ class Petstore:
     def __init__(self) -> None:
         self.pets: dict[str, Any] = {}
         self.asked: list[dict[str, Any]] = []
+        self.server = AsgiServer(self.app())
+
+    def __enter__(self) -> "Petstore":
+        self.server.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.stop()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def host(self) -> str:
+        """Return the host and port as `[network] allow_hosts` names them."""
+        return f"127.0.0.1:{self.server.port}"
 
     def app(self) -> Starlette:
         pets = [
@@ -138,29 +154,6 @@ def served(document: bytes) -> Any:
     return answer
 
 
-@contextmanager
-def petstore() -> Iterator[tuple[Petstore, str]]:
-    """It runs for the time of a block; also its origin."""
-    store = Petstore()
-    server = AsgiServer(store.app()).start()
-    try:
-        yield store, server.url
-    finally:
-        server.stop()
-
-
-class PetstoreServer:
-    """The petstore: what it was asked, and where it is."""
-
-    def __init__(self, store: Petstore, url: str) -> None:
-        self.store, self.url = store, url
-
-    @property
-    def host(self) -> str:
-        """Return the host and port as `[network] allow_hosts` names them."""
-        return self.url.removeprefix("http://")
-
-
 INLINE = """
 openapi: 3.0.0
 info:
@@ -176,20 +169,20 @@ paths:
 APIS = {"old": "/v2/swagger.json", "new": "/api/v3/openapi.yaml", "echo": "/echo.json"}
 
 
-def load(agent: PackCaller, petstore_server: PetstoreServer, name: str, **more: Any) -> Any:
+def load(agent: PackCaller, petstore: Petstore, name: str, **more: Any) -> Any:
     """One of the APIs of the petstore; Swagger's own host stands in the old description."""
     if name == "old":
-        more.setdefault("base_url_override", f"{petstore_server.url}/v2")
-    reply = agent.call("openapi_load", name=name, spec_url=petstore_server.url + APIS[name], **more)
+        more.setdefault("base_url_override", f"{petstore.url}/v2")
+    reply = agent.call("openapi_load", name=name, spec_url=petstore.url + APIS[name], **more)
     assert reply.failure is None, reply
     return reply.value
 
 
 @pytest.fixture(scope="module")
-def petstore_server() -> Iterator[PetstoreServer]:
+def petstore() -> Iterator[Petstore]:
     """A petstore that no other module's tests touch."""
-    with petstore() as (store, url):
-        yield PetstoreServer(store, url)
+    with Petstore() as petstore:
+        yield petstore
 
 
 @pytest.fixture(scope="module")
@@ -199,11 +192,11 @@ def secrets() -> SecretWriter:
 
 @pytest.fixture(scope="module")
 def server(
-    petstore_server: PetstoreServer, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
+    petstore: Petstore, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PackServer]:
     """A server whose tools may reach the petstore, at a private address as it is."""
     folder = tmp_path_factory.mktemp("openapi")
-    settings: Any = {"network": {"allow_hosts": [petstore_server.host]}}
+    settings: Any = {"network": {"allow_hosts": [petstore.host]}}
     settings["packs"] = {"openapi": {"literals": True}}
     with open_server(folder, ["openapi"], prepare=secrets.begin, **settings) as server:
         yield server
