@@ -19,7 +19,6 @@ from tests.packs.conftest import (
     PackCaller,
     PackServer,
     RecordedRequest,
-    SecretWriter,
     StubResponse,
     open_server,
 )
@@ -78,7 +77,6 @@ class ChatServers(NamedTuple):
     """The webhooks, the mail server and the Gatepost of these tests."""
 
     server: PackServer
-    secrets: SecretWriter
     web: WebhookServer
     mail_server: MailServer
     smtp: str
@@ -86,7 +84,7 @@ class ChatServers(NamedTuple):
     def agent(self, protocol: Any, url: str = "") -> PackCaller:
         """Return an agent of a new tenant, whose channel `team` has that URL."""
         url = url or f"json://{self.web.place}/hook/t0ken-9f2c"
-        return self.secrets.agent(self.server, protocol, TEAM_CHAT_URL=url)
+        return self.server.agent_with(protocol, TEAM_CHAT_URL=url)
 
 
 CHANNELS = {
@@ -98,7 +96,6 @@ CHANNELS = {
 @pytest.fixture(scope="module")
 def chat_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServers]:
     """Running as long as the tests of a module do."""
-    secrets = SecretWriter()
     with (
         WebhookServer() as web,
         mail_server() as (mail, smtp_host),
@@ -107,10 +104,9 @@ def chat_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServe
             ["chat"],
             network={"allow_hosts": [web.place, smtp_host]},
             packs={"chat": {"channels": CHANNELS, "timeout_s": 20, "max_parts": 3}},
-            prepare=secrets.begin,
         ) as server,
     ):
-        yield ChatServers(server, secrets, web, mail, smtp_host)
+        yield ChatServers(server, web, mail, smtp_host)
 
 
 pytestmark = pytest.mark.requirement("P6")
@@ -120,16 +116,14 @@ def test_a_provider_that_does_not_answer_ends_the_call(
     chat_servers: ChatServers, tmp_path: Path
 ) -> None:
     """The call ends after the timeout of the configuration."""
-    secrets = SecretWriter()
     with open_server(
         tmp_path,
         ["chat"],
         network={"allow_hosts": [chat_servers.web.place]},
         packs={"chat": {"channels": {"team": "secret:TEAM_CHAT_URL"}, "timeout_s": 1.5}},
-        prepare=secrets.begin,
     ) as server:
         url = f"json://{chat_servers.web.place}/slow?rto=60"
-        agent = secrets.agent(server, "rest", TEAM_CHAT_URL=url)
+        agent = server.agent_with("rest", TEAM_CHAT_URL=url)
         reply = agent.call("chat_send", channel="team", message="x")
 
     assert reply.kind == "timeout"
@@ -231,7 +225,9 @@ def test_a_channel_with_several_addresses_reaches_all_it_can(chat_servers: ChatS
     """The answer names each address that refused the message; the others get it."""
     url = f"json://{chat_servers.web.place}/one"
     agent = chat_servers.agent("mcp", url)
-    chat_servers.secrets.put(agent.tenant, OTHER_CHAT_URL=f"json://{chat_servers.web.place}/broken")
+    chat_servers.server.put_secrets(
+        agent.tenant, OTHER_CHAT_URL=f"json://{chat_servers.web.place}/broken"
+    )
     chat_servers.web.statuses["/broken"] = 503
 
     value = agent.call("chat_send", channel="everybody", message="x").value
@@ -243,7 +239,7 @@ def test_a_channel_with_several_addresses_reaches_all_it_can(chat_servers: ChatS
 def test_a_channel_that_is_bound_to_hosts_is_refused(chat_servers: ChatServers) -> None:
     """Only opening the channel shows its hosts, so Gatepost sends nothing to find out."""
     agent = chat_servers.agent("rest", f"json://{chat_servers.web.place}/one")
-    chat_servers.secrets.put(
+    chat_servers.server.put_secrets(
         agent.tenant, "example.com", TEAM_CHAT_URL=f"json://{chat_servers.web.place}/one"
     )
     chat_servers.web.asked.clear()

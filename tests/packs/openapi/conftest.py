@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.support.issuers import AsgiServer
 
 DOCUMENTS = Path(__file__).parent / "documents"
@@ -186,17 +186,10 @@ def petstore() -> Iterator[Petstore]:
 
 
 @pytest.fixture(scope="module")
-def secrets() -> SecretWriter:
-    return SecretWriter()
-
-
-@pytest.fixture(scope="module")
-def server(
-    petstore: Petstore, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PackServer]:
+def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """A server whose tools may reach the petstore, at a private address as it is."""
     folder = tmp_path_factory.mktemp("openapi")
     settings: Any = {"network": {"allow_hosts": [petstore.host]}}
     settings["packs"] = {"openapi": {"literals": True}}
-    with open_server(folder, ["openapi"], prepare=secrets.begin, **settings) as server:
+    with open_server(folder, ["openapi"], **settings) as server:
         yield server

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gatepost.tools.api import Tool
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.packs.openapi.conftest import DOCUMENTS, Petstore
 from tests.support.cases import each
 from tests.support.issuers import AsgiServer
@@ -26,9 +26,7 @@ OLD, NEW = str(DOCUMENTS / "petstore_2_0.json"), str(DOCUMENTS / "petstore_3_0.y
 
 
 @pytest.fixture(scope="module")
-def server(
-    petstore: Petstore, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PackServer]:
+def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """Both petstores, one from a file and whole, one by URL and in part."""
     new = {"document": f"{petstore.url}/api/v3/openapi.yaml", "prefix": "new_"}
     apis = {
@@ -38,7 +36,7 @@ def server(
     network = {"allow_hosts": [petstore.host]}
     packs = {"openapi": {"apis": apis}}
     folder = tmp_path_factory.mktemp("offering")
-    with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
+    with open_server(folder, [], packs=packs, network=network) as server:
         yield server
 
 
@@ -166,7 +164,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str], Any, str, str]] = {
 
 
 @contextmanager
-def moody(secrets: SecretWriter, folder: Path) -> Iterator[PackServer]:
+def moody(folder: Path) -> Iterator[PackServer]:
     """An API whose operations each answer in their way."""
     seen: list[dict[str, str]] = []
 
@@ -193,24 +191,24 @@ def moody(secrets: SecretWriter, folder: Path) -> Iterator[PackServer]:
     network = {"allow_hosts": [host.url.removeprefix("http://")]}
     packs = {"openapi": {"apis": {"moody": api}}}
     try:
-        with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
+        with open_server(folder, [], packs=packs, network=network) as server:
             yield server
     finally:
         host.stop()
     assert all(headers["x-key"] == "the-moody-secret" for headers in seen)
 
 
-def test_the_apis_refusals_are_failures(tmp_path: Path, secrets: SecretWriter) -> None:
+def test_the_apis_refusals_are_failures(tmp_path: Path) -> None:
     """
     Its status gives the kind of the failure; its own words, but no HTML page, give the message.
     """
-    with moody(secrets, tmp_path) as server:
+    with moody(tmp_path) as server:
         workers = [
             PackCaller(server.gatepost, server.root, "acme", protocol, "moody:use")
             for protocol in ("mcp", "rest")
         ]
         without = workers[0].call("bad")
-        secrets.put("acme", MOODY="the-moody-secret")
+        server.put_secrets("acme", MOODY="the-moody-secret")
         for agent in workers:
             for name, (*_, kind, says) in ANSWERS.items():
                 reply = agent.call(name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.packs.openapi.conftest import Petstore, load
 
 pytestmark = pytest.mark.requirement("X7")
@@ -35,26 +35,26 @@ def test_a_literal_is_sent_and_never_shown(agent: PackCaller, petstore: Petstore
 
 
 def test_nothing_of_a_literal_is_kept_in_the_clear(
-    agent: PackCaller, petstore: Petstore, secrets: SecretWriter
+    agent: PackCaller, petstore: Petstore, server: PackServer
 ) -> None:
     """What is kept of the API names what is sealed."""
     load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
-    kept = repr(vars(secrets.services.records))
+    kept = repr(vars(server.gatepost.services.records))
 
     assert TOKEN not in kept
 
 
 @pytest.mark.parametrize("text", ["secret:PETS", "Token secret:PETS"])
 def test_a_secret_is_meant_by_its_name(
-    agent: PackCaller, petstore: Petstore, secrets: SecretWriter, text: str
+    agent: PackCaller, petstore: Petstore, server: PackServer, text: str
 ) -> None:
     """Under another header too; what it is now counts, not what it was."""
-    secrets.put(agent.tenant, petstore.host, PETS=TOKEN)
+    server.put_secrets(agent.tenant, petstore.host, PETS=TOKEN)
     load(agent, petstore, "echo", auth_header=text, auth_header_name="X-Key")
     call(agent)
     first = sent_header(petstore, "x-key")
-    secrets.put(agent.tenant, petstore.host, PETS="another-secret-value")
+    server.put_secrets(agent.tenant, petstore.host, PETS="another-secret-value")
     answer = call(agent).value
 
     assert first == text.replace("secret:PETS", TOKEN)
