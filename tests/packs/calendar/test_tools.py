@@ -15,8 +15,8 @@ from tests.packs.conftest import (
     HttpServer,
     PackCaller,
     PackServer,
+    Protocol,
     RecordedRequest,
-    SecretWriter,
     StubResponse,
     open_server,
 )
@@ -82,7 +82,6 @@ class CalendarServers(NamedTuple):
     """The calendar servers and the Gatepost of these tests."""
 
     server: PackServer
-    secrets: SecretWriter
     web: HttpServer
     pages: dict[str, StubResponse]
     """What the web server answers by path."""
@@ -92,7 +91,7 @@ class CalendarServers(NamedTuple):
 @pytest.fixture(scope="module")
 def calendar_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarServers]:
     """Running as long as the tests of a module do."""
-    secrets, folder = SecretWriter(), tmp_path_factory.mktemp("calendars")
+    folder = tmp_path_factory.mktemp("calendars")
     pages: dict[str, StubResponse] = {}
 
     def answer(asked: RecordedRequest) -> StubResponse | None:
@@ -116,10 +115,8 @@ def calendar_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calen
         usual = {"zone": "Europe/Berlin", "timeout_s": 20, "max_bytes": 200_000}
         packs = {"calendar": usual | {"calendars": calendars}}
         network = {"allow_hosts": [site.place, dav.host]}
-        with open_server(
-            folder, ["calendar"], network=network, packs=packs, prepare=secrets.begin
-        ) as server:
-            yield CalendarServers(server, secrets, site, pages, dav)
+        with open_server(folder, ["calendar"], network=network, packs=packs) as server:
+            yield CalendarServers(server, site, pages, dav)
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +138,7 @@ def at(day: int, summary: str) -> str:
 
 
 @pytest.fixture
-def protocol() -> str:
+def protocol() -> Protocol:
     """REST, where a test does not ask for both."""
     return "rest"
 
@@ -150,10 +147,9 @@ both = pytest.mark.parametrize("protocol", ["mcp", "rest"])
 
 
 @pytest.fixture
-def agent(calendar_servers: CalendarServers, protocol: str) -> PackCaller:
+def agent(calendar_servers: CalendarServers, protocol: Protocol) -> PackCaller:
     """An agent of a tenant of its own, which signs in as Ada of Acme."""
-    return calendar_servers.secrets.agent(
-        calendar_servers.server,
+    return calendar_servers.server.agent_with(
         protocol,
         DAV_USER="ada-of-acme",
         DAV_PASSWORD=USERS["ada-of-acme"],
@@ -387,9 +383,7 @@ def test_two_tenants_with_the_same_names_never_meet(calendar_servers: CalendarSe
     for user, word in USERS.items():
         mine = document(at(9, f"only for {user[-4:]}"))
         calendar_servers.dav.make(user, "same", a=mine)
-        agent = calendar_servers.secrets.agent(
-            calendar_servers.server, "rest", DAV_USER=user, DAV_PASSWORD=word
-        )
+        agent = calendar_servers.server.agent_with("rest", DAV_USER=user, DAV_PASSWORD=word)
         (agent.folder / "plans").mkdir(parents=True)
         (agent.folder / "plans/a.ics").write_text(mine)
         workers[user] = agent

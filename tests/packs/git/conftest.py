@@ -6,10 +6,10 @@ import os
 import shlex
 import subprocess
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 import asyncssh
@@ -267,7 +267,6 @@ def refused(agent: PackCaller, *args: str, **more: Any) -> str:
     return reply.failure
 
 
-T = TypeVar("T")
 WEB, SHELL, INSIDE = "git.company.test", "ssh.company.test", "inside.company.test"
 NAMES = {WEB: "127.0.0.1", SHELL: "127.0.0.1", INSIDE: "10.0.0.7"}
 
@@ -289,15 +288,6 @@ class GitServers(PackServer):
     unlisted: SshHost
     """A host whose key is in no `known_hosts` file."""
     upstream: Path
-    loop: asyncio.AbstractEventLoop
-
-    def keep_secret(self, tenant: str, name: str, value: str, *hosts: str) -> None:
-        """Set a secret as `gatepost secrets set` does with these hosts."""
-        self.inside(self.gatepost.services.secrets.put(tenant, name, value, hosts))
-
-    def inside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on the server's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
 
     def offered(self, name: str, **files: bytes | str) -> GitRemote:
         """A new repository at both hosts."""
@@ -314,11 +304,9 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
     upstream.mkdir()
     (upstream / "private").mkdir()
     company = CertificateAuthority(folder)
-    loops: list[asyncio.AbstractEventLoop] = []
 
     def prepare(services: Services) -> None:
         services.outbound.resolver = looked_up
-        loops.append(asyncio.get_running_loop())
 
     with ExitStack() as stack:
         web = stack.enter_context(WebHost(upstream, WEB, company))
@@ -348,7 +336,7 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
         server = stack.enter_context(open_server(folder, packs, prepare=prepare, **settings))
         git_servers = GitServers(server.gatepost, server.root, server.packs)
         git_servers.web, git_servers.shell, git_servers.upstream = web, shell, upstream
-        git_servers.impostor, git_servers.unlisted, git_servers.loop = impostor, unlisted, loops[0]
+        git_servers.impostor, git_servers.unlisted = impostor, unlisted
         yield git_servers
 
 

@@ -86,9 +86,9 @@ def test_git_signs_in_with_the_secret_of_its_tenant(
     git_servers.offered("private/a.git", README__md=b"one\n")
     url = f"{git_servers.web.url}/private/a.git"
     without = git(mcp_agent, "clone", url, "a")
-    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", "not-the-password")
+    git_servers.put_secrets(mcp_agent.tenant, GIT_TOKEN="not-the-password")
     wrong = git(mcp_agent, "clone", url, "a")
-    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN)
+    git_servers.put_secrets(mcp_agent.tenant, GIT_TOKEN=TOKEN)
     fine(mcp_agent, "clone", url, "a")
     mcp_agent.call("fs_write_text", path="a/README.md", text="two\n")
     fine(mcp_agent, "-C", "a", "commit", "-am", "Two")
@@ -110,11 +110,11 @@ def test_a_secret_for_another_host_is_not_signed_in_with(
     """Though the configuration names it for this one: the operator who bound it knows better."""
     git_servers.offered("private/b.git", README__md=b"one\n")
     url = f"{git_servers.web.url}/private/b.git"
-    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, "gitlab.com")
+    git_servers.put_secrets(mcp_agent.tenant, "gitlab.com", GIT_TOKEN=TOKEN)
     seen = len(git_servers.web.asked)
     message = refused(mcp_agent, "clone", url, "b")
     asked = len(git_servers.web.asked) - seen
-    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, git_servers.web.place)
+    git_servers.put_secrets(mcp_agent.tenant, git_servers.web.place, GIT_TOKEN=TOKEN)
     fine(mcp_agent, "clone", url, "b")
 
     assert f"is bound to gitlab.com and is not sent to {git_servers.web.place}" in message

@@ -14,7 +14,6 @@ from tests.packs.conftest import (
     PackCaller,
     PackServer,
     RecordedRequest,
-    SecretWriter,
     StubResponse,
     by_rest,
     open_server,
@@ -143,28 +142,20 @@ def beginning(github: Github) -> None:
 
 
 @pytest.fixture(scope="module")
-def secrets() -> SecretWriter:
-    return SecretWriter()
-
-
-@pytest.fixture(scope="module")
-def server(
-    github: Github, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PackServer]:
+def server(github: Github, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     with open_server(
         tmp_path_factory.mktemp("github"),
         ["github"],
         network={"allow_hosts": [github.place]},
         packs={"github": {"api_url": f"{github.url}/api/v3/"}},
-        prepare=secrets.begin,
     ) as server:
         yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, secrets: SecretWriter, request: pytest.FixtureRequest) -> PackCaller:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant that has a token."""
-    return secrets.agent(server, request.param, GITHUB_TOKEN=TOKEN)
+    return server.agent_with(request.param, GITHUB_TOKEN=TOKEN)
 
 
 def test_issues_are_listed(agent: PackCaller, github: Github) -> None:
@@ -314,11 +305,9 @@ def test_a_failure_tells_the_model_what_would_work(
     ("repo", "least", "most"),
     [("spent", 80, 90), ("hasty", 7, 7), ("flooded", 60, 60), ("resting", 11, 11)],
 )
-def test_a_limit_says_when_it_ends(
-    server: PackServer, secrets: SecretWriter, repo: str, least: int, most: int
-) -> None:
+def test_a_limit_says_when_it_ends(server: PackServer, repo: str, least: int, most: int) -> None:
     """From whichever of GitHub's headers says it."""
-    agent = secrets.agent(server, "rest", GITHUB_TOKEN=TOKEN)
+    agent = server.agent_with("rest", GITHUB_TOKEN=TOKEN)
 
     answer = Octopus(server.gatepost, agent.token).call(
         "github_list_issues", {"repo": f"octo/{repo}"}
@@ -329,13 +318,11 @@ def test_a_limit_says_when_it_ends(
 
 @pytest.mark.parametrize("tool", ["github_list_issues", "github_create_issue"])
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_whose_token_it_is_matters(
-    server: PackServer, secrets: SecretWriter, protocol: Any, tool: str
-) -> None:
+def test_whose_token_it_is_matters(server: PackServer, protocol: Any, tool: str) -> None:
     """A tenant without one is told who sets it; one with a wrong one, that it is wrong."""
     more = {"title": "x"} if "create" in tool else {}
     without = server.agent(protocol)
-    wrong = secrets.agent(server, protocol, GITHUB_TOKEN="ghp_wrong")
+    wrong = server.agent_with(protocol, GITHUB_TOKEN="ghp_wrong")
 
     missing = without.call(tool, repo="octo/demo", **more)
     refused = wrong.call(tool, repo="octo/demo", **more)

@@ -15,7 +15,6 @@ from tests.packs.conftest import (
     PackResult,
     PackServer,
     RecordedRequest,
-    SecretWriter,
     StubResponse,
     open_server,
 )
@@ -148,11 +147,10 @@ def echoed(asked: RecordedRequest) -> StubResponse:
 
 
 class ForgeServers(NamedTuple):
-    """Both servers, and where secrets are set."""
+    """GitLab, and another server."""
 
     gitlab: Gitlab
     elsewhere: HttpServer
-    secrets: SecretWriter
 
 
 def ask(agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: Any) -> PackResult:
@@ -164,7 +162,7 @@ def ask(agent: PackCaller, forge_servers: ForgeServers, path: str, /, **more: An
 @pytest.fixture(scope="package")
 def forge_servers() -> Iterator[ForgeServers]:
     with HttpServer(echoed) as elsewhere, Gitlab(elsewhere.url) as gitlab:
-        yield ForgeServers(gitlab, elsewhere, SecretWriter())
+        yield ForgeServers(gitlab, elsewhere)
 
 
 @pytest.fixture(scope="package")
@@ -182,7 +180,6 @@ def server(
                 "127.0.0.1:9",
             ]
         },
-        prepare=forge_servers.secrets.begin,
     ) as server:
         yield server
 
@@ -193,4 +190,4 @@ def agent(
 ) -> PackCaller:
     """An agent of a tenant that keeps a token."""
     hosts = (forge_servers.gitlab.place, "127.0.0.1:9")
-    return forge_servers.secrets.agent(server, request.param, *hosts, GITLAB_TOKEN=PERSONAL)
+    return server.agent_with(request.param, *hosts, GITLAB_TOKEN=PERSONAL)

@@ -38,12 +38,6 @@ def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield server
 
 
-@pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
-    """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return server.agent(request.param)
-
-
 SITE = "https://www.web.test"
 
 ARTICLE = """<!doctype html><html><head><title>Tea &amp; time</title></head><body>
