@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import redirects, wire
 from gatepost_keys.issuer.browser_session import BrowserSession, keep, session_of
-from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.records import RegisteredClient, SignIn
 from gatepost_keys.issuer.server import IDENTITY, AuthorizationServer, Form, IssuerResponse
@@ -216,6 +216,6 @@ class Authorize:
         return self.pages.render("consent", values, form_target=target)
 
 
-def serve(server: AuthorizationServer, pages: Pages) -> Handler:
+def serve(server: AuthorizationServer, pages: Pages) -> RouteHandler:
     """Return the endpoint that clients send browsers to."""
     return Authorize(server, pages).get

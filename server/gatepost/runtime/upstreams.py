@@ -24,8 +24,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.metric_families import OTHER
 from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.context import Listed as ListName
-from gatepost.tools.context import SignedHeaders
+from gatepost.tools.context import ListName, SignedHeaders
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.upstreams.administration import UpstreamAdministration

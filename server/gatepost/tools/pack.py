@@ -1,11 +1,11 @@
 """A pack: functions of one subject that decorators turn into tools, resources and prompts."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from gatepost.tools.api import WORDS, CallContext, Offer, Outcome, Tool
+from gatepost.tools.api import WORDS, Invoke, Offer, Tool
 from gatepost.tools.dependency import injected
 from gatepost.tools.effects import effects_of
 from gatepost.tools.fastmcp_server import add_offers
@@ -52,7 +52,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 Function = TypeVar("Function", bound=Callable[..., Any])
-Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 
 class Pack:

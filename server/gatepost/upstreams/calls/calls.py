@@ -11,7 +11,7 @@ import msgspec
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import CallContext, Outcome, ToolFailure
+from gatepost.tools.api import CallContext, Invoke, Outcome, ToolFailure
 from gatepost.tools.client import Capabilities, InputNeeded
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.header_arguments import routed_arguments
@@ -74,9 +74,8 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.server import UpstreamServer
 from gatepost_authz.caller import TenantContext
 
-Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
-Prepare = Callable[[Any], UpstreamCall]
-Read = Callable[[UpstreamResult, Any], Outcome]
+PrepareCall = Callable[[Any], UpstreamCall]
+ReadResult = Callable[[UpstreamResult, Any], Outcome]
 
 CANCEL_S = 2.0
 UNSUPPORTED = {"error": {"code": METHOD_NOT_FOUND, "message": "The client has no such method."}}
@@ -87,8 +86,8 @@ class _Way(msgspec.Struct, frozen=True):
 
     server: UpstreamServer
     definition: Definition
-    prepare: Prepare
-    read: Read
+    prepare: PrepareCall
+    read: ReadResult
     reads: bool = True
     """Whether a call has no effect, so that it can be sent again."""
 

@@ -166,7 +166,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     retry_after_s: float | None = None
 
 
-Step = InputRequested | Concluded | Errored | Ended
+ExchangeStep = InputRequested | Concluded | Errored | Ended
 LastStep = Concluded | Errored | Ended
 
 
@@ -210,7 +210,7 @@ class SessionCall:
 
     def __init__(self, server: UpstreamServer, declared: Capabilities, now: float) -> None:
         self._server, self._declared = server, declared
-        self.steps: list[Step] = []
+        self.steps: list[ExchangeStep] = []
         self._open: dict[str, int | str] = {}
         self._next: list[tuple[int | str, InputRequest]] = []
         self._count = 0

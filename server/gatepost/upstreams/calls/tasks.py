@@ -13,7 +13,7 @@ from gatepost.upstreams.calls.state import TaskState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.upstreams.server import UpstreamServer
 
-Ask = Callable[[str, Mapping[str, Any]], Awaitable[UpstreamResult | UpstreamError]]
+SendRequest = Callable[[str, Mapping[str, Any]], Awaitable[UpstreamResult | UpstreamError]]
 """Sends one more request to the upstream."""
 
 POLL_S, LONGEST_POLL_S = 1.0, 30.0
@@ -54,7 +54,7 @@ class UpstreamTask:
         server: UpstreamServer,
         target: UpstreamTarget,
         declared: Mapping[str, Any],
-        ask: Ask,
+        ask: SendRequest,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
