@@ -5,7 +5,7 @@ import pytest
 from gatepost.config.credentials import CredentialSettings
 from gatepost.config.settings import Config
 from gatepost.credentials.credential import CredentialUnavailable
-from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.tenant_credentials import CredentialRegistry
 from tests.credentials.conftest import TENANT, CredentialsReplica, CredentialsReplicas
 
 URL = "https://crm.example.com/mcp"

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime.server import GatepostServer, bind, listen_config, tls_context
+from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
 from tests.http.wire import Front, WireConnection, connected, serving
 from tests.support.client import RawAnswer, modern, request, result
 from tests.support.commands import ServerProcess, ended, server_process

@@ -14,7 +14,7 @@ from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.edge import Edge, respond
 from gatepost.http.flow_control import UnreadLimits
-from gatepost.runtime.server import GatepostServer, bind, listen_config
+from gatepost.runtime.http_server import GatepostServer, bind, listen_config
 from gatepost.telemetry.access import AccessLog
 
 HOST = (b"host", b"mcp.example.com")

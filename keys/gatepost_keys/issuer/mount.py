@@ -20,8 +20,8 @@ from gatepost_keys.issuer import (
     token,
     token_grants,
 )
+from gatepost_keys.issuer.authorization_server import AuthorizationServer
 from gatepost_keys.issuer.guard import AllowedOrigins, IssuerEndpoint, RouteHandler
-from gatepost_keys.issuer.server import AuthorizationServer
 from gatepost_keys.issuer.settings import MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import DevelopmentIssuer
 

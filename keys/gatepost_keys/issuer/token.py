@@ -4,8 +4,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
+from gatepost_keys.issuer.authorization_server import AuthorizationServer
 from gatepost_keys.issuer.guard import RouteHandler
-from gatepost_keys.issuer.server import AuthorizationServer
 
 
 def serve(server: AuthorizationServer) -> RouteHandler:

@@ -12,7 +12,7 @@ from gatepost.dashboard.event_stream import LiveStream
 from gatepost.dashboard.form_data import UnreadableForm, cookie_of, form_of, query_of
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
 from gatepost.dashboard.page import DECIDERS, NotShown, PageRequest, PageResponse, PageRoute
-from gatepost.dashboard.response import ResponseSender
+from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import TOKEN_FIELD, TOKEN_HEADER, Templates
 from gatepost.http.body import Gone, TooLarge, read_body
 from gatepost.http.checks import authorities

@@ -31,7 +31,7 @@ from gatepost.dashboard.signin import (
 )
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import RenderRefusal, ResponseHeaders
-from gatepost.http.request import EdgeRefusal
+from gatepost.http.edge_request import EdgeRefusal
 from gatepost.runtime.reload import revoked_callers
 from gatepost.runtime.services import Services
 from gatepost_authz.caller import TenantContext

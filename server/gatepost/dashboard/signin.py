@@ -17,7 +17,7 @@ from gatepost.dashboard.form_data import UnreadableForm, cookie_of, query_of
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
 from gatepost.dashboard.openid import OpenIdClient, SignInAttempt, SignInVerifier
 from gatepost.dashboard.page_guard import ABSENT, PageRefused
-from gatepost.dashboard.response import ResponseSender
+from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import peer_of
 from gatepost.secrets.keyring import KeyRing

@@ -16,7 +16,13 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.http.cycle import Cycle, labelled
-from gatepost.http.request import CORRELATION, CheckRequest, EdgeRefusal, EdgeRequest, Preflight
+from gatepost.http.edge_request import (
+    CORRELATION,
+    CheckRequest,
+    EdgeRefusal,
+    EdgeRequest,
+    Preflight,
+)
 from gatepost.http.scope import FOLDED, REQUEST_ID, RPC
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.access import AccessLog

@@ -2,7 +2,7 @@
 
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from gatepost.http.request import EdgeRequest
+from gatepost.http.edge_request import EdgeRequest
 
 ProxyNetworks = tuple[IPv4Network | IPv6Network, ...]
 

@@ -14,16 +14,22 @@ from weakref import WeakValueDictionary
 import httpx2
 import msgspec
 
-from gatepost.outbound import response as answers
+from gatepost.outbound import http_response as answers
 from gatepost.outbound.connections import ConnectionPools, PoolKey
-from gatepost.outbound.failure import (
+from gatepost.outbound.http_request import (
+    CORRELATION,
+    OPEN,
+    OutboundRequest,
+    outbound_request,
+    plain,
+)
+from gatepost.outbound.redirect import STATUSES, following, place
+from gatepost.outbound.transport_errors import (
     HARMLESS,
     failure_of,
     refused_url,
     too_late,
 )
-from gatepost.outbound.redirect import STATUSES, following, place
-from gatepost.outbound.request import CORRELATION, OPEN, OutboundRequest, outbound_request, plain
 from gatepost.telemetry.trace import outgoing
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply, Sending

@@ -20,7 +20,6 @@ from gatepost.tools.function import (
 )
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.lifespan import Lifespan
-from gatepost.tools.methods import marked_methods
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 from gatepost.tools.pack_sources import (
     ApiOptions,
@@ -39,6 +38,7 @@ from gatepost.tools.results import detached, holding, invoking, labelled, return
 from gatepost.tools.schema import arguments_of
 from gatepost.tools.secret import secret_arguments, with_hints
 from gatepost.tools.skill import offers_of, read_skill
+from gatepost.tools.tool_methods import marked_methods
 from gatepost.tools.tool_options import (
     COMMON,
     OF_PROMPTS,

@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost.upstreams.assembly import Listed
 from gatepost.upstreams.catalogue import LeftOut
-from gatepost.upstreams.listing import Found
+from gatepost.upstreams.definitions import Found
 
 RemoveSecrets = Callable[[str], str]
 """Returns a text without the secrets of one tenant."""

@@ -16,8 +16,8 @@ from gatepost.upstreams.connection import ConnectionFailure, Connections
 from gatepost.upstreams.fetch import fetched
 from gatepost.upstreams.listed_secrets import without_secrets
 from gatepost.upstreams.plan import Principal
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 AnnounceLists = Callable[[str, frozenset[ListName]], Awaitable[None]]
 """Tells the clients of a tenant which of its lists changed."""

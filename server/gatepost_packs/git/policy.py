@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gatepost_packs.git.rules import (
+from gatepost_packs.git.permitted_commands import (
     RULES,
     ArgumentsRefused,
     CheckedArguments,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gatepost import CallContext, Effects, Pack, ToolFailure
-from gatepost_packs.git.command import GitResult, perform
+from gatepost_packs.git.git_command import GitResult, perform
 from gatepost_packs.git.policy import GitPlan, decide
 
 pack = Pack("git")

@@ -14,8 +14,8 @@ import msgspec
 from gatepost import Item, ToolFailure
 from gatepost_packs.file_lock import taken
 from gatepost_packs.vault.full_text import TOKENIZE, spaced
-from gatepost_packs.vault.names import is_note, key_of, name_of
 from gatepost_packs.vault.note import Note
+from gatepost_packs.vault.note_names import is_note, key_of, name_of
 
 T = TypeVar("T")
 

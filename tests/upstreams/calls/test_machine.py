@@ -27,14 +27,14 @@ from gatepost.upstreams.calls.machine import (
     SessionCall,
     StopExchange,
 )
-from gatepost.upstreams.calls.state import ModernState, RoundState, UpstreamTarget
+from gatepost.upstreams.calls.round_state import ModernState, RoundState, UpstreamTarget
 from gatepost.upstreams.connection import (
     UpstreamError,
     UpstreamNotification,
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
 SERVER = UpstreamServer(

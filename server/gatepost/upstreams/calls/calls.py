@@ -32,7 +32,6 @@ from gatepost.upstreams.calls.machine import (
     Refuse,
     Send,
 )
-from gatepost.upstreams.calls.notifications import passed_on
 from gatepost.upstreams.calls.outcome import (
     Malformed,
     completion_outcome,
@@ -41,15 +40,8 @@ from gatepost.upstreams.calls.outcome import (
     tool_outcome,
 )
 from gatepost.upstreams.calls.parked import DEFAULT_PARKING, ParkedCalls, ParkingLimits
-from gatepost.upstreams.calls.request import (
-    UpstreamCall,
-    header_arguments,
-    idempotency_key,
-    options_of,
-    principal_of,
-)
-from gatepost.upstreams.calls.session_calls import SessionCalls
-from gatepost.upstreams.calls.state import (
+from gatepost.upstreams.calls.progress_and_logs import passed_on
+from gatepost.upstreams.calls.round_state import (
     ParkedState,
     RoundState,
     Stale,
@@ -58,7 +50,15 @@ from gatepost.upstreams.calls.state import (
     kept_for,
     target_of,
 )
+from gatepost.upstreams.calls.session_calls import SessionCalls
 from gatepost.upstreams.calls.tasks import UpstreamTask, gone, is_task, task_in
+from gatepost.upstreams.calls.upstream_call import (
+    UpstreamCall,
+    header_arguments,
+    idempotency_key,
+    options_of,
+    principal_of,
+)
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.compiled_schemas import compiled
 from gatepost.upstreams.connection import (
@@ -71,7 +71,7 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.caller import TenantContext
 
 PrepareCall = Callable[[Any], UpstreamCall]

@@ -14,7 +14,7 @@ import msgspec
 
 from gatepost.tools.client import Capabilities, InputRequest
 from gatepost.upstreams.calls.input_requests import MOST_TOGETHER, Unsupported, input_request
-from gatepost.upstreams.calls.state import ModernState, UpstreamTarget, encoded
+from gatepost.upstreams.calls.round_state import ModernState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import (
     FailureReason,
     UpstreamError,
@@ -23,7 +23,7 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 MOST_ROUNDS = 16
 PARKED_S = 900.0

@@ -20,8 +20,8 @@ from gatepost.upstreams.calls.parked_messages import (
     reply_topic,
     step_note,
 )
+from gatepost.upstreams.calls.round_state import ParkedState
 from gatepost.upstreams.calls.running import ReceiveNotification
-from gatepost.upstreams.calls.state import ParkedState
 from gatepost.upstreams.connection import UpstreamNotification
 
 MOST_HEARD = 256

@@ -13,7 +13,7 @@ from gatepost.tools.results import text_of
 from gatepost.tools.schema import ValidateJson
 from gatepost.upstreams.calls.input_requests import clean
 from gatepost.upstreams.connection import UpstreamResult
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 ContentBlock = Mapping[str, Any]
 """A function of `raw_schema.checker`, which bounds the time that a hostile schema can cost."""

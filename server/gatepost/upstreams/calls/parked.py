@@ -31,7 +31,7 @@ from gatepost.upstreams.calls.parked_messages import (
 )
 from gatepost.upstreams.calls.running import NoSuchStep, RunningExchange
 from gatepost.upstreams.connection import UpstreamNotification
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.upstreams")

@@ -6,7 +6,7 @@ import msgspec
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.upstreams.calls.machine import Answer, ExchangeStep
-from gatepost.upstreams.calls.state import ParkedState
+from gatepost.upstreams.calls.round_state import ParkedState
 from gatepost.upstreams.connection import UpstreamNotification
 
 PURPOSE = "parked-call"

@@ -25,18 +25,18 @@ from gatepost.upstreams.calls.machine import (
     LastStep,
     SessionCall,
 )
-from gatepost.upstreams.calls.notifications import passed_on
 from gatepost.upstreams.calls.other_replica import OtherReplicaExchange
 from gatepost.upstreams.calls.parked import STOPPED, ParkedCall, ParkedCalls
 from gatepost.upstreams.calls.parked_messages import Sealing
+from gatepost.upstreams.calls.progress_and_logs import passed_on
+from gatepost.upstreams.calls.round_state import ParkedState, UpstreamTarget, encoded
 from gatepost.upstreams.calls.running import (
     NoSuchStep,
     OpenExchange,
     ReceiveNotification,
     RunningExchange,
 )
-from gatepost.upstreams.calls.state import ParkedState, UpstreamTarget, encoded
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 REJECTED = -1
 """The code with which clients say that their user refused."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from gatepost.mcp.pipes import LineReader, LineTooLong
-from gatepost.sandbox.service import ConfinedService, ServiceEnded
+from gatepost.sandbox.confined_service import ConfinedService, ServiceEnded
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     ServerDescription,

@@ -13,7 +13,7 @@ from gatepost.tools.client import Capabilities, LoggingLevel
 from gatepost.tools.header_arguments import Routed
 from gatepost.upstreams.calls.machine import MOST_ROUNDS, PARKED_S
 from gatepost.upstreams.connection import RequestOptions
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 PREFIX = "Mcp-Param-"
 LOG_LEVEL: LoggingLevel = "info"

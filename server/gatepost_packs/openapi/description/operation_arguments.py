@@ -17,7 +17,7 @@ from gatepost_packs.openapi.description.operation import (
     Where,
     is_json,
 )
-from gatepost_packs.openapi.description.request import OperationInput, is_file
+from gatepost_packs.openapi.description.operation_request import OperationInput, is_file
 from gatepost_packs.openapi.description.schema import Simplified
 
 LONGEST = 64

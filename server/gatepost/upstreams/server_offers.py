@@ -28,8 +28,8 @@ from gatepost.tools.uri_template import UriTemplate, is_uri
 from gatepost.upstreams.catalogue import Catalogue, Definition, LeftOut
 from gatepost.upstreams.cleaning import shown
 from gatepost.upstreams.compiled_schemas import compiled
-from gatepost.upstreams.names import offered_name, server_scope, tool_prefix
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.offered_names import offered_name, server_scope, tool_prefix
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.challenge import words
 
 WORST = Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
