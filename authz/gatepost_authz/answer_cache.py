@@ -21,7 +21,7 @@ LOOKED_AT = 2
 # times as long, and attackers do not learn what is replaced.
 DICE = random.Random()  # noqa: S311
 
-Key = tuple[bytes, str, str, int]
+AnswerKey = tuple[bytes, str, str, int]
 """The cache key: the digest of the whole token, issuer, resource and registry generation."""
 K = TypeVar("K")
 T = TypeVar("T")
@@ -133,13 +133,13 @@ class CachedAnswer(msgspec.Struct, Generic[T], frozen=True):
     until: float
 
 
-class Memory(RandomCache[Key, CachedAnswer[T]]):
+class Memory(RandomCache[AnswerKey, CachedAnswer[T]]):
     """A `RandomCache` of answers that each have an end."""
 
     def __init__(self, capacity: int = REMEMBERED) -> None:
         super().__init__(capacity)
 
-    def get(self, key: Key, now: float) -> T | None:
+    def get(self, key: AnswerKey, now: float) -> T | None:
         """Return the entry if it is valid at this time."""
         entry = self.entries.get(key)
         if entry is None:
@@ -157,7 +157,7 @@ class Memory(RandomCache[Key, CachedAnswer[T]]):
         """Return the end of an answer."""
         return entry.until
 
-    def put(self, key: Key, value: T, *, now: float, until: float) -> None:
+    def put(self, key: AnswerKey, value: T, *, now: float, until: float) -> None:
         """Store *value* until then, unless it has already expired."""
         if until > now:
             self.keep(key, CachedAnswer(value, now, until), now=now, until=until)

@@ -65,7 +65,7 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-Found = tuple[TrustedIssuer, str | None]
+IssuerMatch = tuple[TrustedIssuer, str | None]
 """A trusted issuer, and the value of the template's segment."""
 
 
@@ -83,7 +83,7 @@ class IssuerRegistry:
     ) -> None:
         self.generation = next(GENERATIONS)
         self.issuers = trust(issuers, presets)
-        self._exact: dict[str, Found] = {}
+        self._exact: dict[str, IssuerMatch] = {}
         # This includes disabled issuers: their tokens must not reach another issuer.
         self._prefixes = [(prefix_of(one), one.issuer) for one in issuers if prefix_of(one)]
         self._templates = [trusted for trusted in self.issuers if trusted.template is not None]
@@ -94,7 +94,7 @@ class IssuerRegistry:
                     raise ValueError(f"issuer {name} is configured twice")
                 self._exact[name] = (trusted, captured_by(trusted.preset, name))
 
-    def find(self, issuer: str) -> Found | None:
+    def find(self, issuer: str) -> IssuerMatch | None:
         """Return the trusted issuer with this name or a matching template, or None."""
         found = self._exact.get(issuer)
         if found is not None:

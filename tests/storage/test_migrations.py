@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.sql import schema
+from gatepost.storage.sql import database_schema as schema
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.records import database_of, migrate, opened
 from gatepost.storage.sql.tables import METADATA, REVISION

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.policy.idempotency.execution import RunningCalls
-from gatepost.policy.idempotency.record import DAY_S
+from gatepost.policy.idempotency.idempotency_record import DAY_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage

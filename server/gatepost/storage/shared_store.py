@@ -31,7 +31,7 @@ SWEEP_EVERY_S = 1.0
 OTHERS_SWEPT = 20
 """How many other tenants a tenant that is active sweeps as well."""
 
-Deliver = Callable[[bytes], None]
+DeliverMessage = Callable[[bytes], None]
 """Called with each message of a topic on the event loop; must not block or raise."""
 
 
@@ -55,7 +55,7 @@ class TenantSharedStore(Protocol):
     async def publish(self, topic: str, message: bytes) -> None:
         """Send a message to all subscribers of a topic, in all processes."""
 
-    async def follow(self, topic: str, deliver: Deliver) -> Subscription:
+    async def follow(self, topic: str, deliver: DeliverMessage) -> Subscription:
         """Subscribe to a topic; messages published after this returns are delivered."""
 
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
@@ -226,7 +226,7 @@ class MemoryTenantSharedStore:
     def __init__(self, clock: Callable[[], float], sweep_others: Callable[[float], None]) -> None:
         self._clock = clock
         self._sweep_others = sweep_others
-        self._followers: dict[str, dict[object, Deliver]] = {}
+        self._followers: dict[str, dict[object, DeliverMessage]] = {}
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._logs: dict[str, _Log] = {}
         self._buckets = Buckets()
@@ -253,7 +253,7 @@ class MemoryTenantSharedStore:
         for deliver in tuple(self._followers.get(topic, {}).values()):
             deliver(message)
 
-    async def follow(self, topic: str, deliver: Deliver) -> "MemorySubscription":
+    async def follow(self, topic: str, deliver: DeliverMessage) -> "MemorySubscription":
         """Subscribe to a topic; messages published after this returns are delivered."""
         return MemorySubscription(self._followers, topic, deliver)
 
@@ -345,7 +345,10 @@ class MemorySubscription:
     """A `Subscription` in memory."""
 
     def __init__(
-        self, followers: dict[str, dict[object, Deliver]], topic: str, deliver: Deliver
+        self,
+        followers: dict[str, dict[object, DeliverMessage]],
+        topic: str,
+        deliver: DeliverMessage,
     ) -> None:
         self._followers, self._topic = followers, topic
         followers.setdefault(topic, {})[self] = deliver

@@ -21,11 +21,11 @@ from gatepost.upstreams.plan import (
     planned_servers,
     retry_in,
 )
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.update import FETCH_S, CatalogueUpdate
 from gatepost.upstreams.upstream_offers import Wanted
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 
 TICK_S = 1.0

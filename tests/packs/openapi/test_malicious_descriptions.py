@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gatepost_packs.openapi.description.arguments import tool_names
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.operation import read_operation
+from gatepost_packs.openapi.description.operation_arguments import tool_names
 from gatepost_packs.openapi.description.reading import DescriptionUnreadable, canonical
 from gatepost_packs.openapi.description.reference import refuse_outside
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base

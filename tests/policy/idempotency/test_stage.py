@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gatepost import Outcome, ToolFailure
-from gatepost.policy.idempotency.record import KEPT_BYTES, digest_of
+from gatepost.policy.idempotency.idempotency_record import KEPT_BYTES, digest_of
 from gatepost.tools.api import Failure
 from gatepost.tools.client import ProtocolError
 from gatepost.tools.stage import Next

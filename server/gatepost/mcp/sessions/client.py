@@ -30,7 +30,7 @@ from gatepost.tools.client import (
     Capabilities,
     InputNeeded,
     InputRequest,
-    LogLevel,
+    LoggingLevel,
     MissingCapability,
     Waiting,
     lacking,
@@ -49,7 +49,7 @@ ANSWER_KEPT_S = 30.0
 MOST_CHARACTERS = 300
 # The error code of clients whose user rejects a sampling request (MCP, sampling).
 REJECTED = -1
-UNSET_LEVEL: LogLevel = "info"
+UNSET_LEVEL: LoggingLevel = "info"
 """The log level of a session until its client sets one."""
 
 

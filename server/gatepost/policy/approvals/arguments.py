@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from gatepost.policy.approvals.exact_json import decoded, encoded
 from gatepost.policy.approvals.request import SealedArguments, Undecidable
-from gatepost.policy.idempotency.record import digest_of
+from gatepost.policy.idempotency.idempotency_record import digest_of
 from gatepost.redaction import json_document
 from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing

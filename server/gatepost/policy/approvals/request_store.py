@@ -33,7 +33,7 @@ from gatepost.policy.approvals.rules import (
     definition_of,
     facts_of,
 )
-from gatepost.policy.idempotency.record import may_repeat
+from gatepost.policy.idempotency.idempotency_record import may_repeat
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
 from gatepost.storage.records import Records

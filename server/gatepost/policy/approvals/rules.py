@@ -17,7 +17,7 @@ from gatepost.policy.approvals.request import (
     Operator,
     ToolFacts,
 )
-from gatepost.policy.idempotency.record import only_reads
+from gatepost.policy.idempotency.idempotency_record import only_reads
 from gatepost.tools.api import Offer, Tool
 from gatepost_authz.caller import TenantContext
 

@@ -22,7 +22,7 @@ from gatepost.policy.approvals.request_store import RequestStore, key_of_use
 from gatepost.policy.approvals.rules import ApprovalPolicy, caller_variables, variables_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
-from gatepost.policy.idempotency.record import (
+from gatepost.policy.idempotency.idempotency_record import (
     DAY_S,
     INVITING,
     LOST,

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from gatepost.outbound.failure import refused_url, unsent
+from gatepost.outbound.transport_errors import refused_url, unsent
 from gatepost.tools.context import Sending, Upload
 
 URL_CHARACTERS = 8_192

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 MARK = "__gatepost_tool__"
 
 
-def tool_method(function: Method | None = None, /, **options: Any) -> Any:
+def tool_method(function: Function | None = None, /, **options: Any) -> Any:
     """
     Mark a method as a tool, with the options of `@pack.tool`.
 
     `self` comes before the context. The options are checked when an object is added to a pack.
     """
 
-    def mark(method: Method) -> Method:
+    def mark(method: Function) -> Function:
         setattr(method, MARK, options)
         return method
 

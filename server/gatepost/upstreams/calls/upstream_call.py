@@ -9,14 +9,14 @@ from typing import Any, cast
 import msgspec
 
 from gatepost.tools.api import CallContext
-from gatepost.tools.client import Capabilities, LogLevel
+from gatepost.tools.client import Capabilities, LoggingLevel
 from gatepost.tools.header_arguments import Routed
 from gatepost.upstreams.calls.machine import MOST_ROUNDS, PARKED_S
 from gatepost.upstreams.connection import RequestOptions
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 PREFIX = "Mcp-Param-"
-LOG_LEVEL: LogLevel = "info"
+LOG_LEVEL: LoggingLevel = "info"
 """
 The level that is requested from an upstream; the caller's own level is applied to its messages.
 """

@@ -167,25 +167,27 @@ PROMPT_BYTES = 20_000
 """Longer answers are read in a thread."""
 
 
-Endpoint = Annotated[
+ApiUrl = Annotated[
     str, Field(description="GitLab API base URL: https://gitlab.com/api/v4", max_length=2_000)
 ]
-Path = Annotated[
+ApiPath = Annotated[
     str,
     Field(
         description="API path: `/projects/group%2Fproject/issues`", min_length=1, max_length=4_000
     ),
 ]
-Params = Annotated[
+QueryParameters = Annotated[
     dict[str, Any] | None, Field(description="Query parameters; a list becomes `name[]`")
 ]
-Files = Annotated[
+FormFiles = Annotated[
     list[FormFile] | None, Field(description="Files of a multipart form", max_length=20)
 ]
-Timeout = Annotated[
+TimeoutSeconds = Annotated[
     int, Field(description="Seconds until the request is given up", ge=1, le=MOST_TIMEOUT_S)
 ]
-Most = Annotated[int, Field(description="Bytes of the answer to read at most", ge=1, le=MOST_BYTES)]
+MostBytes = Annotated[
+    int, Field(description="Bytes of the answer to read at most", ge=1, le=MOST_BYTES)
+]
 
 
 def only_reads(arguments: Mapping[str, Any]) -> bool:
@@ -206,17 +208,17 @@ def only_reads(arguments: Mapping[str, Any]) -> bool:
 )
 async def gitlab_request(  # noqa: PLR0913  # Octoprox's own parameters
     ctx: CallContext,
-    endpoint: Endpoint,
+    endpoint: ApiUrl,
     token: Annotated[Secret, Field(description="GitLab personal access token.")],
-    path: Path,
+    path: ApiPath,
     method: Annotated[str, Field(description="HTTP method")] = "GET",
-    params: Params = None,
+    params: QueryParameters = None,
     json_body: Annotated[Any, Field(description="JSON request body")] = None,
     form: Annotated[dict[str, Any] | None, Field(description="Form data")] = None,
     headers: Annotated[dict[str, str] | None, Field(description="Additional headers")] = None,
-    files: Files = None,
-    timeout_s: Timeout = 30,
-    max_bytes: Most = 200_000,
+    files: FormFiles = None,
+    timeout_s: TimeoutSeconds = 30,
+    max_bytes: MostBytes = 200_000,
     include_text: Annotated[bool, Field(description="Answer the body as text")] = True,
     include_base64: Annotated[bool, Field(description="Answer the body's bytes as base64")] = False,
 ) -> GitlabResponse:

@@ -12,7 +12,7 @@ import msgspec
 from gatepost.tools.api import CallContext
 from gatepost.tools.client import MOST_KEPT_BYTES, InputRequest
 from gatepost.upstreams.catalogue import Definition
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 CHANGED = "{server} was changed while the call waited for an answer. Call again, without the state."
 FOREIGN = "The state belongs to another call. Call again, without the state."

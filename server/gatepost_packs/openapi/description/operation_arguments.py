@@ -17,7 +17,7 @@ from gatepost_packs.openapi.description.operation import (
     Where,
     is_json,
 )
-from gatepost_packs.openapi.description.request import OperationInput, is_file
+from gatepost_packs.openapi.description.operation_request import OperationInput, is_file
 from gatepost_packs.openapi.description.schema import Simplified
 
 LONGEST = 64
@@ -76,7 +76,7 @@ def _suffixed(name: str, place: tuple[str, str]) -> str:
     return f"{name[: LONGEST - 7].rstrip('_')}_{digest}"
 
 
-Target = Where | Literal["member", "body"]
+ArgumentTarget = Where | Literal["member", "body"]
 NOT_ASKED = frozenset({"accept", "content-type", "authorization"})
 """Header parameters that OpenAPI says to ignore."""
 FILE = "A file: an object with `filename`, `data_base64` and `content_type`."
@@ -86,7 +86,7 @@ class OperationArgument(msgspec.Struct, frozen=True, kw_only=True):
     """One argument of a tool."""
 
     name: str
-    target: Target
+    target: ArgumentTarget
     source: str
     """Its name there; empty for the whole body."""
     required: bool

@@ -12,7 +12,7 @@ from gatepost.tools.api import CallContext
 from gatepost.tools.client import LEVELS
 from gatepost.upstreams.calls.input_requests import UNREADABLE, clean, cleaned
 from gatepost.upstreams.connection import UpstreamNotification
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 MOST_MESSAGE = 1_000
 MOST_LOG_BYTES = 16_384

@@ -83,7 +83,7 @@ def is_public_document(path: str, own_rules: tuple[str, ...]) -> bool:
     return WELL_KNOWN in path or path.startswith(("/.well-known/", *own_rules))
 
 
-Check = Callable[[EdgeRequest], Preflight | None]
+CheckRequest = Callable[[EdgeRequest], Preflight | None]
 """
 Lets a request pass (None), answers it (Preflight), or raises EdgeRefusal, by the request's head and
 its connection alone.

@@ -1,7 +1,7 @@
 """Turn an upstream's catalogue into offers, with the scopes and effects of its registration."""
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -9,11 +9,10 @@ import msgspec
 
 from gatepost.tools.api import (
     Annotations,
-    CallContext,
     Effects,
+    Invoke,
     Offer,
     Origin,
-    Outcome,
     TaskSupport,
     Tool,
     ToolFailure,
@@ -29,11 +28,9 @@ from gatepost.tools.uri_template import UriTemplate, is_uri
 from gatepost.upstreams.catalogue import Catalogue, Definition, LeftOut
 from gatepost.upstreams.cleaning import shown
 from gatepost.upstreams.compiled_schemas import compiled
-from gatepost.upstreams.names import offered_name, server_scope, tool_prefix
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.offered_names import offered_name, server_scope, tool_prefix
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.challenge import words
-
-Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 WORST = Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
 """The possible effects of a tool of an untrusted upstream, whatever its annotations say."""

@@ -8,13 +8,13 @@ from gatepost.credentials.credential import (
     NoCredential,
     OutboundCredential,
 )
-from gatepost.credentials.registry import CredentialRegistry
 from gatepost.credentials.static import bearer
+from gatepost.credentials.tenant_credentials import CredentialRegistry
 from gatepost.secrets.store import SecretUnreadable
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.upstreams.sealed_headers import SealedHeaders
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 
 class UpstreamCredentials:

@@ -10,7 +10,7 @@ from gatepost.workspace import is_repository
 from gatepost.workspace import problem_of as path_problem
 from gatepost_packs.git.url import RemoteUrl, problem_of, remote_of
 
-Kind = Literal["revision", "path", "remote", "refspec", "url", "folder", "own"]
+ArgumentKind = Literal["revision", "path", "remote", "refspec", "url", "folder", "own"]
 """The kind of an argument that is not an option; `own` is checked by the command's own rule."""
 
 NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -43,7 +43,7 @@ class CommandRule(msgspec.Struct, frozen=True, kw_only=True):
     """Short options with a number in the same word; `-` alone is one."""
     message: frozenset[str] = frozenset()
     """Options with a text of any characters and lines."""
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[ArgumentKind, ...] = ()
     """
     Kinds of the arguments that are not options, in order; the last applies to all further ones.
     """

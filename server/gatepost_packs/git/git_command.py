@@ -19,8 +19,8 @@ from gatepost_packs.git import repository
 from gatepost_packs.git.concurrency import limit, turn
 from gatepost_packs.git.configuration import Configuration
 from gatepost_packs.git.environment import Ground, fixed, program, variables
-from gatepost_packs.git.policy import Plan
-from gatepost_packs.git.progress import Progress, without
+from gatepost_packs.git.policy import GitPlan
+from gatepost_packs.git.progress import GitProgress, without
 from gatepost_packs.git.remote_access import RemoteAccess, access_to, handed
 from gatepost_packs.git.settings import GitSettings
 from gatepost_packs.git.url import RemoteUrl
@@ -68,7 +68,7 @@ class GitResult(msgspec.Struct, frozen=True):
     stderr: str
 
 
-async def perform(ctx: CallContext, plan: Plan, timeout_s: int) -> GitResult:
+async def perform(ctx: CallContext, plan: GitPlan, timeout_s: int) -> GitResult:
     """Run *plan* in the tenant's workspace; ToolFailure if it may not run or took too long."""
     async with limit(ctx.caller.tenant_id), _ground(ctx.workspace) as ground:
         if plan.reads:
@@ -107,7 +107,7 @@ FIRST_SETTINGS = b"""[init]
 class _Run:
     """One command; its caller holds the lock and the semaphores."""
 
-    def __init__(self, ctx: CallContext, plan: Plan, ground: Ground, timeout_s: int) -> None:
+    def __init__(self, ctx: CallContext, plan: GitPlan, ground: Ground, timeout_s: int) -> None:
         self.ctx, self.plan, self.ground, self.timeout_s = ctx, plan, ground, timeout_s
         self.folder = ground.root.joinpath(*plan.folder)
         self.made = None if plan.target is None else self.folder.joinpath(*plan.target)
@@ -256,7 +256,7 @@ class _Run:
 
     async def _watched(self, confined: Confined) -> ProcessResult:
         """Run it, report progress, and stop it when it writes more than there is room for."""
-        progress = Progress(self.ctx.progress)
+        progress = GitProgress(self.ctx.progress)
         running = asyncio.create_task(
             run(
                 confined,

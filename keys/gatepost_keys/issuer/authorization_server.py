@@ -17,8 +17,8 @@ from authlib.oauth2.rfc6749.requests import (  # type: ignore[import-untyped]
 from gatepost_keys.imitation import Imitation
 from gatepost_keys.imitation.errors import error_body, written_as
 from gatepost_keys.issuer.audience import InvalidTarget, resource_of
-from gatepost_keys.issuer.records import RefreshToken, RegisteredClient
-from gatepost_keys.issuer.resources import Resources
+from gatepost_keys.issuer.authlib_records import RefreshToken, RegisteredClient
+from gatepost_keys.issuer.resource_indicators import Resources
 from gatepost_keys.issuer.state import DevelopmentIssuer
 from gatepost_keys.mint import AccessTokenClaims
 
