@@ -6,12 +6,8 @@ import typing
 if typing.TYPE_CHECKING:
     from gatepost.config.pack_registration import PackRegistration
     from gatepost.config.pack_settings import CredentialUse, PackSettings, SettingFault
-    from gatepost.policy.approvals.scripts import (
-        FoundScripts,
-        Script,
-        ScriptApprovals,
-        ScriptSource,
-    )
+    from gatepost.policy.script_reviews.script import FoundScripts, Script, ScriptSource
+    from gatepost.policy.script_reviews.store import ScriptApprovals
     from gatepost.secrets.names import REFERENCE_PREFIX, is_reference
     from gatepost.storage.entries import Entries, Entry
     from gatepost.tools.api import CallContext, Outcome
@@ -106,12 +102,8 @@ __all__ = [
 _PLACES = {
     "gatepost.config.pack_registration": ("PackRegistration",),
     "gatepost.config.pack_settings": ("CredentialUse", "PackSettings", "SettingFault"),
-    "gatepost.policy.approvals.scripts": (
-        "FoundScripts",
-        "Script",
-        "ScriptApprovals",
-        "ScriptSource",
-    ),
+    "gatepost.policy.script_reviews.script": ("FoundScripts", "Script", "ScriptSource"),
+    "gatepost.policy.script_reviews.store": ("ScriptApprovals",),
     "gatepost.secrets.names": ("REFERENCE_PREFIX", "is_reference"),
     "gatepost.storage.entries": ("Entries", "Entry"),
     "gatepost.tools.api": ("CallContext", "Outcome"),

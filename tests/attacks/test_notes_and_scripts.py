@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from gatepost.cli.scripts import show
-from gatepost.policy.approvals.scripts import Script, ScriptReview
+from gatepost.policy.script_reviews.script import Script, ScriptReview
 from gatepost_packs.vault import lookup
 from gatepost_packs.vault.front_matter import merged, split
 from gatepost_packs.vault.full_text import query_of
@@ -113,7 +113,7 @@ def test_a_comment_is_not_shown_as_a_line_that_runs(
     changed = approved.replace("us.\n", f"us.{sign}")
     before = Script("pay", approved.encode(), "workspace")
     review = ScriptReview(
-        name="pay", digest=before.digest, content=approved, place="workspace", by="admin", at=0.0
+        name="pay", digest=before.digest, content=approved, place="workspace", at=0.0
     )
 
     show(Script("pay", changed.encode(), "workspace"), review, "acme")

@@ -18,12 +18,13 @@ from gatepost.policy.approvals.notifications import (
     ApprovalNotifier,
     MessageOf,
 )
+from gatepost.policy.approvals.policies import plan_of
 from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
-from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.stage import IdempotencyStage
+from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
@@ -153,11 +154,15 @@ class ApprovalReplica:
         self.runs = RunningCalls(
             deployment.records, deployment.shared_store, clock=deployment.clock
         )
+        self.scripts = ScriptReviews(
+            deployment.records, notifier, is_revoked=is_revoked, clock=deployment.clock
+        )
         self.service = ApprovalService(
             deployment.records,
             deployment.keyring,
             redaction,
             notifier,
+            self.scripts,
             is_revoked=is_revoked,
             clock=deployment.clock,
         )

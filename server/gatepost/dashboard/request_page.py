@@ -18,9 +18,10 @@ from gatepost.dashboard.page import (
     redirect,
     stream,
 )
-from gatepost.policy.approvals.exact_json import decoded
+from gatepost.policy.approvals.arguments import decoded
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
-from gatepost.policy.approvals.service import DECIDED, PAGE, ApprovalService
+from gatepost.policy.approvals.service import DECIDED, ApprovalService
+from gatepost.policy.approvals.waiting import PAGE
 from gatepost.tools.api import Tool
 
 Tools = Callable[[], Mapping[str, Tool]]

@@ -8,7 +8,7 @@ import pytest
 from gatepost import Pack
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
-from gatepost.policy.approvals.rules import (
+from gatepost.policy.approvals.policies import (
     ApprovalNeed,
     Plan,
     caller_variables,

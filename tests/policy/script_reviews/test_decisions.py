@@ -6,17 +6,17 @@ from contextlib import aclosing
 import msgspec
 import pytest
 
-from gatepost.policy.approvals.erasure import forget
 from gatepost.policy.approvals.notifications import TOPIC, ApprovalChange, ApprovalListener
-from gatepost.policy.approvals.request import Operator, Undecidable
-from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
+from gatepost.policy.approvals.request import DisplayedParty, Operator, Undecidable
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
 from tests.support.approvals import ACME, BOB, ApprovalDeployment
 from tests.support.endpoint import a_caller
 from tests.support.runners import WITHIN_S, run_until
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
-ROOT = ScriptApprover(subject="root", operator=True)
+ROOT = DisplayedParty(subject="root", kind="operator")
 OLD, NEW = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
 
 
@@ -26,7 +26,7 @@ async def submitted(
     """Submit *script* as the user *by*; return the script approvals of the tenant."""
     entries = deployment.records.of(ACME).entries(SUBJECT)
     approvals = ScriptApprovals(entries, clock=deployment.clock)
-    await approvals.submit([script], by=by, most=9)
+    await approvals.request([script], caller=a_caller(subject=by), most=9)
     return approvals
 
 
@@ -39,7 +39,7 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     deployment.clock.now += 1
     approvals = await submitted(deployment, OLD)
     await approvals.approve(OLD, by=ROOT)
-    await approvals.submit([NEW], by="alice", most=9)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
 
     first, script = await replica.service.waiting(ACME)
     assert first.id == call.id
@@ -86,7 +86,7 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
     replica = deployment.replica()
     approvals = await submitted(deployment, OLD)
     [seen] = await replica.service.waiting(ACME)
-    await approvals.submit([NEW], by="alice", most=9)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
 
     with pytest.raises(Undecidable, match="look at what waits now"):
         await replica.service.approve(ACME, seen.id, ADMIN)
@@ -100,13 +100,13 @@ async def test_a_rejected_script_waits_no_more() -> None:
     replica = deployment.replica()
     approvals = await submitted(deployment, OLD)
     await approvals.approve(OLD, by=ROOT)
-    await approvals.submit([NEW], by="alice", most=9)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
     [script] = await replica.service.waiting(ACME)
 
     rejected = await replica.service.reject(ACME, script.id, Operator("root"), "Not tested.")
 
     assert (rejected.state, rejected.decisions[0].reason) == ("rejected", "Not tested.")
-    await approvals.submit([NEW], by="bob", most=9)
+    await approvals.request([NEW], caller=a_caller(subject="bob"), most=9)
     assert await replica.service.waiting(ACME) == []
     assert await replica.service.get(ACME, script.id) == rejected
     assert await approvals.holds(OLD)
@@ -172,7 +172,8 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
 async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
     """After `approvals.keep_s` the rejection is deleted, also where no caller reads it."""
     deployment = ApprovalDeployment(keep_s=60)
-    service = deployment.replica().service
+    replica = deployment.replica()
+    service = replica.service
     approvals = await submitted(deployment)
     [script] = await service.waiting(ACME)
     await service.reject(ACME, script.id, ADMIN, "")
@@ -181,14 +182,14 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
 
     assert await approvals.rejected() == []
     assert await service.get(ACME, script.id) is None
-    tidied, tidy = asyncio.Event(), service.scripts.tidy
+    tidied, tidy = asyncio.Event(), replica.scripts.tidy
 
     async def tidying() -> int:
         gone = await tidy()
         tidied.set()
         return gone
 
-    service.scripts.tidy = tidying  # type: ignore[method-assign]
+    replica.scripts.tidy = tidying  # type: ignore[method-assign]
     assert len(await entries.all()) == 1
     async with asyncio.timeout(WITHIN_S), service.expiring(every_s=0.001):
         await tidied.wait()
@@ -200,14 +201,14 @@ async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
     """The person's name and reason are erased, and the script stays rejected."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
-    await submitted(deployment)
+    approvals = await submitted(deployment)
     [script] = await service.waiting(ACME)
     await service.reject(ACME, script.id, ADMIN, "Ada says no.")
 
-    assert await forget(deployment.records.of(ACME), ADMIN.issuer, ADMIN.subject) == 1
+    assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
 
     [left] = await service.history(ACME)
-    assert (left.decisions[0].by.shown, left.decisions[0].reason) == ("erased", "")
+    assert (left.decisions[0].by.shown, left.decisions[0].reason) == ("an administrator", "")
     assert service.objection(left, Operator("root")) is None
 
 
@@ -220,9 +221,11 @@ async def test_the_approver_of_a_script_can_be_erased() -> None:
     [script] = await service.waiting(ACME)
     ada = msgspec.structs.replace(ADMIN, claims={"name": "Ada L."})
     await service.approve(ACME, script.id, ada)
-    assert [one.by for one in await approvals.all_approved()] == ["Ada L."]
+    assert [one.approver and one.approver.name for one in await approvals.all_approved()] == [
+        "Ada L."
+    ]
 
-    assert await forget(deployment.records.of(ACME), ADMIN.issuer, ADMIN.subject) == 1
+    assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
 
     [entry] = await deployment.records.of(ACME).entries(SUBJECT).all()
     assert b"Ada" not in entry.value
@@ -237,7 +240,8 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
     and published to the replicas.
     """
     deployment = ApprovalDeployment()
-    service = deployment.replica().service
+    replica = deployment.replica()
+    service = replica.service
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
@@ -249,9 +253,9 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
         return len(woken) == 2
 
     async with aclosing(await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)):
-        await service.scripts.allow(ACME, NEW, Operator("root"))
+        await replica.scripts.allow(ACME, NEW, Operator("root"))
         held = await approvals.holds(NEW)
-        was = await service.scripts.revoke(ACME, NEW.name, Operator("root"))
+        was = await replica.scripts.revoke(ACME, NEW.name, Operator("root"))
         await run_until(are_woken)
 
     assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
@@ -261,17 +265,17 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
     ]
     assert woken == [f"script:{NEW.digest}".encode()] * 2
     assert await service.waiting(ACME) == []
-    assert await service.scripts.revoke(ACME, NEW.name, Operator("root")) is None
+    assert await replica.scripts.revoke(ACME, NEW.name, Operator("root")) is None
     assert len(deployment.changes) == 2
 
 
 async def test_an_unreadable_script_is_not_allowed() -> None:
     """The refused command leaves no audit record, either."""
     deployment = ApprovalDeployment()
-    service = deployment.replica().service
+    replica = deployment.replica()
 
     with pytest.raises(Undecidable, match="no UTF-8 text"):
-        await service.scripts.allow(ACME, Script("binary", b"\xff", "workspace"), Operator("root"))
+        await replica.scripts.allow(ACME, Script("binary", b"\xff", "workspace"), Operator("root"))
     assert deployment.changes == []
 
 

@@ -1,8 +1,10 @@
 """Waiting requests are listed in pages."""
 
-from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
-from gatepost.policy.approvals.waiting_page import cursor_of, place_at
+from gatepost.policy.approvals.waiting import cursor_of, place_at
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from tests.support.approvals import ACME, ApprovalDeployment
+from tests.support.endpoint import a_caller
 
 
 async def test_what_waits_comes_by_pages() -> None:
@@ -13,7 +15,9 @@ async def test_what_waits_comes_by_pages() -> None:
         await deployment.replica().asked(what=f"{number}")
         if number == 3:
             scripts = ScriptApprovals(deployment.records.of(ACME).entries(SUBJECT))
-            await scripts.submit([Script("s.sh", b"1", "workspace")], by="erin", most=9)
+            await scripts.request(
+                [Script("s.sh", b"1", "workspace")], caller=a_caller(subject="erin"), most=9
+            )
     every = await service.waiting(ACME)
     found, place = [], None
     while page := await service.waiting(ACME, after=place, most=2):

@@ -14,7 +14,7 @@ from gatepost.check.approvals import problems
 from gatepost.check.pack_loading import load
 from gatepost.config.approvals import ApprovalsSettings, NotificationSettings
 from gatepost.config.settings import Config, StorageSettings, ToolsSettings
-from gatepost.policy.approvals import channel_notifications
+from gatepost.policy.approvals import notifications
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
@@ -151,8 +151,8 @@ async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> N
 async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """One tenant's channel hangs and has many requests; another tenant still gets its message."""
     OVER.clear()
-    monkeypatch.setattr(channel_notifications, "MOST_OF_TENANT", 2)
-    monkeypatch.setattr(channel_notifications, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(notifications, "MOST_OF_TENANT", 2)
+    monkeypatch.setattr(notifications, "MOST_AT_ONCE", 3)
     async with serving(notification=NotificationSettings(tool="hang")) as services:
         for amount in range(4):
             await ask(services, amount=amount)
