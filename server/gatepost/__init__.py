@@ -37,11 +37,12 @@ if typing.TYPE_CHECKING:
     from gatepost.tools.elicitation import Elicitation, ElicitationResult, Roots, UrlElicitation
     from gatepost.tools.failure import Failure, FailureKind, ToolFailure
     from gatepost.tools.json_shape import decoded
-    from gatepost.tools.methods import tool_method
     from gatepost.tools.pack import Pack
     from gatepost.tools.raw_schema import validator_of
     from gatepost.tools.sampling import Sampled, Sampling
     from gatepost.tools.secret import Secret
+    from gatepost.tools.tool_methods import tool_method
+    from gatepost.tools.yaml_reader import YamlError, YamlLimits, read_yaml
 
 __all__ = [
     "REFERENCE_PREFIX",
@@ -89,8 +90,11 @@ __all__ = [
     "UrlElicitation",
     "Workspace",
     "WorkspaceUsage",
+    "YamlError",
+    "YamlLimits",
     "decoded",
     "is_reference",
+    "read_yaml",
     "tool_method",
     "validator_of",
 ]
@@ -129,11 +133,12 @@ _PLACES = {
     "gatepost.tools.elicitation": ("Elicitation", "ElicitationResult", "Roots", "UrlElicitation"),
     "gatepost.tools.failure": ("Failure", "FailureKind", "ToolFailure"),
     "gatepost.tools.json_shape": ("decoded",),
-    "gatepost.tools.methods": ("tool_method",),
+    "gatepost.tools.tool_methods": ("tool_method",),
     "gatepost.tools.pack": ("Pack",),
     "gatepost.tools.sampling": ("Sampled", "Sampling"),
     "gatepost.tools.raw_schema": ("validator_of",),
     "gatepost.tools.secret": ("Secret",),
+    "gatepost.tools.yaml_reader": ("YamlError", "YamlLimits", "read_yaml"),
 }
 
 if not typing.TYPE_CHECKING:

@@ -32,8 +32,8 @@ from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
 from tests.architecture.source import ROOT
 from tests.dashboard.billing_server import BillingServer, WebUser, open_billing_server, signed_in
-from tests.support.browser import chromium
 from tests.support.endpoint import a_caller
+from tests.support.programs import chromium
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1080, "height": 720}}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}

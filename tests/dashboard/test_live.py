@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.dashboard.live import LiveInbox, Waiting
+from gatepost.dashboard.live import LiveInbox, ShownPage
 from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.request import ApprovalRequest
 from gatepost.policy.approvals.service import ApprovalService
@@ -58,7 +58,7 @@ def store() -> SharedApprovals:
     return SharedApprovals()
 
 
-async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
+async def told(pages: AsyncIterator[ShownPage]) -> list[str] | None:
     """The names in what comes next."""
     async with asyncio.timeout(WITHIN_S):
         waiting = await anext(pages)

@@ -16,7 +16,8 @@ from gatepost.policy.script_reviews.store import (
     ScriptApprovals,
 )
 from gatepost.storage.records import Records
-from tests.support.endpoint import EndpointClock, a_caller
+from tests.support.endpoint import a_caller
+from tests.support.measuring import ManualClock
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -31,9 +32,9 @@ class ScriptReplicas:
     """One tenant's scripts, as two replicas see them; time is moved by hand."""
 
     def __init__(
-        self, records: Records, tenant: str = "acme", clock: EndpointClock | None = None
+        self, records: Records, tenant: str = "acme", clock: ManualClock | None = None
     ) -> None:
-        self.clock = clock or EndpointClock()
+        self.clock = clock or ManualClock()
         self.entries = records.of(tenant).entries(SUBJECT)
         self.here, self.there = (ScriptApprovals(self.entries, clock=self.clock) for _ in range(2))
 

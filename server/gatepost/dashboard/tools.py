@@ -20,7 +20,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 from gatepost_authz.scopes import Implications
 
-Level = Literal["may", "asks", "steps_up", "may_not"]
+AccessLevel = Literal["may", "asks", "steps_up", "may_not"]
 
 MOST_CALLERS = 40
 MOST_SCOPES = 2_000
@@ -30,7 +30,7 @@ MOST_SCOPES = 2_000
 class ToolAccess(msgspec.Struct, frozen=True):
     """Whether a caller can call a tool, with the reason."""
 
-    level: Level
+    level: AccessLevel
     sentence: str
 
 
@@ -52,7 +52,7 @@ class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
     access: ToolAccess | None = None
 
 
-Seen = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
+ReadRecentCallers = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
 """Returns the latest callers of a tenant that any process has seen, at most the given number."""
 
 
@@ -69,7 +69,7 @@ class ToolsPage:
         *,
         runner: Callable[[], Runner],
         policies: Callable[[], ToolPolicies],
-        seen: Seen,
+        seen: ReadRecentCallers,
         baseline: frozenset[str],
         implied: Mapping[str, Sequence[str]],
     ) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Pack, ToolFailure
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.check.approvals import problems
 from gatepost.check.pack_loading import load
 from gatepost.config.approvals import ApprovalsSettings, NotificationSettings
@@ -103,8 +103,7 @@ async def test_a_new_request_is_told_once() -> None:
         await heard(1)
         assert await ask(services, amount=5) == "approval_pending"
         await heard(2)
-        trail = AuditSearch(services.records)
-        (record,) = await trail.search("acme", AuditQuery(tool="tell", limit=1))
+        (record,) = await search(services.records, "acme", AuditQuery(tool="tell", limit=1))
 
     assert [(tenant, channel) for tenant, channel, _ in TOLD] == [("acme", "approvals")] * 2
     assert TOLD[0][2].startswith("A call of pay waits for approval until ")

@@ -18,10 +18,11 @@ from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
 from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
-from tests.policy.conftest import ACME, BOB, ApprovalDeployment, run_until
 from tests.storage.conftest import database_url, outbox_message, records
-from tests.support.endpoint import EndpointClock, a_caller
-from tests.support.measuring import capture_logs
+from tests.support.approvals import ACME, BOB, ApprovalDeployment
+from tests.support.endpoint import a_caller
+from tests.support.measuring import ManualClock, capture_logs
+from tests.support.runners import run_until
 
 __all__ = ["database_url", "records"]
 
@@ -66,7 +67,7 @@ class OutboxSenders:
 
     def __init__(self, records: Records, *answers: int | ToolFailure) -> None:
         self.records, self.receiver = records, OutboxReceiver(*answers)
-        self.clock = EndpointClock()
+        self.clock = ManualClock()
         self.clock.now = 1_001.0
 
     def told(self) -> list[str]:

@@ -3,7 +3,7 @@
 from gatepost.policy.approvals.request_lists import cursor_of, place_at
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
-from tests.policy.conftest import ACME, ApprovalDeployment
+from tests.support.approvals import ACME, ApprovalDeployment
 from tests.support.endpoint import a_caller
 
 

@@ -17,7 +17,8 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
-from tests.policy.conftest import (
+from tests.policy.revocation.test_orders import NOW, REACHED, order
+from tests.support.approvals import (
     ACME,
     BOB,
     CAROL,
@@ -25,11 +26,10 @@ from tests.policy.conftest import (
     ApprovalReplica,
     WaitingClient,
     failure_kind,
-    run_until,
     text_of,
 )
-from tests.policy.revocation.test_orders import NOW, REACHED, order
 from tests.support.endpoint import a_caller
+from tests.support.runners import run_until
 
 pytestmark = pytest.mark.requirement("CO2")
 

@@ -37,7 +37,7 @@ from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
 from gatepost.policy.idempotency import execution
 from gatepost.rest.exchange import RestLimits
 from gatepost.rest.routes import RestRoutes
-from gatepost.runtime.server import bind, listen_config
+from gatepost.runtime.http_server import bind, listen_config
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing

@@ -14,7 +14,7 @@ from gatepost.policy.approvals.request import (
     DisplayedParty,
     Operator,
 )
-from gatepost.policy.idempotency.record import only_reads
+from gatepost.policy.idempotency.idempotency_record import only_reads
 from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 

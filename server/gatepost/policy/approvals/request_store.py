@@ -31,7 +31,7 @@ from gatepost.policy.approvals.stored_request import (
     shown_arguments,
 )
 from gatepost.policy.approvals.tool_policies import ToolPolicies
-from gatepost.policy.idempotency.record import may_repeat
+from gatepost.policy.idempotency.idempotency_record import may_repeat
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.records import Records

@@ -18,7 +18,7 @@ from gatepost.policy.approvals.request import (
 from gatepost.policy.approvals.service import ApprovalService, WaitingCall
 from gatepost.policy.approvals.stored_request import StoredApproval, check_readable, key_of_use
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
-from gatepost.policy.idempotency.record import (
+from gatepost.policy.idempotency.idempotency_record import (
     DAY_S,
     INVITING,
     LOST,

@@ -10,7 +10,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +23,7 @@ from gatepost.policy.approvals.request import Page, no_page
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
+from gatepost.storage.shared_store import Wakeable
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import Outbound
 
@@ -211,7 +212,7 @@ class OutboxSender:
         self._holder = secrets.token_hex(8)
         self._sending: set[asyncio.Task[None]] = set()
         self._grown_tenants: set[str] = set()
-        self._wake = asyncio.Event()
+        self._turn = Wakeable()
         self._is_store_down = False
 
     async def __call__(self, change: ApprovalChange) -> None:
@@ -223,7 +224,7 @@ class OutboxSender:
             # Scripts have their own store, so the message is not stored together with the decision.
             await self._store(change)
         self._grown_tenants.add(change.tenant)
-        self._wake.set()
+        self._turn.wake()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -257,12 +258,9 @@ class OutboxSender:
             task.add_done_callback(self._sent)
 
     async def _send_always(self) -> None:
-        self._wake.set()  # messages may remain from before the start
+        self._turn.wake()  # messages may remain from before the start
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S * RANDOM.uniform(0.7, 1.3)):
-                    await self._wake.wait()
-            self._wake.clear()
+            await self._turn.wait(POLL_S * RANDOM.uniform(0.7, 1.3))
             try:
                 await self.send_due()
                 self._is_store_down = False
@@ -273,7 +271,7 @@ class OutboxSender:
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
-        self._wake.set()
+        self._turn.wake()
         if not task.cancelled() and task.exception() is not None:
             # It counts as an attempt; the next one follows when the lease is over.
             log.error("webhook_not_tried", extra=reason_of(task))
@@ -304,7 +302,7 @@ class OutboxSender:
             if why is not None and why != GONE and taken.attempts < last:
                 pause_s = self._pauses_s[taken.attempts - 1]
                 await outbox.put_off(taken, self._clock() + pause_s)
-                asyncio.get_running_loop().call_later(pause_s, self._wake.set)
+                asyncio.get_running_loop().call_later(pause_s, self._turn.wake)
             elif await outbox.remove(taken):
                 self.done["taken" if why is None else "given_up"] += 1
                 if why is not None:
