@@ -72,25 +72,25 @@ class ApprovalServices:
         self,
         config: Config,
         tools: Iterable[Tool],
-        beside: TenantTools | None = None,
+        tenant_tools: TenantTools | None = None,
         run: RunCall | None = None,
     ) -> None:
         """
         Take up the approval policies, the webhook and the notifications of a configuration.
 
-        *beside* are the tools of tenants; None if there are none. *run* runs the call of a
+        *tenant_tools* are the tools of tenants; None if there are none. *run* runs the call of a
         notification; without it, none are sent.
         """
         by_name: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         settings = config.approvals
-        self.service.apply(settings, plan_of(settings, by_name.values()), by_name, beside)
+        self.service.apply(settings, plan_of(settings, by_name.values()), by_name, tenant_tools)
         listeners = self._listeners
-        noticed = by_name.get(settings.notification.tool)
-        if run is not None and noticed is not None:
+        tool = by_name.get(settings.notification.tool)
+        if run is not None and tool is not None:
             notifications = self._notifications = self._notifications or ChannelNotifications(
                 clock=self._clock
             )
-            notifications.apply(settings.notification, noticed, pages(config), run)
+            notifications.apply(settings.notification, tool, pages(config), run)
             listeners = *listeners, notifications
         hook = settings.webhook
         key = key_of(resolve(hook.secret)) if hook.url else b""

@@ -26,7 +26,7 @@ from gatepost.storage.approvals import GrantRecord, GrantStore
 from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Tool
 
-USUAL_S = 86_400.0
+DEFAULT_S = 86_400.0
 LONGEST_S = 30 * 86_400.0
 MOST_USES = 1_000_000
 MOST_COMPILED = 1_000
@@ -95,7 +95,7 @@ class GrantService:
             tool=request.tool,
             when=scope.when,
             arguments=request.arguments,
-            until=scope.until if scope.until is not None else now + USUAL_S,
+            until=scope.until if scope.until is not None else now + DEFAULT_S,
             left=scope.uses,
             created_at=now,
             by=party_of(by),
@@ -152,9 +152,9 @@ class GrantService:
         digest = None
         for record in await grants.of(tool.name, caller.issuer, caller.subject, now):
             given = _decode(record.details)
-            whom = (record.subject_kind, record.client_id, given.grant.caller.actor)
+            owner = (record.subject_kind, record.client_id, given.grant.caller.actor)
             if (
-                whom != (caller.subject_kind, caller.client_id, caller.actor)
+                owner != (caller.subject_kind, caller.client_id, caller.actor)
                 or given.policy != policy.version
                 or given.definition != definition_of(tool)
                 or not is_valid_grant(given.grant, self._is_revoked)
@@ -179,8 +179,8 @@ class GrantService:
         found = [one for one in await grants.all(self._clock()) if one.id == grant_id]
         if not found:
             return False
-        gave = is_same_person(_grant(found[0]).by, by)
-        if not gave and not isinstance(by, Operator) and REVOKERS.isdisjoint(by.roles):
+        is_giver = is_same_person(_grant(found[0]).by, by)
+        if not is_giver and not isinstance(by, Operator) and REVOKERS.isdisjoint(by.roles):
             raise Undecidable("Only its giver, an approver or an administrator can end a grant.")
         if not await grants.revoke(grant_id):
             return False
@@ -214,7 +214,7 @@ def _grant(record: GrantRecord) -> ApprovalGrant:
 
 
 async def revoke_given(grants: GrantStore, issuer: str, subject: str) -> int:
-    """Revoke all grants that a person gave, to erase the person; return their number."""
+    """Revoke all grants that a person is_giver, to erase the person; return their number."""
     count = 0
     for record in await grants.all(0.0):
         giver = _decode(record.details).grant.by

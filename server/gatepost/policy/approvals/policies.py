@@ -125,8 +125,8 @@ class ApprovalPolicy(msgspec.Struct, frozen=True):
     def need(self, subject: ConditionVariables) -> ApprovalNeed | None:
         """Return the approval that the call needs, or None."""
         rules = [clause.rule for clause in self.clauses if clause.counts(subject)]
-        asked = self.always or (self.writes and not subject.tool["reads"])
-        if not rules and not asked:
+        is_needed = self.always or (self.writes and not subject.tool["reads"])
+        if not rules and not is_needed:
             return None
         limits = [rule.timeout_s for rule in rules if rule.timeout_s is not None]
         return ApprovalNeed(

@@ -91,20 +91,20 @@ class RequestStore:
         approvals = self._of(call.caller.tenant_id)
         digest = self.arguments.digest(tool, call.arguments)
         binding = binding_of(call, tool, digest, policy.version)
-        fresh: StoredApproval | None = None
+        new: StoredApproval | None = None
         while True:
-            known = await approvals.find(binding)
-            if known is None:
-                if fresh is None:
-                    await self._check_room(call.caller)
-                    fresh = self._new(call, tool, need, policy.version, digest)
-                request = fresh.request
+            stored = await approvals.find(binding)
+            if stored is None:
+                if new is None:
+                    await self._check_limits(call.caller)
+                    new = self._new(call, tool, need, policy.version, digest)
+                request = new.request
                 message = self._notifier.message("requested", request)
-                known = await approvals.open(fresh.record, message)
-                if known is None:
+                stored = await approvals.open(new.record, message)
+                if stored is None:
                     await self._notifier.request("requested", request)
-                    return fresh
-            if (found := await self._joined(approval_of(known))) is not None:
+                    return new
+            if (found := await self._joined(approval_of(stored))) is not None:
                 return found
 
     async def _joined(self, approval: StoredApproval) -> StoredApproval | None:
@@ -122,10 +122,10 @@ class RequestStore:
         await self.change(approval, binding=None)
         return None
 
-    async def _check_room(self, caller: TenantContext) -> None:
+    async def _check_limits(self, caller: TenantContext) -> None:
         """Raise ToolFailure if too many wait; simultaneous calls may exceed it a little."""
-        whose = caller.issuer, caller.subject, caller.subject_kind
-        waiting = await self._of(caller.tenant_id).count(*whose)
+        owner = caller.issuer, caller.subject, caller.subject_kind
+        waiting = await self._of(caller.tenant_id).count(*owner)
         if waiting.of_caller >= self._settings.max_waiting_per_caller:
             message = OF_CALLER.format(count=waiting.of_caller)
             raise ToolFailure("rate_limit", message, retry_after=BUSY_S)
@@ -217,15 +217,17 @@ class RequestStore:
         return sum(one is not None for one in ended)
 
     async def change(
-        self, approval: StoredApproval, *, told: What | None = None, **changes: Any
+        self, approval: StoredApproval, *, message_kind: What | None = None, **changes: Any
     ) -> StoredApproval | None:
         """
         Change a request; return None if it was changed meanwhile.
 
-        *told* is the kind of change for the webhook.
+        *message_kind* is the kind of change for the webhook.
         """
         changed = approval.changed(self.clock(), keep_s=self._settings.keep_s, **changes)
-        message = None if told is None else self._notifier.message(told, changed.request)
+        message = (
+            None if message_kind is None else self._notifier.message(message_kind, changed.request)
+        )
         if not await self._of(approval.request.tenant).replace(changed.record, message):
             return None
         return changed.kept()
@@ -332,7 +334,7 @@ class RequestStore:
             # The next call with these arguments is told once that the request has expired.
             until = now + approval.details.timeout_s
             changes |= {"binding": approval.record.binding, "until": until}
-        ended = await self.change(approval, told=state, **changes)
+        ended = await self.change(approval, message_kind=state, **changes)
         if ended is not None:
             await self._notifier.request(state, ended.request)
         return ended

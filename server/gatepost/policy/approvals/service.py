@@ -43,15 +43,15 @@ from gatepost.tools.api import Tool
 from gatepost.tools.redaction import Redaction
 
 MOST_REASON = 1_000
-HALF = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 """The replacement for bytes of a terminal that are not UTF-8."""
 POLL_S = 1.0
 """How often a waiting call polls, because notifications may be lost."""
-COME_BACK_S = 5.0
+RETRY_AFTER_S = 5.0
 EXPIRE_EVERY_S = 5.0
 TIDY_EVERY = 720
 """Rejected scripts, which are kept for weeks, are removed every so many runs (about an hour)."""
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 UNKNOWN = "There is no such request (any more)."
 OTHER_TOOL = (
@@ -100,15 +100,15 @@ class ApprovalService(RequestLists):
         settings: ApprovalsSettings,
         plan: Plan,
         tools: Mapping[str, Tool],
-        beside: TenantTools | None = None,
+        tenant_tools: TenantTools | None = None,
     ) -> None:
         """
         Take up a configuration: its settings, its policies, and its tools by name.
 
-        *beside* are the tools of tenants; None if there are none.
+        *tenant_tools* are the tools of tenants; None if there are none.
         """
         self.settings, self.plan = settings, plan
-        self.policies = ToolPolicies(settings, plan, tools, beside)
+        self.policies = ToolPolicies(settings, plan, tools, tenant_tools)
         self._editor = ArgumentEditor(self.requests.arguments, self.policies, self._redaction)
         self.requests.apply(settings, self.policies)
 
@@ -207,7 +207,7 @@ class ApprovalService(RequestLists):
     async def _expire_always(self, every_s: float) -> None:
         for run in count():
             # Random, so that replicas do not query at the same time.
-            await asyncio.sleep(every_s * DICE.uniform(0.7, 1.1))
+            await asyncio.sleep(every_s * RANDOM.uniform(0.7, 1.1))
             try:
                 await self.requests.expire_due()
                 if run % TIDY_EVERY == 0:
@@ -269,7 +269,7 @@ class ApprovalService(RequestLists):
         reason = UNSEEN.sub("", reason).strip()
         if len(reason) > MOST_REASON:
             raise Undecidable(f"A reason has at most {MOST_REASON} characters.")
-        if HALF.search(reason):
+        if SURROGATE.search(reason):
             raise Undecidable("A reason must be UTF-8 text. Type it again in a UTF-8 terminal.")
         return self._redaction.clean(tenant, reason)
 
@@ -280,9 +280,9 @@ def _check_tenant(tenant: str, by: Approver) -> None:
 
 
 class WaitingCall:
-    """A call that waits for approval. *gone* returns whether its caller may wait no longer."""
+    """A call that waits for approval. *is_gone* returns whether its caller may wait no longer."""
 
-    retry_after_s = COME_BACK_S
+    retry_after_s = RETRY_AFTER_S
 
     def __init__(
         self,
@@ -290,9 +290,9 @@ class WaitingCall:
         shared_store: SharedStore,
         request: ApprovalRequest,
         url: str,
-        gone: Callable[[], bool],
+        is_gone: Callable[[], bool],
     ) -> None:
-        self._requests, self._shared_store, self._gone = requests, shared_store, gone
+        self._requests, self._shared_store, self._is_gone = requests, shared_store, is_gone
         self._tenant, self._id = request.tenant, request.id
         self._until = request.until
         self.url = url
@@ -303,7 +303,7 @@ class WaitingCall:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""
         shared_store = self._shared_store.of(self._tenant)
         async with WakeUps(shared_store, TOPIC, message=self._id.encode()) as wake_ups:
-            while not self._gone() and await self._is_open():
+            while not self._is_gone() and await self._is_open():
                 await wake_ups.wait(POLL_S)
 
     async def _is_open(self) -> bool:

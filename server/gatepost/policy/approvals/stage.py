@@ -42,15 +42,15 @@ log = logging.getLogger("gatepost.approvals")
 Denied = Callable[[TenantContext], Awaitable[None]]
 
 
-async def _unnoticed(caller: TenantContext) -> None:
+async def _ignore(caller: TenantContext) -> None:
     """Ignore a denied call."""
 
 
 MARGIN_S = 60.0
-LONG_S = 30 * DAY_S
+BEGUN_KEPT_S = 30 * DAY_S
 """A call that has begun is remembered for so long, even if all servers are down."""
 
-NOBODY_NAMED = (
+NO_APPROVER = (
     "`{tool}` needs a person's approval, and no rule names an approver for this machine's call. An "
     "operator can name one: `by` in a rule of [[approvals.rules]]."
 )
@@ -58,13 +58,13 @@ REJECTED = (
     "A person rejected this call, so it was not run.{reason} Do not repeat it as it is: try "
     "something else, or ask your user."
 )
-NOBODY_CAME = (
+NOT_IN_TIME = (
     "The call was not approved in time ({seconds:g} seconds), so it was denied and not run. Try "
     "something else, or tell your user that an approval is needed."
 )
 WITHDRAWN = "The request for a person's approval was withdrawn, so the call was not run."
-CUT = "This caller may not call any more."
-RUNS_ALREADY = "This approved call is running already. Call again to get its outcome."
+REVOKED = "This caller may not call any more."
+ALREADY_RUNNING = "This approved call is running already. Call again to get its outcome."
 COMMENT = "The person who approved this call wrote: {comment}"
 EDITED = "A person approved this call with other arguments. It was run with: {arguments}"
 
@@ -87,7 +87,7 @@ class ApprovalStage(Stage):
         timeout_s: float,
         max_result_bytes: int,
         page: Page = no_page,
-        denied: Denied = _unnoticed,
+        denied: Denied = _ignore,
     ) -> None:
         self._service, self._requests = service, service.requests
         self._runs, self._shared_store = runs, shared_store
@@ -110,9 +110,9 @@ class ApprovalStage(Stage):
         policy = self._policy_of(call.name) or self._policies.of(offer)
         if policy is None:
             return proceed(call, offer, arguments)
-        return self._gate(policy, call, offer, arguments, proceed)
+        return self._hold(policy, call, offer, arguments, proceed)
 
-    async def _gate(
+    async def _hold(
         self, policy: ApprovalPolicy, call: Call, tool: Tool, arguments: Any, proceed: Next
     ) -> Outcome:
         check_readable(call.arguments)
@@ -127,7 +127,7 @@ class ApprovalStage(Stage):
             return await proceed(call, tool, arguments)
         if not need.of(party_of(call.caller)):
             await self._count_denial(call.caller)
-            raise ToolFailure("denied", NOBODY_NAMED.format(tool=tool.name))
+            raise ToolFailure("denied", NO_APPROVER.format(tool=tool.name))
         approval = await self._requests.find_or_create(call, tool, need, policy)
         remark("approval", approval.request.id)
         decided: StoredApproval | None = approval
@@ -135,7 +135,7 @@ class ApprovalStage(Stage):
             decided = await self._wait(call, approval)
         self._check(call)
         if decided is None:
-            raise ToolFailure("denied", NOBODY_CAME.format(seconds=need.timeout_s))
+            raise ToolFailure("denied", NOT_IN_TIME.format(seconds=need.timeout_s))
         state = decided.request.state
         if state == "waiting":
             return EXPIRED  # the token has expired; a call with a new token joins the same request
@@ -147,21 +147,21 @@ class ApprovalStage(Stage):
 
     def _check(self, call: Call) -> None:
         if self._requests.is_revoked(call.caller):
-            raise ToolFailure("denied", CUT)
+            raise ToolFailure("denied", REVOKED)
 
     async def _wait(self, call: Call, approval: StoredApproval) -> StoredApproval | None:
         """Return the decided request, or the waiting one if the caller may wait no longer."""
         caller, request, requests = call.caller, approval.request, self._requests
         until = float("inf") if call.lasting else caller.expires_at + GRACE_S
 
-        def gone() -> bool:
+        def is_gone() -> bool:
             return until <= requests.clock() or self._requests.is_revoked(caller)
 
         page = self._page(request.tenant, request.id)
         self._service.waiting_calls += 1
         try:
             await call.client.stand_by(
-                WaitingCall(requests, self._shared_store, request, page, gone)
+                WaitingCall(requests, self._shared_store, request, page, is_gone)
             )
         finally:
             self._service.waiting_calls -= 1
@@ -177,7 +177,7 @@ class ApprovalStage(Stage):
         if approval.record.binding is not None:
             # The caller has been told; its next call makes a new request.
             await self._requests.change(approval, binding=None)
-        return ToolFailure("denied", NOBODY_CAME.format(seconds=approval.details.timeout_s))
+        return ToolFailure("denied", NOT_IN_TIME.format(seconds=approval.details.timeout_s))
 
     async def _run(
         self, approval: StoredApproval, call: Call, tool: Tool, proceed: Next
@@ -185,7 +185,7 @@ class ApprovalStage(Stage):
         """Run the call under the approval's idempotency record, or return its stored outcome."""
         request = approval.request
         if request.state == "used":
-            proceed = _spent
+            proceed = _already_used
         else:
             call = replace(call, arguments=self._approved_arguments(approval, call))
             approval = await self._extend(approval, tool)
@@ -205,14 +205,16 @@ class ApprovalStage(Stage):
             outcome = await self._runs.join(work, _use_of(request.id))
         except StillRunning as refused:
             failure = refused.failure
-            raise ToolFailure(failure.kind, RUNS_ALREADY, retry_after=failure.retry_after) from None
+            raise ToolFailure(
+                failure.kind, ALREADY_RUNNING, retry_after=failure.retry_after
+            ) from None
         if not _is_still_usable(outcome):
             try:
                 await self._requests.close(approval)
             except StoreUnavailable:
                 # The call has run, and the idempotency record prevents a second run.
                 log.warning("approval_not_closed", extra={"approval": request.id})
-        return _with_notes(_reworded(outcome), request)
+        return _with_notes(_with_own_words(outcome), request)
 
     def _approved_arguments(self, approval: StoredApproval, call: Call) -> bytes:
         """
@@ -242,7 +244,7 @@ class ApprovalStage(Stage):
             now = await self._requests.get(request.tenant, request.id)
             if now is None:
                 timeout_s = approval.details.timeout_s
-                raise ToolFailure("denied", NOBODY_CAME.format(seconds=timeout_s))
+                raise ToolFailure("denied", NOT_IN_TIME.format(seconds=timeout_s))
             if now.request.state == "used":
                 return now  # by another connection; its record has the outcome
             if now.request.state != "approved":
@@ -258,13 +260,13 @@ def _use_of(request_id: str) -> RecordTemplate:
         key=key,
         digest=key,
         holder=secrets.token_hex(8),
-        running_s=LONG_S,
+        running_s=BEGUN_KEPT_S,
         kept_s=DAY_S,
         unknown_s=None,
     )
 
 
-async def _spent(call: Call, offer: Offer, arguments: Any) -> Outcome:
+async def _already_used(call: Call, offer: Offer, arguments: Any) -> Outcome:
     """Replace the tool of a used approval: its outcome is in the idempotency record or lost."""
     raise ToolFailure("conflict", "The approval of this call was used already.")
 
@@ -291,7 +293,7 @@ WORDS = {
 """Conflicts of idempotency keys, reworded for agents that have sent no key."""
 
 
-def _reworded(outcome: Outcome) -> Outcome:
+def _with_own_words(outcome: Outcome) -> Outcome:
     failure = outcome.failure
     words = None if failure is None else WORDS.get(failure.message)
     if failure is None or words is None:

@@ -219,8 +219,8 @@ def check_readable(arguments: bytes) -> None:
     except StrictJsonError:
         # Some parsers take the first of two equal names, others the last: the approver could see
         # another value than the tool gets.
-        told = "The arguments have a name twice; give each one once."
-        raise ToolFailure("validation", told) from None
+        message = "The arguments have a name twice; give each one once."
+        raise ToolFailure("validation", message) from None
     except (ValueError, RecursionError):
         raise ToolFailure("validation", "The arguments are not JSON that can be shown.") from None
 
@@ -232,12 +232,12 @@ def hides_words(arguments: bytes, shown: bytes) -> bool:
     It is the only secret pattern that matches words and lines. A caller could put text between the
     begin and end lines, which the approver would not see although the tool gets it.
     """
-    originals, told = list(_leaves(arguments)), list(_leaves(shown))
-    if len(originals) != len(told):
+    originals, shown_texts = list(_leaves(arguments)), list(_leaves(shown))
+    if len(originals) != len(shown_texts):
         return True
     hidden = [
         part
-        for one, other in zip(originals, told, strict=True)
+        for one, other in zip(originals, shown_texts, strict=True)
         if one != other and f":{KEY}]" in str(other)
         for part in _parts(str(one), str(other))
     ]
@@ -273,9 +273,9 @@ def _leaves(encoded: bytes) -> Iterator[Any]:
             yield one
 
 
-def _parts(original: str, told: str) -> Iterator[str]:
+def _parts(original: str, shown_text: str) -> Iterator[str]:
     """Yield at least the parts of *original* that were redacted as keys."""
-    pieces = MARKED.split(told)
+    pieces = MARKED.split(shown_text)
     names, segments = pieces[1::2], pieces[::2]
     at = len(segments[0])
     for name, segment in zip(names[:-1], segments[1:-1], strict=True):

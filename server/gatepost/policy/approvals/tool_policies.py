@@ -16,7 +16,7 @@ from gatepost.tools.tool_search import SEARCH_TOOLS
 from gatepost_authz.caller import TenantContext
 
 PACK = "pack:"
-MOST_KNOWN = 4_096
+MOST_POLICIES = 4_096
 """The number of tenants' tools whose policies are kept."""
 
 
@@ -98,7 +98,7 @@ class ToolPolicies:
 
     *plan* has those of its own *tools*. The policy of any other tool is worked out at the first
     call; the tools `find_tools` and `call_tool` have none, because the tool that they call has its
-    own. *beside* are the tools of tenants.
+    own. *tenant_tools* are the tools of tenants.
     """
 
     def __init__(
@@ -106,16 +106,21 @@ class ToolPolicies:
         settings: ApprovalsSettings,
         plan: Plan,
         tools: Mapping[str, Tool],
-        beside: TenantTools | None = None,
+        tenant_tools: TenantTools | None = None,
     ) -> None:
-        self._settings, self.plan, self._tools, self._beside = settings, plan, tools, beside
+        self._settings, self.plan, self._tools, self._tenant_tools = (
+            settings,
+            plan,
+            tools,
+            tenant_tools,
+        )
         self._conditions = conditions_of(settings)
-        self._others: dict[ToolFacts, ApprovalPolicy | None] = {}
+        self._of_tenants: dict[ToolFacts, ApprovalPolicy | None] = {}
 
     @property
     def has_others(self) -> bool:
         """Return whether tenants may have tools of their own."""
-        return self._beside is not None
+        return self._tenant_tools is not None
 
     def of(self, tool: Tool) -> ApprovalPolicy | None:
         """Return the policy of a tool; None if its calls never need approval."""
@@ -123,7 +128,7 @@ class ToolPolicies:
             return self.plan.get(tool.name)
         if tool.name in SEARCH_TOOLS and tool.origin is None:
             return None
-        return self._of_other(ToolFacts.of(tool))
+        return self._of_tenant_tool(ToolFacts.of(tool))
 
     def asks(self, tool: Tool) -> bool:
         """Return whether calls of a tool may have to wait for an approval."""
@@ -134,13 +139,13 @@ class ToolPolicies:
         # A tool of the configuration may have taken the name of a tenant's tool meanwhile.
         if request.facts is None or request.tool in self._tools:
             return None
-        return self._of_other(request.facts)
+        return self._of_tenant_tool(request.facts)
 
     async def ready(self, request: ApprovalRequest) -> None:
         """Load the tools of the request's tenant; raises StoreUnavailable."""
         caller = _caller_of(request)
-        if request.facts is not None and self._beside is not None and caller is not None:
-            await self._beside.ready(caller)
+        if request.facts is not None and self._tenant_tools is not None and caller is not None:
+            await self._tenant_tools.ready(caller)
 
     def tool_of(self, request: ApprovalRequest) -> Tool | None:
         """Return the request's tool; None if it is not at hand, or not the same any more."""
@@ -156,16 +161,16 @@ class ToolPolicies:
 
     def _current(self, request: ApprovalRequest) -> Tool | None:
         caller = _caller_of(request)
-        if self._beside is None or caller is None or request.tool in self._tools:
+        if self._tenant_tools is None or caller is None or request.tool in self._tools:
             return None
-        return self._beside.known(caller, request.tool)
+        return self._tenant_tools.known(caller, request.tool)
 
-    def _of_other(self, facts: ToolFacts) -> ApprovalPolicy | None:
-        if facts in self._others:
-            return self._others[facts]
-        if len(self._others) >= MOST_KNOWN:
-            del self._others[next(iter(self._others))]
-        policy = self._others[facts] = policy_of(self._settings, facts, self._conditions)
+    def _of_tenant_tool(self, facts: ToolFacts) -> ApprovalPolicy | None:
+        if facts in self._of_tenants:
+            return self._of_tenants[facts]
+        if len(self._of_tenants) >= MOST_POLICIES:
+            del self._of_tenants[next(iter(self._of_tenants))]
+        policy = self._of_tenants[facts] = policy_of(self._settings, facts, self._conditions)
         return policy
 
 

@@ -247,13 +247,13 @@ class OutboxSender:
     async def send_due(self) -> None:
         """Take due messages and begin to send them; raises StoreUnavailable."""
         await self._drop_excess()
-        room = AT_ONCE - len(self._sending)
-        if room <= 0 or not self._webhook.is_on:
+        free = AT_ONCE - len(self._sending)
+        if free <= 0 or not self._webhook.is_on:
             return
         now = self._clock()
         until = now + LEASE_S
-        for tenant, taken in await self._records.lease_messages(now, until, self._holder, room):
-            task = asyncio.create_task(self._deliver(tenant, taken))
+        for tenant, leased in await self._records.lease_messages(now, until, self._holder, free):
+            task = asyncio.create_task(self._deliver(tenant, leased))
             self._sending.add(task)
             task.add_done_callback(self._sent)
 
@@ -294,22 +294,22 @@ class OutboxSender:
                 log.warning("webhook_dropped", extra={"tenant": tenant, "webhook_id": dropped})
             self._grown_tenants.discard(tenant)
 
-    async def _deliver(self, tenant: str, taken: OutboxMessage) -> None:
+    async def _deliver(self, tenant: str, leased: OutboxMessage) -> None:
         last = len(self._pauses_s) + 1
-        why = UNFINISHED if taken.attempts > last else await self._webhook.send(taken)
+        why = UNFINISHED if leased.attempts > last else await self._webhook.send(leased)
         outbox = self._records.of(tenant).outbox
         try:
-            if why is not None and why != GONE and taken.attempts < last:
-                pause_s = self._pauses_s[taken.attempts - 1]
-                await outbox.put_off(taken, self._clock() + pause_s)
+            if why is not None and why != GONE and leased.attempts < last:
+                pause_s = self._pauses_s[leased.attempts - 1]
+                await outbox.put_off(leased, self._clock() + pause_s)
                 asyncio.get_running_loop().call_later(pause_s, self._turn.wake)
-            elif await outbox.remove(taken):
+            elif await outbox.remove(leased):
                 self.done["taken" if why is None else "given_up"] += 1
                 if why is not None:
                     log.warning(
                         "webhook_given_up",
-                        extra={"tenant": tenant, "webhook_id": taken.id, "reason": why},
+                        extra={"tenant": tenant, "webhook_id": leased.id, "reason": why},
                     )
         except StoreUnavailable as outage:
             # It will be sent again; the receiver recognizes the duplicate by its id.
-            log.warning("webhook_not_noted", extra={"webhook_id": taken.id, "reason": str(outage)})
+            log.warning("webhook_not_noted", extra={"webhook_id": leased.id, "reason": str(outage)})
