@@ -179,7 +179,7 @@ async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> 
     await replicas.submit(third, by="ada-1")
     await replicas.reject(third, ROOT, "Secret of root.")
 
-    assert await replicas.here.erase("https://other.example.com", "nobody") == 0
+    assert await replicas.here.erase("https://other.example.com", ADA.subject) == 0
     assert await replicas.here.erase(ADA.issuer, ADA.subject) == 3
     assert await replicas.there.waiting() == []
     found = {one.review.name: one for one in await replicas.there.rejected()}
