@@ -48,6 +48,7 @@ class SharedLimits(msgspec.Struct, frozen=True):
     buckets: Sequence[Bucket]
     concurrency: Sequence[ConcurrencyCounter]
     quotas: tuple[AuditQuota, ...]
+    quota_buckets: Sequence[Bucket]
     kinds: Sequence[FailureLimit]
     """The kinds of these limits, and of the caller's own buckets, which are the same for each."""
     spendings: Sequence[Spending]
@@ -109,22 +110,20 @@ class LocalCounters:
         if shared is None:
             shared, found = self._share((tenant, tool, inner), own, rules, now)
         quotas = (*map(AuditQuota, rows, found), *shared.quotas)
-        of_caller = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
+        of_rows, of_rate = found[: len(rows)], found[len(rows) :]
         call_limits = CallLimits(
             tenant=tenant,
-            buckets=(
-                *found[len(rows) :],
-                *shared.buckets,
-                *[quota.bucket for quota in quotas],
-            ),
+            buckets=(*of_rate, *shared.buckets, *of_rows, *shared.quota_buckets),
             concurrency=shared.concurrency,
             kinds=shared.kinds,
             queue=None if inner else self.queue,
-            shared_store=None if shared_store is None else shared_store.of(tenant),
-            spendings=[] if shared_store is None else [*of_caller, *shared.spendings],
-            shared_concurrency=() if shared_store is None else shared.shared_concurrency,
             quotas=quotas,
         )
+        if shared_store is not None:
+            call_limits.shared_store = shared_store.of(tenant)
+            rate = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
+            call_limits.spendings = [*rate, *shared.spendings]
+            call_limits.shared_concurrency = shared.shared_concurrency
         if tool is not None and principal not in self.audited:
             self._keep(self.audited, principal, quotas)
         # Do not use the call's key: it would keep a copy of the tool's name for each caller.
@@ -167,6 +166,7 @@ class LocalCounters:
             buckets=of_rows,
             concurrency=[self._counter(row) for row in placed],
             quotas=tuple(map(AuditQuota, quotas, of_quotas)),
+            quota_buckets=of_quotas,
             kinds=[
                 *own_rate,
                 *(row.kind for row in rated),
