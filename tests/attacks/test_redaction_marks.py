@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gatepost import ToolFailure
-from gatepost.policy.approvals.arguments import shown_arguments
 from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.approvals.stored_request import shown_arguments
 from gatepost.tools.redaction import Redaction
 from tests.support.approvals import ACME, BOB, ApprovalDeployment, failure_kind
 

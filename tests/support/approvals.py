@@ -18,10 +18,10 @@ from gatepost.policy.approvals.notifications import (
     ApprovalNotifier,
     MessageOf,
 )
-from gatepost.policy.approvals.policies import plan_of
 from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
+from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.policy.script_reviews.service import ScriptReviews

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from gatepost.policy.approvals import waiting
+from gatepost.policy.approvals import service
 from gatepost.policy.approvals.request import ApprovalRequest, GrantScope, Operator, Undecidable
 from gatepost.policy.approvals.stage import WITHDRAWN
 from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
@@ -41,7 +41,7 @@ ALICE = a_caller(issued_at=int(NOW) - 100)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "POLL_S", 0.02)
+    monkeypatch.setattr(service, "POLL_S", 0.02)
 
 
 class Revocable(ApprovalDeployment):
