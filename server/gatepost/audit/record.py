@@ -1,7 +1,8 @@
 """The format of an audit record: its body, and the details that can be erased."""
 
 import asyncio
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from ipaddress import IPv6Address
 from typing import Literal
@@ -216,6 +217,37 @@ def text(value: str, most: int = LONGEST) -> str:
     if cut.isascii() and "\0" not in cut:
         return cut
     return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+Ranges = list[tuple[int, int]]
+"""The first and last number of each range, in order."""
+
+
+def ranges_of(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as an erasure record names them: 1-3,7."""
+    found: Ranges = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+
+
+def numbers_of(ranges: str) -> Ranges:
+    """Return the ranges that `ranges_of` wrote."""
+    found = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.append((int(first), int(last or first)))
+    return found
+
+
+def inside(number: int, ranges: Ranges) -> bool:
+    """Return whether one of the ranges contains the number."""
+    at = bisect_right(ranges, (number, 1 << 62)) - 1
+    return at >= 0 and number <= ranges[at][1]
 
 
 class RaisedReason(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import BinaryIO, Literal, TypeVar
 
 import click
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.checkpoints import PublicKeys, Unproven, as_pem, from_pem, public_keys, sign
 from gatepost.audit.export import (
     PAGE,
