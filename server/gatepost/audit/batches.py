@@ -11,8 +11,8 @@ from hashlib import sha256
 import msgspec
 
 from gatepost.audit.chain import HeadProofs, first, proven, suspicion
-from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import Entry, gap, new_record
+from gatepost.audit.record import Entry
+from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     FIRST_WRITER,
@@ -104,7 +104,7 @@ class WriteAttempt(msgspec.Struct, eq=False):
         if reason:
             self.broken[chain] = head.number, reason
             at = new_records[0].at if new_records else int(time.time() * 1000)
-            new_records = [_broken(tenant, reason, at), *new_records]
+            new_records = [log_record("break", tenant, "broken", at, reason=reason), *new_records]
         number, previous, elements = head.number, head.hash, list[bytes]()
         named = _writer_member(writer)
         for record in new_records:
@@ -261,7 +261,11 @@ class DelayedRecords(msgspec.Struct, eq=False):
         """Remove and return the entries of the next batch; *now* is in seconds since the epoch."""
         late, self.entries = self.entries[:LATE_AT_ONCE], self.entries[LATE_AT_ONCE:]
         lost, self.lost = self.lost, Counter()
-        return [*((tenant, gap(tenant, n, now), None) for tenant, n in lost.items()), *late]
+        gaps: list[Entry] = [
+            (tenant, log_record("gap", tenant, "lost", int(now * 1000), records=str(number)), None)
+            for tenant, number in lost.items()
+        ]
+        return [*gaps, *late]
 
 
 def _writer_member(writer: int) -> bytes:
@@ -286,10 +290,3 @@ def _divided(
         else:
             rest.append(row)
     return mine[::-1], rest[::-1]
-
-
-def _broken(tenant: str, reason: str, at: int) -> NewAuditRecord:
-    body = RecordBody(
-        at=at, kind="break", tenant=tenant, outcome="broken", details={"reason": reason}
-    )
-    return new_record(body, {})

@@ -9,8 +9,8 @@ import msgspec
 from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.chain import is_proven, proven
 from gatepost.audit.checkpoints import Unproven, is_before, last_numbers
-from gatepost.audit.record import RecordBody, Side, decode_person, decode_side, ranges_of
-from gatepost.audit.record_builder import new_record
+from gatepost.audit.record import Side, decode_person, decode_side, ranges_of
+from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -87,15 +87,10 @@ class DetailErasure:
             after = page[-1].number
             numbers = [row.number for row in page if row.side and concerns(decode_side(row.side))]
             if numbers:
-                body = RecordBody(
-                    at=int(self._clock() * 1000),
-                    kind="erasure",
-                    tenant=tenant,
-                    outcome="erased",
-                    details={"records": ranges_of(numbers), "of": why},
-                )
+                at, named = int(self._clock() * 1000), ranges_of(numbers)
+                record = log_record("erasure", tenant, "erased", at, records=named, of=why)
                 attempt = WriteAttempt(self._keyring)
-                await chain.erase(numbers, [new_record(body, {})], attempt.link)
+                await chain.erase(numbers, [record], attempt.link)
                 attempt.report()
                 erased += len(numbers)
         return erased
@@ -124,8 +119,10 @@ async def prune(
             for writer, number in last_numbers(found).items()
             if number > pruned.get(writer, 0)
         }
+        at = int(clock() * 1000)
         new_records = {
-            writer: [_retained(tenant, number, clock)] for writer, number in through.items()
+            writer: [log_record("retention", tenant, "removed", at, through=str(number))]
+            for writer, number in through.items()
         }
         through[CHECKPOINTS] = found.number
         attempt = PruningAttempt(WriteAttempt(keyring), through)
@@ -141,17 +138,6 @@ async def prune(
         log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
         removed = found.number
     return removed
-
-
-def _retained(tenant: str, through: int, clock: Callable[[], float]) -> NewAuditRecord:
-    body = RecordBody(
-        at=int(clock() * 1000),
-        kind="retention",
-        tenant=tenant,
-        outcome="removed",
-        details={"through": str(through)},
-    )
-    return new_record(body, {})
 
 
 async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:

@@ -6,8 +6,18 @@ from time import perf_counter
 
 import msgspec
 
-from gatepost.audit.record import Kind, RecordBody, encode, person_of, text
-from gatepost.audit.record_builder import REFUSED, Ended, Entry, asked_tool, new_record
+from gatepost.audit.record import (
+    REFUSED,
+    Ended,
+    Entry,
+    Kind,
+    RecordBody,
+    asked_tool,
+    encode,
+    person_of,
+    text,
+)
+from gatepost.audit.record_builder import new_record
 from gatepost.storage.audit import NewAuditRecord
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.failure import AUDIT_LIMITS

@@ -17,8 +17,7 @@ from gatepost.audit.checkpoints import (
     signed,
 )
 from gatepost.audit.erasure import prune
-from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import new_record
+from gatepost.audit.record_builder import log_record
 from gatepost.audit.writer import AuditWriter
 from gatepost.background import during
 from gatepost.secrets.keyring import KeyRing
@@ -144,15 +143,7 @@ class Retention:
     async def _renew(self, chains: Sequence[ChainKey]) -> None:
         at, key_id = int(self._clock() * 1000), self._keyring.current.id
         new_records = {
-            (tenant, writer): [
-                new_record(
-                    RecordBody(
-                        at=at, kind="key", tenant=tenant, outcome="renewed", details={"key": key_id}
-                    ),
-                    {},
-                )
-            ]
-            for tenant, writer in chains
+            chain: [log_record("key", chain[0], "renewed", at, key=key_id)] for chain in chains
         }
         attempt = WriteAttempt(self._keyring)
         await self._records.audit.write(new_records, attempt.link)

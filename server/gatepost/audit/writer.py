@@ -17,16 +17,8 @@ from gatepost.audit.batches import (
     RingLinker,
     WriteAttempt,
 )
-from gatepost.audit.record import (
-    Kind,
-    RecordBody,
-    RecordedPerson,
-    encode,
-    person_of,
-    reason_of,
-    text,
-)
-from gatepost.audit.record_builder import Entry, RecordBuilder, new_record
+from gatepost.audit.record import Entry, Kind, RecordBody, RecordedPerson, encode, person_of, text
+from gatepost.audit.record_builder import RecordBuilder, new_record
 from gatepost.audit.refusals import MISMATCH, RefusalCounter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
@@ -37,6 +29,7 @@ from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import Redaction
+from gatepost.tools.stage import reason_of
 from gatepost_authz.caller import TenantContext
 
 FIRST_RETRY_S, RETRY_S = 0.05, 1.0
