@@ -13,8 +13,8 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from tests.audit.conftest import AUDITED_TOOLS
 from tests.rest.conftest import Octopus
-from tests.support.cases import each
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
 
 PASSWORD = "correct-horse-battery-staple"

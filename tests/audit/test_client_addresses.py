@@ -15,10 +15,10 @@ from gatepost.storage.audit import AuditQuery
 from tests.audit.conftest import AUDITED_TOOLS, AuditLog
 from tests.audit.test_calls import AuditedServer
 from tests.rest.conftest import Octopus
-from tests.support.cases import each
 from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
 from tests.support.endpoint import EndpointClient
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
 
 SOCKET, FAR, FARTHER = "127.0.0.1", "203.0.113.9", "2001:db8::7"

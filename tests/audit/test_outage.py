@@ -14,7 +14,7 @@ from gatepost.audit.refusals import ALONE
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditQuery, Batch, ChainHead, Link, Linker
+from gatepost.storage.audit import AuditQuery, ChainHead, Link, Linker, RecordsByChain
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.tools.api import Call, CallContext, Failure, Outcome
@@ -53,7 +53,7 @@ class FailingStore:
     async def settle(self) -> None:
         await self._store.settle()
 
-    async def write(self, batch: Batch, link: Link) -> None:
+    async def write(self, batch: RecordsByChain, link: Link) -> None:
         if self.gate is not None:
             self.waits = True
             await self.gate.wait()

@@ -26,7 +26,7 @@ from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import NoSecrets, Redaction
 from gatepost.tools.stage import RaisedReason
 from tests.audit.conftest import ISSUER, pack, person
-from tests.support.cases import each
+from tests.support.measuring import each
 
 NOW = 1_800_000_000.0, 100.0
 BEGAN, ENDED = 99.5, 99.75

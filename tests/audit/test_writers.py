@@ -18,7 +18,7 @@ from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.storage.sql.records import SqlRecords
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
-from tests.support import replica_tools
+from tests.support import process_tools
 from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.processes import free_port
@@ -318,7 +318,7 @@ def test_replicas_write_one_tenant_and_one_is_killed(
 ) -> None:
     """Each in its own chain; the chain of the killed one verifies, and the next one goes on."""
     storage = {"database": migrated_postgres}
-    replicas = ReplicaProcesses(idp, tmp_path, storage, tools=Path(replica_tools.__file__))
+    replicas = ReplicaProcesses(idp, tmp_path, storage, tools=Path(process_tools.__file__))
     replicas.ports += [free_port() for _ in range(number - 2)]
     token = replicas.token(org_id="acme")
     answered = 0

@@ -23,8 +23,8 @@ from gatepost_authz.caller import TenantContext
 from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard.conftest import DashboardServer, open_dashboard_server
-from tests.support.browser import WITHIN_MS
 from tests.support.measuring import eventually
+from tests.support.programs import WITHIN_MS
 
 RAN: list[dict[str, object]] = []
 """What the tools did, in order."""

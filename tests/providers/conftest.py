@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from tests.providers.provider import PROVIDERS, READ, IdentityProvider, ProviderSite
+from tests.providers.provider import READ, IdentityProvider, ProviderSite
+from tests.providers.providers import PROVIDERS
 from tests.support import commands
 from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, toml

@@ -67,7 +67,7 @@ SHORT_DEADLINES = """
 from gatepost import serve
 from gatepost.cli.main import main
 from gatepost.dev import composition
-from gatepost.runtime import server
+from gatepost.runtime import http_server as server
 from gatepost.tools.interruption import ToolDeadline
 
 server.HARD_END_S = 3

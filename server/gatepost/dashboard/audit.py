@@ -70,13 +70,13 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
         return urlencode({name: value for name, value in given.items() if value})
 
 
-State = Literal["good", "bad", "unknown"]
+ChainState = Literal["good", "bad", "unknown"]
 
 
 class RecordProof(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a record is unchanged, judged by the record and its predecessor."""
 
-    state: State
+    state: ChainState
     sentence: str
     previous: str
     checkpoint: str
@@ -212,7 +212,7 @@ def proof_of(
     return RecordProof(state=state, sentence=sentence, previous=previous, checkpoint=covering)
 
 
-def _judged(row: AuditRow, before: AuditRow | None) -> tuple[State, str]:
+def _judged(row: AuditRow, before: AuditRow | None) -> tuple[ChainState, str]:
     if before is None and row.number > 1:
         return "unknown", "The previous record is past its retention time and was deleted."
     previous = START if before is None else before.hash

@@ -8,7 +8,7 @@ import msgspec
 from gatepost.dashboard.chart import ChartInterval, UsageMeter, columns
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
-from gatepost.dashboard.tools import Seen
+from gatepost.dashboard.tools import ReadRecentCallers
 from gatepost.policy.limits.local_counters import BucketUsage, ConcurrencyUsage
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.storage.audit import Count
@@ -75,7 +75,7 @@ class UsagePage:
         records: Records,
         limits: LimitStage,
         tools: Callable[[], Iterable[str]],
-        seen: Seen,
+        seen: ReadRecentCallers,
         several: bool,
         holds: Callable[[str], list[RevocationRecord]],
     ) -> None:

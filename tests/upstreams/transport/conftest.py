@@ -18,13 +18,13 @@ from gatepost.upstreams.connection import (
     UpstreamMessage,
     UpstreamResult,
 )
-from gatepost.upstreams.server import StdioProgram, UpstreamServer
 from gatepost.upstreams.transport.connections import UpstreamConnections
 from gatepost.upstreams.transport.stdio_program import ProgramServices
+from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.issuers import AsgiServer, Receive, Scope, Send
-from tests.support.node import FOLDER, NODE, install
+from tests.support.programs import FOLDER, NODE, install
 
 WITHIN_S = 60
 SECRET = "gh-secret-0123456789"
