@@ -16,8 +16,7 @@ import pytest
 
 from gatepost import CallContext, Pack, Secret, ToolFailure
 from gatepost.audit.checkpoints import public_keys, sign
-from gatepost.audit.erasure import DetailErasure
-from gatepost.audit.retention import prune
+from gatepost.audit.erasure import DetailErasure, prune
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatepost.audit import retention as module
-from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
 from gatepost.audit.retention import Retention

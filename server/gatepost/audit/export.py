@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from gatepost.audit.chain import BadRecord
 from gatepost.audit.checkpoints import PublicKeys, decode, is_before, last_numbers
 from gatepost.audit.record import decode_numbered, decode_person, text
 from gatepost.audit.verify import Examination, VerificationResult, verdict
-from gatepost.audit.verify_chain import BadRecord
 from gatepost.storage.audit import (
     CHECKPOINTS,
     AuditRow,

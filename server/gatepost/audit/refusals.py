@@ -2,13 +2,23 @@
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 
 import msgspec
 
-from gatepost.audit.record import Kind, RecordBody, encode, person_of, text
-from gatepost.audit.record_builder import REFUSED, Ended, Entry, asked_tool, new_record
+from gatepost.audit.record import (
+    REFUSED,
+    Ended,
+    Entry,
+    Kind,
+    RecordBody,
+    asked_tool,
+    encode,
+    person_of,
+    text,
+)
+from gatepost.audit.record_builder import new_record
 from gatepost.storage.audit import NewAuditRecord
-from gatepost.storage.commit import committed
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.failure import AUDIT_LIMITS
 from gatepost.tools.interruption import timer
@@ -25,10 +35,6 @@ Alike = tuple[Kind, str, str, str, str]
 """The record's kind, what was called (kind and name), the outcome, and the limit that refused."""
 MISMATCH: Alike = ("tenant_mismatch", "tool", "", "refused", "")
 """A request that named another tenant than its token."""
-
-
-COUNTED = committed()
-"""The answer to a counted refusal waits for no commit."""
 
 
 class CountedRefusals(msgspec.Struct):
@@ -59,13 +65,16 @@ class RefusalCounter:
     Count refused calls by caller, so that a caller that is refused repeatedly cannot fill the disk.
 
     The first refusals within some seconds are recorded like any call. Further ones are counted and
-    become one record per kind when that time is over; then *write* is called with the age in
-    seconds of what is `due`. Refusals by a quota of audit records are always counted.
+    become one record per kind when that time is over, which *add* receives. Refusals by a quota of
+    audit records are always counted.
     """
 
-    def __init__(self, write: Callable[[float], object]) -> None:
+    peers = True
+    """Whether records name the address of the caller."""
+
+    def __init__(self, add: Callable[[Entry], object], clock: Callable[[], float]) -> None:
         self._callers: dict[tuple[str | None, ...], CallerRefusals] = {}
-        self._write = write
+        self._add, self._clock = add, clock
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, entry: Ended) -> bool:
@@ -105,9 +114,9 @@ class RefusalCounter:
 
     def _schedule(self) -> None:
         if len(self._callers) >= MOST_CALLERS:
-            self._write(0.0)
+            self.write()
         elif self._timer is None:
-            self._timer = timer(GATHERED_S, self._write, GATHERED_S)
+            self._timer = timer(GATHERED_S, self.write, GATHERED_S)
 
     def _new(self, identity: tuple[str | None, ...], since: float) -> CallerRefusals:
         if len(self._callers) >= MOST_CALLERS:
@@ -115,29 +124,26 @@ class RefusalCounter:
         theirs = self._callers[identity] = CallerRefusals(since)
         return theirs
 
-    def due(self, before: float, offset: float, *, peers: bool) -> list[Entry]:
+    def write(self, older_s: float = 0.0) -> None:
         """
-        Remove and return the records of callers that were first refused before that time.
+        Add the records of callers that were first refused *older_s* seconds ago or earlier.
 
-        Records of refusals by a quota of audit records do not count against it. *offset* is the
-        difference of `time` and `perf_counter`.
+        Records of refusals by a quota of audit records do not count against it.
         """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        over = [who for who, one in self._callers.items() if one.since <= before]
+        now = perf_counter()
+        offset = self._clock() - now
+        over = [who for who, one in self._callers.items() if one.since <= now - older_s]
         found = [self._callers.pop(who) for who in over]
         if self._callers:
             self._schedule()
-        return [
-            (
-                one.call.caller.tenant_id,
-                _new_record(alike, one, offset, peers=peers),
-                None if alike[4] in AUDIT_LIMITS else one.call.caller,
-            )
-            for theirs in found
-            for alike, one in theirs.counted.items()
-        ]
+        for theirs in found:
+            for alike, one in theirs.counted.items():
+                caller = one.call.caller
+                record = _new_record(alike, one, offset, peers=self.peers)
+                self._add((caller.tenant_id, record, None if alike[4] in AUDIT_LIMITS else caller))
 
 
 def _alike(entry: Ended) -> Alike | None:

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gatepost.audit.chain import is_proven
+from gatepost.audit.chain import BadRecord, ChainExamination, CoveredEnd, is_proven
 from gatepost.audit.checkpoints import PublicKeys, Statement, decode, is_signed, seal_of
-from gatepost.audit.verify_chain import BadRecord, ChainExamination, CoveredEnd
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     CHECKPOINTS,
