@@ -1,4 +1,4 @@
-"""What a second adversary found behind the wire; each stays found."""
+"""Addresses, ages, token headers and paths that are malformed or look like others."""
 
 from pathlib import Path
 
