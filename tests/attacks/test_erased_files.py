@@ -11,7 +11,7 @@ from gatepost.cli.main import main
 from gatepost.policy.approvals.erasure import forget
 from gatepost.policy.approvals.request import GrantScope
 from gatepost.storage.backends import open_records
-from tests.support.approvals import ACME, BOB, CAROL, ApprovalDeployment, text_of
+from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
 
 NAME = b"Zelda Quux of Hyrule"
 CONFIG = """

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from gatepost.secrets.keyring import create
-from tests.support import process_tools
+from tests.support import tools as process_tools
 from tests.support.client import MODERN, message
 from tests.support.commands import READY, Gatepost, toml
 from tests.support.issuers import Idp

@@ -2,7 +2,7 @@
 
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
 from gatepost.policy.approvals.waiting_page import cursor_of, place_at
-from tests.support.approvals import ACME, ApprovalDeployment
+from tests.support.runners import ACME, ApprovalDeployment
 
 
 async def test_what_waits_comes_by_pages() -> None:

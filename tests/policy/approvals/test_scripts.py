@@ -11,9 +11,8 @@ from gatepost.policy.approvals.notifications import TOPIC, ApprovalChange, Appro
 from gatepost.policy.approvals.request import Operator, Undecidable
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
 from gatepost.storage.errors import StoreUnavailable
-from tests.support.approvals import ACME, BOB, ApprovalDeployment
 from tests.support.endpoint import a_caller
-from tests.support.runners import WITHIN_S, run_until
+from tests.support.runners import ACME, BOB, WITHIN_S, ApprovalDeployment, run_until
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
 ROOT = ScriptApprover(subject="root", operator=True)
