@@ -19,7 +19,7 @@ from tests.credentials.conftest import (
     CredentialsReplicas,
     MetadataServer,
 )
-from tests.support.issuers import MACHINE, SECRET, RunningOidcProvider, authorization_server
+from tests.keys.conftest import MACHINE, SECRET, RunningOidcProvider, authorization_server
 
 KEYED = "keyed-client"
 RING = KeyRing.ephemeral()

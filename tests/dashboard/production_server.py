@@ -19,11 +19,20 @@ from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
 from tests.dashboard.conftest import CLIENT, SECRET, DashboardServer, open_dashboard_server
 from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, running, toml
-from tests.support.issuers import Idp, Receive, Scope, Send, respond, serving
+from tests.support.issuers import (
+    Idp,
+    Receive,
+    Scope,
+    Send,
+    TokenFactory,
+    jwk,
+    respond,
+    rsa_key,
+    serving,
+)
 from tests.support.processes import free_port
 from tests.support.programs import forms_of
-from tests.support.proxies import Balancer, ConnectProxy
-from tests.support.tokens import CertificateAuthority, TokenFactory, jwk, rsa_key
+from tests.support.proxies import Balancer, CertificateAuthority, ConnectProxy
 
 HOST, WITHIN_S = "id.company.test", 30
 BASE = "/dashboard"

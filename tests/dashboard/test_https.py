@@ -18,8 +18,7 @@ from tests.dashboard.production_server import (
 from tests.support.client import RawAnswer, exchange, request
 from tests.support.measuring import each
 from tests.support.programs import WITHIN_MS, chromium, in_a_browser
-from tests.support.proxies import ConnectProxy, connect_proxy
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority, ConnectProxy, connect_proxy
 
 pytestmark = pytest.mark.requirement("A7", "O7")
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from tests.keys.conftest import TokenForm
 from tests.providers.provider import (
     GATEPOST,
     MACHINE,
@@ -14,7 +15,6 @@ from tests.providers.provider import (
     ProviderClient,
 )
 from tests.providers.provider_browser import PASSWORD
-from tests.support.issuers import TokenForm
 from tests.support.programs import command, environment
 
 

@@ -16,10 +16,10 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx2
 from joserfc.jwk import RSAKey
 
+from tests.keys.conftest import SECRET
 from tests.providers.provider_browser import PASSWORD, ProviderBrowser
-from tests.support.issuers import SECRET
 from tests.support.processes import Process, free_port, python_environment
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "providers" / "bin" / "python"

@@ -40,12 +40,11 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Stage
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Problem
-from tests.support import tokens as f
+from tests.support import issuers as f
 from tests.support.client import ResourceClient
 from tests.support.endpoint import a_caller
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory, rsa_key
 from tests.support.runners import WITHIN_S, context, run_ready
-from tests.support.tokens import TokenFactory, rsa_key
 
 START_S, STOP_S = 10, 15
 SAMPLE_TOOLS = __name__

@@ -11,7 +11,7 @@ import pytest
 from gatepost.runtime.services import Services
 from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.packs.git.git_hosts import TOKEN, GitRemote, SshHost, WebHost
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 T = TypeVar("T")
 

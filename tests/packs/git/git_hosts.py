@@ -16,7 +16,7 @@ from typing import Any
 import asyncssh
 
 from tests.packs.conftest import PackCaller
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 ENV = {
     "PATH": os.environ["PATH"],
