@@ -16,8 +16,8 @@ import pytest
 import uvicorn
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from gatepost.storage.sql.database_schema import make
 from gatepost.storage.sql.records import database_of
-from gatepost.storage.sql.schema import make
 from gatepost.telemetry.logs import OWN_LOGGERS
 from tests.support.issuers import Idp
 from tests.support.stores import PgBouncer, Postgres, Valkey, pgbouncer_program

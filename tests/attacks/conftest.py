@@ -14,7 +14,7 @@ from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime.server import bind
+from gatepost.runtime.http_server import bind
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.api import Tool
 from gatepost_authz import keyset

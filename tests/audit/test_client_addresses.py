@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
 from tests.audit.conftest import AUDITED_TOOLS, AuditLog
@@ -225,7 +225,7 @@ async def test_two_pipes_have_no_address() -> None:
         answer = await asyncio.wait_for(answered.get(), 30)
     await stdio.stop()
     await audit_log.writer.aclose()
-    (found,) = await AuditSearch(client.records).search(client.caller.tenant_id, AuditQuery())
+    (found,) = await search(client.records, client.caller.tenant_id, AuditQuery())
 
     assert b'"result"' in answer
     assert found.caller is not None

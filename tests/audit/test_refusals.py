@@ -11,7 +11,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.audit import refusals
-from gatepost.audit.record_search import AuditRecord, AuditSearch, read
+from gatepost.audit.record import AuditRecord, read, search
 from gatepost.audit.refusals import ALONE, ALONE_TOGETHER, MOST_KINDS
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
@@ -42,7 +42,7 @@ async def refuse(one: AuditLog, call: Call, ending: BaseException | Failure, tim
 async def found(one: AuditLog) -> list[AuditRecord]:
     """What is on record, once the writer has told all that it counts."""
     await one.writer.aclose()
-    return list(await AuditSearch(one.records).search("acme", AuditQuery(limit=1000)))
+    return list(await search(one.records, "acme", AuditQuery(limit=1000)))
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,6 @@ def test_a_call_through_call_tool_is_the_tools_own_on_record(audited: AuditedSer
         0,
     )
     assert inner.details["upstream"] == "crm"
-    assert "password" in inner.arguments
-    assert outer.arguments == ""
+    assert "password" in inner.private["arguments"]
+    assert "arguments" not in outer.private
     assert PASSWORD not in f"{inner} {outer} {audited.gatepost.log()}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.config.pack_registration import registrations
-from gatepost.policy.approvals.scripts import Script
+from gatepost.policy.script_reviews.script import Script
 from tests.architecture.source import ROOT
 from tests.support.client import answered_text, stdio_process
 from tests.support.commands import ended

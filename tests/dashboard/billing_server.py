@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolFailure
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.cli.token import GRANT
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
@@ -254,8 +254,8 @@ class BillingServer:
 
     def record(self, kind: str, tool: str) -> int:
         """The number of the newest record of that kind about the tool."""
-        trail = AuditSearch(self.server.services.records)
-        found = self.server.run(trail.search("acme", AuditQuery(kind=kind, tool=tool, limit=1)))
+        records = self.server.services.records
+        found = self.server.run(search(records, "acme", AuditQuery(kind=kind, tool=tool, limit=1)))
         return int(found[0].number)
 
     def state_of(self, request: str) -> str:

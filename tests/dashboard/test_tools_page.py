@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.dashboard.tools import access
-from gatepost.policy.approvals.rules import plan_of
+from gatepost.policy.approvals.policies import plan_of
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry

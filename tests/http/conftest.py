@@ -21,7 +21,7 @@ from gatepost.http.edge import Edge, respond
 from gatepost.http.flow_control import UnreadLimits
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime.server import GatepostServer, bind, listen_config, tls_context
+from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
 from gatepost.telemetry.access import AccessLog
 from tests.support.client import RawAnswer, modern, request, result
 from tests.support.commands import ServerProcess

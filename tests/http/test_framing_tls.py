@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime.server import tls_context
+from gatepost.runtime.http_server import tls_context
 from tests.http.conftest import WireConnection, connected, serving
 from tests.http.test_framing import (
     FRAMINGS,

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from gatepost.cli.approvals import opened
 from gatepost.cli.configuration import settled
 from gatepost.cli.main import main
-from gatepost.policy.approvals import stage
+from gatepost.policy.approvals import waiting
 from gatepost.policy.approvals.service import ApprovalService
 from tests.support import tools as process_tools
 from tests.support.client import ResourceClient, message
@@ -173,7 +173,7 @@ class ApprovalServers(ReplicaProcesses):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up may be lost in every test; none has to wait a second for that."""
-    monkeypatch.setattr(stage, "POLL_S", 0.02)
+    monkeypatch.setattr(waiting, "POLL_S", 0.02)
 
 
 TASKS = {"extensions": {META + "tasks": {}}}
@@ -227,8 +227,8 @@ class RevocationReplicas(BalancedReplicas):
         # The configuration names its key ring as a server sees it that runs there.
         with contextlib.chdir(self.folder):
             config, toolbox = settled(Path("gatepost.toml"))
-            async with opened(config, toolbox, "acme") as service:
-                yield service
+            async with opened(config, toolbox, "acme") as services:
+                yield services.service
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something that may be asked again and again is so."""

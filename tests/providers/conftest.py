@@ -11,7 +11,8 @@ import httpx2
 import pytest
 
 from tests.keys.conftest import SECRET
-from tests.providers.provider import PROVIDERS, READ, IdentityProvider, ProviderSite
+from tests.providers.provider import READ, IdentityProvider, ProviderSite
+from tests.providers.providers import PROVIDERS
 from tests.support import commands
 from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, toml

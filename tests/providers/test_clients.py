@@ -14,8 +14,7 @@ from pydantic import AnyUrl
 
 from tests.clients.conftest import RecordedExchanges, Wallet, connected, provider_for
 from tests.providers.conftest import Pairing
-from tests.providers.provider import AGENT, READ, REDIRECT
-from tests.providers.provider_browser import PASSWORD, ProviderBrowser
+from tests.providers.provider import AGENT, PASSWORD, READ, REDIRECT, ProviderBrowser
 from tests.support.processes import Process
 from tests.support.programs import CHROMIUM, INSPECTOR, chromium, command, environment
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 from click.testing import CliRunner
 
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.audit.writer import AuditWriter
 from gatepost.cli.doctor import command
 from gatepost.cli.revoke import revoke
@@ -165,11 +165,11 @@ def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
     refusals_of._window_ends = 0.0
     server.client.call(dated(exp=10**7)(server))
     server.client.call(twisted(server))
-    trail, loop = AuditSearch(server.services.records), server.loop
+    records, loop = server.services.records, server.loop
     assert loop is not None
 
     def outcomes() -> set[str]:
-        work = trail.search("acme", AuditQuery(kind="token"))
+        work = search(records, "acme", AuditQuery(kind="token"))
         return {one.outcome for one in asyncio.run_coroutine_threadsafe(work, loop).result(5)}
 
     eventually(lambda: "lives_too_long" in outcomes(), within=10)

@@ -47,10 +47,15 @@ class PageForm:
     def __init__(self, action: str, method: str) -> None:
         self.action = action
         self.method = method.upper()
-        self.fields: list[tuple[str, str]] = []
-        """Hidden fields, as name and value."""
+        self.inputs: list[tuple[str, str, str]] = []
+        """What is sent whatever is pressed, as kind, name and value."""
         self.buttons: list[tuple[str, str, str]] = []
-        """Buttons, as name, value and text."""
+        """What can be pressed to send it, as name, value and text."""
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """Hidden fields, as name and value."""
+        return [(name, value) for kind, name, value in self.inputs if kind == "hidden"]
 
 
 class _Forms(HTMLParser):
@@ -64,11 +69,18 @@ class _Forms(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
             self.forms.append(PageForm(given.get("action", ""), given.get("method", "get")))
-        elif tag == "input" and self.forms and given.get("type") == "hidden":
-            self.forms[-1].fields.append((given.get("name", ""), given.get("value", "")))
-        elif tag == "button":
+        elif tag == "input" and self.forms:
+            self._input(given.get("type", "text"), given)
+        elif tag == "button" and given.get("type", "submit") == "submit":
             self._button = (given.get("name", ""), given.get("value", ""))
             self._text = ""
+
+    def _input(self, kind: str, given: dict[str, str]) -> None:
+        name, value, form = given.get("name", ""), given.get("value", ""), self.forms[-1]
+        if kind == "submit":
+            form.buttons.append((name, value, value))
+        elif kind not in {"button", "checkbox", "radio"} or "checked" in given:
+            form.inputs.append((kind, name, value))
 
     def handle_data(self, data: str) -> None:
         self._text += data

@@ -16,13 +16,14 @@ from gatepost.policy.approvals.notifications import (
     ApprovalNotifier,
     MessageOf,
 )
+from gatepost.policy.approvals.policies import plan_of
 from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
-from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
 from gatepost.policy.idempotency.execution import RunningCalls
-from gatepost.policy.idempotency.record import DAY_S
+from gatepost.policy.idempotency.idempotency_record import DAY_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
+from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
@@ -31,10 +32,7 @@ from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import (
     NOBODY,
     Client,
-    InputNeeded,
     InputRequest,
-    MissingCapability,
-    ProtocolError,
     SilentClient,
     Waiting,
 )
@@ -188,27 +186,6 @@ async def run_until(condition: Callable[[], Awaitable[bool]]) -> None:
 ASKED = {"q": InputRequest("elicitation/create", {"message": "?"})}
 
 
-LETS_GO: list[tuple[str, BaseException]] = [
-    ("asks its client", InputNeeded(ASKED)),
-    ("needs an abler client", MissingCapability({"elicitation": {}})),
-    ("upstream is away", ToolFailure("upstream_unavailable", "Away.", retry_after=3)),
-    ("upstream is busy", ToolFailure("rate_limit", "Busy.", retry_after=3)),
-]
-
-
-STAYS: list[tuple[str, BaseException, str]] = [
-    ("not found", ToolFailure("not_found", "No such."), "not_found"),
-    ("validation", ToolFailure("validation", "Odd.", field="what"), "validation"),
-    ("denied by its own rule", ToolFailure("denied", "No."), "denied"),
-    ("a timeout of its own making", ToolFailure("timeout", "Slow."), "timeout"),
-    ("unforeseen", RuntimeError("hunter2"), "internal"),
-    ("a cancelled future", asyncio.CancelledError(), "internal"),
-]
-
-
-PROTOCOL_ERROR = ProtocolError(7, "Upstream says no", {"why": "no"})
-
-
 ACME = "acme"
 
 
@@ -320,11 +297,15 @@ class ApprovalReplica:
         self.runs = RunningCalls(
             deployment.records, deployment.shared_store, clock=deployment.clock
         )
+        self.scripts = ScriptReviews(
+            deployment.records, notifier, is_revoked=is_revoked, clock=deployment.clock
+        )
         self.service = ApprovalService(
             deployment.records,
             deployment.keyring,
             redaction,
             notifier,
+            self.scripts,
             is_revoked=is_revoked,
             clock=deployment.clock,
         )

@@ -24,7 +24,7 @@ from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
-from gatepost.runtime.server import GatepostServer, bind, listen_config
+from gatepost.runtime.http_server import GatepostServer, bind, listen_config
 from gatepost.runtime.services import Services, SourceOf
 from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import keyring_of

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.httptools_protocol import MOST_PIPELINED
+from gatepost.runtime.http_server import bind
 from gatepost.runtime.metrics_server import MOST_CONNECTIONS, scraped
-from gatepost.runtime.server import bind
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.client import read_answer

@@ -32,10 +32,10 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.refresh import CatalogueRefresher
 from gatepost.upstreams.sealed_headers import SealedHeaders
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.update import CatalogueUpdate
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from tests.support.stores import POOLED, a_sql_url
 
@@ -60,7 +60,11 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 class ScriptedUpstream:
-    """What one server lists; a test changes it, and `asked` tells what it was asked."""
+    """
+    One server and the connection to it (see `UpstreamConnection`), which lists what a test says.
+
+    `asked` has the methods that it was asked for.
+    """
 
     def __init__(self, *tools: Mapping[str, Any]) -> None:
         self.capabilities: Mapping[str, Any] = {"tools": {}}
@@ -88,6 +92,43 @@ class ScriptedUpstream:
             return UNKNOWN_METHOD
         return UpstreamResult({member: self.lists[method], **self.more})
 
+    async def describe(self) -> ServerDescription:
+        """Describe the server once the script allows it."""
+        self.was_asked.set()
+        await self.may_answer.wait()
+        return ServerDescription(
+            era="modern",
+            revision="2026-07-28",
+            capabilities=self.capabilities,
+            instructions=self.instructions,
+        )
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
+    ) -> AsyncIterator["ScriptedExchange"]:
+        """Answer as the script says."""
+        self.asked.append(method)
+        yield ScriptedExchange(self, lambda: self.answer(method, params))
+
+    @asynccontextmanager
+    async def notifications(self) -> AsyncIterator[AsyncIterator[UpstreamNotification]]:
+        """Yield the notifications of the script."""
+        if not self.has_stream:
+            raise ConnectionFailure("invalid", "There is no stream.")
+        self.opened.set()
+        yield self._notifications()
+
+    async def _notifications(self) -> AsyncIterator[UpstreamNotification]:
+        while True:
+            notification = await self.server_notifications.get()
+            if isinstance(notification, ConnectionFailure):
+                raise notification
+            yield notification
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
 
 class ScriptedExchange:
     """See `UpstreamExchange`."""
@@ -111,60 +152,6 @@ class ScriptedExchange:
         """Do nothing."""
 
 
-class ScriptedConnection:
-    """See `UpstreamConnection`."""
-
-    def __init__(self, upstream: ScriptedUpstream) -> None:
-        self._upstream = upstream
-
-    async def describe(self) -> ServerDescription:
-        """Describe the server once the script allows it."""
-        self._upstream.was_asked.set()
-        await self._upstream.may_answer.wait()
-        return ServerDescription(
-            era="modern",
-            revision="2026-07-28",
-            capabilities=self._upstream.capabilities,
-            instructions=self._upstream.instructions,
-        )
-
-    def exchange(
-        self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
-    ) -> AbstractAsyncContextManager[ScriptedExchange]:
-        """Answer as the script says."""
-
-        @asynccontextmanager
-        async def exchanged() -> AsyncIterator[ScriptedExchange]:
-            self._upstream.asked.append(method)
-            yield ScriptedExchange(self._upstream, lambda: self._upstream.answer(method, params))
-
-        return exchanged()
-
-    def notifications(
-        self,
-    ) -> AbstractAsyncContextManager[AsyncIterator[UpstreamNotification]]:
-        """Yield the notifications of the script."""
-
-        @asynccontextmanager
-        async def opened() -> AsyncIterator[AsyncIterator[UpstreamNotification]]:
-            if not self._upstream.has_stream:
-                raise ConnectionFailure("invalid", "There is no stream.")
-            self._upstream.opened.set()
-            yield self._notifications()
-
-        return opened()
-
-    async def _notifications(self) -> AsyncIterator[UpstreamNotification]:
-        while True:
-            notification = await self._upstream.server_notifications.get()
-            if isinstance(notification, ConnectionFailure):
-                raise notification
-            yield notification
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-
-
 class ScriptedConnections:
     """See `Connections`: upstreams by the server's name, and by caller where there is one."""
 
@@ -175,12 +162,12 @@ class ScriptedConnections:
 
     def of(
         self, server: UpstreamServer, principal: tuple[str, ...] | None = None
-    ) -> ScriptedConnection:
+    ) -> ScriptedUpstream:
         """Return the connection to the script."""
         self.used.append(server)
         if principal is not None:
-            return ScriptedConnection(self.personal[server.name, principal])
-        return ScriptedConnection(self.upstreams[server.name])
+            return self.personal[server.name, principal]
+        return self.upstreams[server.name]
 
     async def forget(self, server_id: str) -> None:
         """Do nothing."""

@@ -11,11 +11,10 @@ from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.fetch import DAY_MS, MOST_BYTES, MOST_ITEMS, MOST_PAGES, fetched
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.upstreams.conftest import (
     EVERYTHING,
     Answer,
-    ScriptedConnection,
     ScriptedUpstream,
     tool,
 )
@@ -24,7 +23,7 @@ SERVER = UpstreamServer(id="s1", tenant="acme", name="crm")
 
 
 async def fetch(upstream: ScriptedUpstream, server: UpstreamServer = SERVER) -> Listed:
-    return await fetched(ScriptedConnection(upstream), server)
+    return await fetched(upstream, server)
 
 
 def catalogue(listed: Listed, before: Catalogue | None = None) -> Catalogue:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost.config.packs import Packs
-from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.tenant_credentials import CredentialRegistry
 from gatepost.credentials.token_client import CredentialServices
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.tool_services import TenantToolServices

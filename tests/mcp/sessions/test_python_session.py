@@ -16,7 +16,7 @@ from pydantic import FileUrl
 
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config
-from gatepost.runtime.server import bind
+from gatepost.runtime.http_server import bind
 from gatepost.secrets.keyring import KeyRing
 from tests.mcp import fixture_tools
 from tests.support import client_requests

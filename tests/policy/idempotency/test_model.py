@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.policy.idempotency import execution
 from gatepost.policy.idempotency.execution import RunningCalls
-from gatepost.policy.idempotency.record import KEPT_S
+from gatepost.policy.idempotency.idempotency_record import KEPT_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gatepost.runtime.services import Services
-from gatepost.upstreams.names import offered_name
+from gatepost.upstreams.offered_names import offered_name
 from tests.support.client import MODERN
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs

@@ -21,7 +21,7 @@ import pytest
 
 from gatepost.config.credentials import CredentialSettings
 from gatepost.config.settings import Config
-from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.tenant_credentials import CredentialRegistry
 from gatepost.credentials.token_client import CredentialServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
