@@ -30,7 +30,7 @@ from gatepost import serve
 from gatepost.cli.configuration import examine
 from gatepost.policy.approvals.request import Operator
 from gatepost.runtime import startup
-from gatepost.runtime.server import bind
+from gatepost.runtime.http_server import bind
 from gatepost.runtime.services import Services
 from gatepost.runtime.stores import keyring_of
 from gatepost.telemetry.access import GATHERED_S

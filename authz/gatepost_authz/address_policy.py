@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from gatepost_authz.addresses import (
-    Address,
+    IpAddress,
     Networks,
     authority_problem,
     is_inside,
@@ -33,7 +33,7 @@ class AddressPolicy(Protocol):
     def problem(self, url: str) -> str | None:
         """Return why requests to *url* are refused, as a sentence about "it", or None."""
 
-    def reachable(self, host: str, port: int, address: Address) -> bool:
+    def reachable(self, host: str, port: int, address: IpAddress) -> bool:
         """Return whether *address*, which *host* means, may be connected to."""
 
 
@@ -50,7 +50,7 @@ class IssuerAddressPolicy:
         """Return why requests to *url* are refused, or None."""
         return url_problem(url, self._development)
 
-    def reachable(self, host: str, port: int, address: Address) -> bool:
+    def reachable(self, host: str, port: int, address: IpAddress) -> bool:
         """Return whether the server may connect to *address*."""
         return is_reachable(address, self._allow_private, development=self._development)
 
@@ -112,7 +112,7 @@ class ToolAddressPolicy:
             return None
         return port_problem(parts)
 
-    def reachable(self, host: str, port: int, address: Address) -> bool:
+    def reachable(self, host: str, port: int, address: IpAddress) -> bool:
         """Return whether the server may connect to *address*."""
         if is_public(address):
             return True

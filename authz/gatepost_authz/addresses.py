@@ -13,7 +13,7 @@ from ipaddress import (
 )
 from urllib.parse import SplitResult, urlsplit
 
-Address = IPv4Address | IPv6Address
+IpAddress = IPv4Address | IPv6Address
 Networks = Sequence[IPv4Network | IPv6Network]
 
 # Written out, because what `ipaddress` calls global has changed between Python patch releases.
@@ -93,14 +93,14 @@ NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)", re.ASCII | re.IGNORECASE)
 PRINTABLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
 
-def is_public(address: Address) -> bool:
+def is_public(address: IpAddress) -> bool:
     """Return whether *address* is a public internet address."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in NOT_PUBLIC_V4)
     return address in PUBLIC_V6 and not any(address in network for network in NOT_PUBLIC_V6)
 
 
-def is_reachable(address: Address, allow_private: Networks, *, development: bool) -> bool:
+def is_reachable(address: IpAddress, allow_private: Networks, *, development: bool) -> bool:
     """
     Return whether this server may connect to *address*.
 
@@ -111,11 +111,11 @@ def is_reachable(address: Address, allow_private: Networks, *, development: bool
     return any(address.version == net.version and address in net for net in allow_private)
 
 
-def _is_loopback(address: Address) -> bool:
+def _is_loopback(address: IpAddress) -> bool:
     return any(address.version == net.version and address in net for net in LOOPBACK)
 
 
-def is_inside(address: Address) -> bool:
+def is_inside(address: IpAddress) -> bool:
     """Return whether *address* may be that of an organisation's own host."""
     return address not in METADATA and any(
         address.version == network.version and address in network for network in INSIDE
@@ -128,7 +128,7 @@ def networks_of(texts: Iterable[str]) -> Networks:
 
 
 @lru_cache(maxsize=512)
-def literal(host: str) -> Address | None:
+def literal(host: str) -> IpAddress | None:
     """Return the address that *host* contains literally, or None for a name."""
     try:
         # The text after a percent sign is a zone: an interface of this machine, which no URL needs.

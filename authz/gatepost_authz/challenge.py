@@ -13,6 +13,7 @@ from gatepost_authz.errors import (
     IssuerUnavailable,
     MissingToken,
 )
+from gatepost_authz.headers import HeaderField
 
 SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 """A scope or acr value: printable, without space, quote or backslash (RFC 6750 section 3)."""
@@ -24,8 +25,7 @@ REMEMBERED = 256
 VARYING = (InsufficientScope, InsufficientAuthentication, IssuerUnavailable)
 """The refusals whose response depends on more than their class."""
 
-Field = tuple[bytes, bytes]
-Answer = tuple[int, tuple[Field, ...], bytes]
+ChallengeResponse = tuple[int, tuple[HeaderField, ...], bytes]
 """Status, fields without the length, and body; the same objects for the same refusal."""
 
 
@@ -55,9 +55,11 @@ class Challenge:
         words(baseline)
         self.baseline = baseline
         self.error_without_credentials = error_without_credentials
-        self._answers: dict[object, Answer] = {}
+        self._answers: dict[object, ChallengeResponse] = {}
 
-    def response(self, error: AuthError, target: Target | None) -> tuple[int, list[Field], bytes]:
+    def response(
+        self, error: AuthError, target: Target | None
+    ) -> tuple[int, list[HeaderField], bytes]:
         """
         Return status, a copy of the header list, and body of the refusal.
 
@@ -67,7 +69,7 @@ class Challenge:
         status, fields, body = self.answer(error, target)
         return status, [*fields, (b"content-length", b"%d" % len(body))], body
 
-    def answer(self, error: AuthError, target: Target | None) -> Answer:
+    def answer(self, error: AuthError, target: Target | None) -> ChallengeResponse:
         """Return the refusal without its length; the same objects for the same refusal."""
         particulars = _particulars(error) if isinstance(error, VARYING) else None
         key = (type(error), particulars, target.metadata_url if target is not None else None)
@@ -79,7 +81,7 @@ class Challenge:
                 self._answers[key] = answer
         return answer
 
-    def _build(self, error: AuthError, target: Target | None) -> Answer:
+    def _build(self, error: AuthError, target: Target | None) -> ChallengeResponse:
         body = msgspec.json.encode(_body(error))
         headers = [
             (b"content-type", b"application/json"),

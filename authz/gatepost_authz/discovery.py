@@ -17,7 +17,7 @@ OPENID = "/.well-known/openid-configuration"
 FRESH_S = 3600.0
 
 
-Key = tuple[str, bool]
+MetadataKey = tuple[str, bool]
 """An issuer, and whether its document of OpenID Connect is preferred."""
 SIGN_IN = ("authorization_endpoint", "token_endpoint", "end_session_endpoint")
 CACHED = 4096
@@ -84,8 +84,8 @@ class Discovery:
     ) -> None:
         self._fetcher = fetcher
         self._monotonic = monotonic
-        self._known: OrderedDict[Key, tuple[IssuerMetadata, float]] = OrderedDict()
-        self._running: dict[Key, asyncio.Task[IssuerMetadata]] = {}
+        self._known: OrderedDict[MetadataKey, tuple[IssuerMetadata, float]] = OrderedDict()
+        self._running: dict[MetadataKey, asyncio.Task[IssuerMetadata]] = {}
 
     async def find(self, place: DiscoveryLocation) -> IssuerMetadata:
         """
@@ -127,7 +127,7 @@ class Discovery:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _settle(self, key: Key, task: asyncio.Task[IssuerMetadata]) -> None:
+    def _settle(self, key: MetadataKey, task: asyncio.Task[IssuerMetadata]) -> None:
         self._running.pop(key, None)
         if task.cancelled() or task.exception() is not None:
             return

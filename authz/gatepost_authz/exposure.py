@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from gatepost_authz.config import Issuer, Problem
 from gatepost_authz.findings import finding
 
-Network: TypeAlias = IPv4Network | IPv6Network
+IpNetwork: TypeAlias = IPv4Network | IPv6Network
 AnyNetwork = TypeVar("AnyNetwork", IPv4Network, IPv6Network)
 
 DAY_S = 86_400
@@ -136,7 +136,7 @@ def _public(networks: Iterable[AnyNetwork], private: Sequence[AnyNetwork]) -> in
     return sum(one.num_addresses for one in outside)
 
 
-def _networks(texts: Iterable[str]) -> Iterator[Network]:
+def _networks(texts: Iterable[str]) -> Iterator[IpNetwork]:
     for text in texts:
         try:
             yield ip_network(text)
@@ -144,7 +144,7 @@ def _networks(texts: Iterable[str]) -> Iterator[Network]:
             continue
 
 
-def _plain(network: Network) -> Network:
+def _plain(network: IpNetwork) -> IpNetwork:
     """Return the IPv4 network that a network of mapped addresses stands for."""
     if isinstance(network, IPv6Network) and network.subnet_of(MAPPED):
         low = int(network.network_address) & 0xFFFFFFFF
@@ -170,7 +170,7 @@ def _private(where: str, issuer: Issuer) -> Iterator[Problem]:
             yield finding(HINTS, "authz.E031", setting, message)
 
 
-def _within(network: Network, other: Network) -> bool:
+def _within(network: IpNetwork, other: IpNetwork) -> bool:
     if isinstance(network, IPv4Network):
         return isinstance(other, IPv4Network) and network.subnet_of(other)
     return isinstance(other, IPv6Network) and network.subnet_of(other)

@@ -15,7 +15,7 @@ from gatepost_authz.pinning import (
     CONNECT_S,
     AddressRefused,
     GuardedTransport,
-    Resolver,
+    ResolveHost,
     SystemResolver,
 )
 from gatepost_authz.strict_json import StrictJsonError, loads_object
@@ -117,7 +117,11 @@ class Fetcher:
     """
 
     def __init__(
-        self, *, development: bool, network: Network | None = None, resolver: Resolver | None = None
+        self,
+        *,
+        development: bool,
+        network: Network | None = None,
+        resolver: ResolveHost | None = None,
     ) -> None:
         network = network or Network()
         self._development = development

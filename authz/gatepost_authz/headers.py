@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.caller import TenantContext
 
-Field = tuple[bytes, bytes]
+HeaderField = tuple[bytes, bytes]
 
 # The headers of ordinary clients and proxies; a request with only these names costs one comparison.
 HARMLESS = frozenset(
@@ -121,7 +121,7 @@ class IdentityHeaders:
             raise ValueError("two identity headers have the same name")
         self._impersonates = Impersonating(reserved=used)
 
-    def of(self, caller: TenantContext) -> list[Field]:
+    def of(self, caller: TenantContext) -> list[HeaderField]:
         """Return the identity headers of this caller."""
         values = (
             (caller.tenant_id,),
@@ -139,7 +139,7 @@ class IdentityHeaders:
             if name and value
         ]
 
-    def for_app(self, headers: Iterable[Field], caller: TenantContext) -> list[Field]:
+    def for_app(self, headers: Iterable[HeaderField], caller: TenantContext) -> list[HeaderField]:
         """Return *headers* without forged identity headers, with those of the caller added."""
         kept = [pair for pair in headers if not self._impersonates(pair[0])]
         return kept + self.of(caller)

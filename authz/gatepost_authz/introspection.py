@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from gatepost_authz.answer_cache import BAD_S, GOOD_S, REMEMBERED, Key, Memory, digest_of
+from gatepost_authz.answer_cache import BAD_S, GOOD_S, REMEMBERED, AnswerKey, Memory, digest_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
@@ -26,7 +26,7 @@ OWNER_S = 3600.0
 # encrypted token, which has four dots.
 JSON = ("ey", "ew")
 
-Kept = tuple[type[InvalidToken], str, str | None, str | None]
+CachedRefusal = tuple[type[InvalidToken], str, str | None, str | None]
 """A cached refusal: its kind, reason, claim and tenant."""
 
 
@@ -55,7 +55,7 @@ class IntrospectionVerifier:
         self.clock = clock
         self._possible: tuple[int, tuple[TrustedIssuer, ...]] = (0, ())
         self._good: Memory[TenantContext] = Memory(capacity)
-        self._bad: Memory[Kept] = Memory()
+        self._bad: Memory[CachedRefusal] = Memory()
         self._owners: Memory[str] = Memory(max(capacity, REMEMBERED))
         self._accepted = AcceptedTokens(capacity)
 
@@ -92,8 +92,8 @@ class IntrospectionVerifier:
         raise failed or InvalidToken("inactive")
 
     def _in_turn(
-        self, keys: Sequence[Key], possible: Sequence[TrustedIssuer], now: float
-    ) -> Sequence[tuple[Key, TrustedIssuer]]:
+        self, keys: Sequence[AnswerKey], possible: Sequence[TrustedIssuer], now: float
+    ) -> Sequence[tuple[AnswerKey, TrustedIssuer]]:
         """Return the issuers to ask: the one that knew the token before, or each of them."""
         pairs = list(zip(keys, possible, strict=True))
         if len(pairs) > 1:
@@ -153,7 +153,7 @@ class IntrospectionVerifier:
         return self._possible[1]
 
     async def _answer(
-        self, key: Key, token: str, target: Target, trusted: TrustedIssuer
+        self, key: AnswerKey, token: str, target: Target, trusted: TrustedIssuer
     ) -> TenantContext:
         """Return the caller by a cached refusal or by the issuer's answer."""
         kept = self._bad.get(key, self.clock())
@@ -175,7 +175,7 @@ class IntrospectionVerifier:
         self._good.put(key, caller, now=now, until=min(now + GOOD_S, float(caller.expires_at)))
         return caller
 
-    def _refused(self, key: Key, refusal: InvalidToken, target: Target) -> None:
+    def _refused(self, key: AnswerKey, refusal: InvalidToken, target: Target) -> None:
         now = self.clock()
         # Do not raise the exception itself, because its traceback contains the token.
         kept = (type(refusal), refusal.reason, refusal.claim, refusal.tenant)
@@ -204,7 +204,7 @@ class IntrospectionVerifier:
         return caller_from(claims, accepted, rules, captured=captured, target=target, policy=policy)
 
 
-def owner_key(key: Key) -> Key:
+def owner_key(key: AnswerKey) -> AnswerKey:
     """Return the key under which the issuer of a token is remembered."""
     return (key[0], "", key[2], key[3])
 

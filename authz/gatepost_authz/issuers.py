@@ -38,6 +38,8 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
     """Audiences accepted in addition to the resource."""
     template: re.Pattern[str] | None
     """The pattern of a template's concrete issuers, with one group."""
+    confirms: bool
+    """Whether its signed tokens are introspected too."""
     loopback: bool
     """Whether it lives on this machine, as only a development issuer may."""
     rules: TenantRules
@@ -63,7 +65,7 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-Found = tuple[TrustedIssuer, str | None]
+IssuerMatch = tuple[TrustedIssuer, str | None]
 """A trusted issuer, and the value of the template's segment."""
 
 
@@ -81,7 +83,7 @@ class IssuerRegistry:
     ) -> None:
         self.generation = next(GENERATIONS)
         self.issuers = trust(issuers, presets)
-        self._exact: dict[str, Found] = {}
+        self._exact: dict[str, IssuerMatch] = {}
         # This includes disabled issuers: their tokens must not reach another issuer.
         self._prefixes = [(prefix_of(one), one.issuer) for one in issuers if prefix_of(one)]
         self._templates = [trusted for trusted in self.issuers if trusted.template is not None]
@@ -92,7 +94,7 @@ class IssuerRegistry:
                     raise ValueError(f"issuer {name} is configured twice")
                 self._exact[name] = (trusted, captured_by(trusted.preset, name))
 
-    def find(self, issuer: str) -> Found | None:
+    def find(self, issuer: str) -> IssuerMatch | None:
         """Return the trusted issuer with this name or a matching template, or None."""
         found = self._exact.get(issuer)
         if found is not None:
@@ -151,6 +153,8 @@ def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[Tru
             closed=own,
             foreign=frozenset().union(*others) - (own or frozenset()),
             exclusive=own is not None or free == 1,
+            claim=settings.tenant.claim or preset.tenant_claim,
+            templated="{" in settings.issuer,
         )
         compiled.append(compile_issuer(settings, preset, rules))
     return tuple(compiled)
@@ -163,6 +167,8 @@ def compile_issuer(settings: Issuer, preset: Preset, rules: TenantRules) -> Trus
         algorithms=with_synonyms(frozenset(settings.algorithms or preset.algorithms)),
         audiences=frozenset(settings.audiences),
         template=template_of(settings.issuer, preset) if "{" in settings.issuer else None,
+        confirms=preset.introspects_signed
+        or (settings.introspection is not None and settings.introspection.when == "always"),
         loopback=is_loopback(urlsplit(settings.issuer).hostname or ""),
         rules=rules,
     )

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.challenge import Challenge, Field
+from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, MalformedCredentials, MissingToken
-from gatepost_authz.headers import IdentityHeaders, IdentityHeadersApp
+from gatepost_authz.headers import HeaderField, IdentityHeaders, IdentityHeadersApp
 from gatepost_authz.verifier import TokenVerifier
 
 MAX_TOKEN = 16 * 1024
@@ -209,7 +209,7 @@ class OneStepSend:
         """Forward one message of ASGI's `send`."""
         raise NotImplementedError
 
-    def send_whole(self, status: int, fields: tuple[Field, ...], body: bytes) -> bool:
+    def send_whole(self, status: int, fields: tuple[HeaderField, ...], body: bytes) -> bool:
         """
         Send the answer; False: it has to go as messages.
 
@@ -217,7 +217,7 @@ class OneStepSend:
         """
         raise NotImplementedError
 
-    def begin_stream(self, status: int, fields: tuple[Field, ...], first: bytes) -> bool:
+    def begin_stream(self, status: int, fields: tuple[HeaderField, ...], first: bytes) -> bool:
         """Send the head of a stream and its first part; False: they have to go as messages."""
         return False
 
@@ -226,7 +226,9 @@ class OneStepSend:
         return False
 
 
-async def send_response(send: Send, status: int, fields: tuple[Field, ...], body: bytes) -> None:
+async def send_response(
+    send: Send, status: int, fields: tuple[HeaderField, ...], body: bytes
+) -> None:
     """Send an answer that is whole, by the shortest way there is; its length is added."""
     if not isinstance(send, OneStepSend) or not send.send_whole(status, fields, body):
         if status != NO_CONTENT:  # has no body and no length (RFC 9110 section 8.6)

@@ -26,7 +26,7 @@ LOOKUPS = 64
 NOT_CONNECTED = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ProxyError)
 """The errors after which the next address of a name is tried."""
 
-Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+ResolveHost = Callable[[str, int], Awaitable[Sequence[str]]]
 """Resolves host name and port to addresses, best first; raises OSError if there is none."""
 
 
@@ -100,7 +100,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
     """
 
     def __init__(
-        self, address_policy: AddressPolicy, *, resolver: Resolver, tunnel: Tunnel | None = None
+        self, address_policy: AddressPolicy, *, resolver: ResolveHost, tunnel: Tunnel | None = None
     ) -> None:
         self._address_policy = address_policy
         self._resolver = resolver
@@ -186,7 +186,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         address_policy: AddressPolicy | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: str = "",
-        resolver: Resolver | None = None,
+        resolver: ResolveHost | None = None,
         limits: httpx2.Limits | None = None,
     ) -> None:
         self._address_policy = address_policy or IssuerAddressPolicy()

@@ -38,7 +38,7 @@ from gatepost_authz.config import Resource, SiblingPaths
 from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import BearerMiddleware, ResourceLookup
 
-Paths = tuple[str, ...]
+RoutePaths = tuple[str, ...]
 
 ENDPOINT_METHODS = ("GET", "POST", "DELETE")
 HEALTH, READINESS = PROBES = ("/health", "/readyz")
@@ -105,7 +105,7 @@ def dashboard_of(
     return dashboard.routes, dashboard.paint
 
 
-def head_rules(config: Config, resource: Resource, own_origin_rules: Paths) -> HeadRules:
+def head_rules(config: Config, resource: Resource, own_origin_rules: RoutePaths) -> HeadRules:
     """Return the rules of the edge; paths below *own_origin_rules* check origins themselves."""
     return HeadRules(
         origin=resource.origin,

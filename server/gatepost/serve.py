@@ -25,9 +25,9 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.file_descriptors import raise_limit
 from gatepost.http.flow_control import UnreadLimits
+from gatepost.runtime.http_server import Certificate, GatepostServer, listen_config
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.process_reports import reporting
-from gatepost.runtime.server import Certificate, GatepostServer, listen_config
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import prepare

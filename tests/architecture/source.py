@@ -14,6 +14,7 @@ SOURCE_ROOTS = {
     "gatepost_authz": ROOT / "authz",
     "gatepost_keys": ROOT / "keys",
 }
+CLASS_NAME = re.compile(r"_?[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", re.ASCII)
 MODULE = re.compile(r"(gatepost|gatepost_[a-z]+)(\.\w+)+", re.ASCII)
 
 
@@ -50,6 +51,10 @@ class SourceContents:
     """Those of the module and its classes."""
     functions: list[Function] = field(default_factory=list)
     parameters: list[str] = field(default_factory=list)
+    variables: list[str] = field(default_factory=list)
+    """Every variable, attribute, field, constant and alias that it sets."""
+    aliases: list[str] = field(default_factory=list)
+    """Names that its first level gives to types; `TypeVar` makes none."""
     calls: list[SourceCall] = field(default_factory=list)
     excepts: list[tuple[str, int]] = field(default_factory=list)
     """Every name that a handler catches, with its line; `BaseException` for a bare one."""
@@ -93,7 +98,9 @@ def contents(path: Path) -> SourceContents:
     found = SourceContents()
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found.named.extend(modules_named(tree))
+    found.aliases.extend(aliases_of(tree))
     for node in ast.walk(tree):
+        found.variables.extend(set_by(node))
         match node:
             case ast.Import():
                 found.imports.extend((alias.name, node.lineno) for alias in node.names)
@@ -119,6 +126,31 @@ def contents(path: Path) -> SourceContents:
                 names = (dotted(one) if one else "BaseException" for one in caught)
                 found.excepts.extend((name, node.lineno) for name in names)
     return found
+
+
+def aliases_of(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a module gives to types; an alias is written like a class."""
+    for node in tree.body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ) if CLASS_NAME.fullmatch(name) and not isinstance(value, ast.Call):
+                yield name
+
+
+def set_by(node: ast.AST) -> Iterator[str]:
+    """Yield the variable, attribute, field, constant or alias that a part of a file sets."""
+    match node:
+        case (
+            ast.Name(id=name, ctx=ast.Store())
+            | ast.Attribute(attr=name, ctx=ast.Store())
+            | ast.alias(asname=str(name))
+            | ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+        ) if not name.startswith("__"):
+            yield name
 
 
 def modules_named(tree: ast.AST) -> Iterator[tuple[str, int]]:

@@ -77,6 +77,51 @@ SAY_IN_TESTS = SAY_INSTEAD | {
     "stranger": "unknown caller, or attacker",
     "town": "upstreams",
 }
+UNCHECKED = (
+    ROOT / "server/gatepost/audit",
+    ROOT / "server/gatepost/mcp/tasks",
+    ROOT / "server/gatepost/policy/approvals",
+)
+"""Packages whose aliases and modules are renamed with the restructuring of their modules."""
+BY_SUBJECT = (
+    "gatepost.check.",
+    "gatepost.cli.",
+    "gatepost.config.",
+    "gatepost.dashboard.",
+    "gatepost.doctor.",
+    "gatepost.rest.management.",
+    "gatepost.runtime.",
+    "gatepost.storage.",
+)
+"""Packages that do one thing for many subjects, and whose modules have the names of these."""
+ROLES = {
+    "__main__": "the package as a command",
+    "body": "reads the body of a request",
+    "client": "the client of a call, as a protocol reaches it",
+    "concurrency": "limits how many run at once",
+    "connections": "opens and keeps connections",
+    "credential": "signs requests to another server",
+    "errors": "the errors of the package, or their texts",
+    "failures": "turns errors into failures",
+    "fetch": "reads documents of another server within limits",
+    "front_matter": "the YAML head of a Markdown file",
+    "jwks": "public keys as a set",
+    "lookup": "finds by name or query",
+    "metadata": "a metadata document of OAuth",
+    "methods": "serves the methods of MCP",
+    "open_streams": "the streams that are open",
+    "pack": "the pack itself",
+    "process": "runs worker processes",
+    "responses": "encodes outcomes as responses of a protocol",
+    "schema": "JSON Schemas",
+    "settings": "the settings of the package",
+    "stage": "a stage of the runner",
+    "store": "what the package stores, by tenant",
+    "tools": "the tools of a pack",
+    "watch": "follows changes that other processes make",
+    "worker": "the program of a confined process",
+}
+"""What a module of this name is in each package that has one."""
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -97,12 +142,13 @@ NO_VERB = re.compile(
 
 
 def names(path: Path) -> list[str]:
-    """The module, its classes and its functions."""
+    """Return the module, its classes and functions, and all that these declare or set."""
     found = contents(path)
     return [
         module_name(path).rpartition(".")[2],
         *found.classes,
         *(function.name for function in found.functions),
+        *sorted({*found.parameters, *found.variables}),
     ]
 
 
@@ -127,7 +173,8 @@ def prose_of(path: Path) -> Iterator[str]:
 
 def words_of(name: str) -> set[str]:
     """`RecordBuilder` and `record_builder` → record, builder; a plural counts as its singular."""
-    words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower())
+    apart = name if name.isupper() else re.sub(r"([A-Z])", r" \1", name)
+    words = re.findall(r"[a-z]+", apart.lower())
     return {*words, *(word.removesuffix("s") for word in words)}
 
 
@@ -173,6 +220,41 @@ def test_a_class_name_stands_once() -> None:
     count = Counter(name.lstrip("_") for path in files for name in contents(path).classes)
 
     assert [name for name, times in count.items() if times > 1] == []
+
+
+def test_a_type_alias_has_a_name_of_its_own() -> None:
+    """An alias reads like a class; `Kind` stood for eight things."""
+    classes = {name.lstrip("_") for path in source_files() for name in contents(path).classes}
+    aliases = [
+        name.lstrip("_")
+        for path in source_files()
+        if not any(path.is_relative_to(folder) for folder in UNCHECKED)
+        for name in contents(path).aliases
+    ]
+
+    assert [name for name in aliases if name in classes or aliases.count(name) > 1] == []
+
+
+def test_a_module_name_has_one_meaning() -> None:
+    """`server` was the HTTP server, a registered server, an issuer and the state of MCP methods."""
+    modules = [
+        (path, module_name(path).rpartition("."))
+        for path in source_files()
+        if path.name != "__init__.py"
+    ]
+    others = [
+        (path, stem)
+        for path, (package, _, stem) in modules
+        if not f"{package}.".startswith(BY_SUBJECT)
+    ]
+    count = Counter(
+        stem
+        for path, stem in others
+        if not any(path.is_relative_to(folder) for folder in UNCHECKED)
+    )
+
+    assert [stem for stem, times in count.items() if times > 1 and stem not in ROLES] == []
+    assert ROLES.keys() <= {stem for _, stem in others}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.attacks.conftest import ODD_ENTRIES, AttackedServer
 from tests.support import tokens as f
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.tokens import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
-from tests.policy.conftest import ACME, BOB, ApprovalDeployment, failure_kind
+from tests.support.approvals import ACME, BOB, ApprovalDeployment, failure_kind
 from tests.support.endpoint import a_caller
 
 TREASURER = a_caller(subject="tessa", roles=frozenset({"approver", "treasurer"}))

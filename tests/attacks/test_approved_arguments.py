@@ -12,8 +12,7 @@ from gatepost.dashboard.argument_tree import read
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.escaping import MOST_MARKS, hidden, spelt
 from gatepost.dashboard.templating import Templates
-from gatepost.policy.approvals.arguments import MOST_ARGUMENTS, merged
-from gatepost.policy.approvals.exact_json import decoded
+from gatepost.policy.approvals.arguments import MOST_ARGUMENTS, decoded, merged
 from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty, Undecidable
 
 LONG = b"0.12345678901234567891"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import AttackedServer
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.tokens import ABSENT, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.

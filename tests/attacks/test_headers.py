@@ -9,7 +9,7 @@ import pytest
 
 from tests.attacks.conftest import AttackedServer
 from tests.support import tokens as f
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.

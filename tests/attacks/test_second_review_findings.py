@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
-from tests.authz.verifiers import TARGET, OpaqueTokenGate
+from tests.authz.conftest import TARGET, OpaqueTokenGate
 from tests.keys.conftest import CodeFlow
 from tests.support.issuers import Idp
 from tests.support.tokens import b64

@@ -9,8 +9,8 @@ import pytest
 
 from gatepost import CallContext, OutboundReply, Outcome, Pack
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
-from gatepost_packs.gitlab.request import shown
-from gatepost_packs.openapi.description.response import shown_body
+from gatepost_packs.gitlab.api_request import shown
+from gatepost_packs.openapi.description.api_response import shown_body
 from gatepost_packs.openapi.errors import refusal_of
 from tests.support.client_requests import next_request, opened
 from tests.support.endpoint import EndpointClient, message

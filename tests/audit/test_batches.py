@@ -9,7 +9,7 @@ import pytest
 from gatepost.audit.writer import MOST_UNWRITTEN, AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import Batch, Link
+from gatepost.storage.audit import Link, RecordsByChain
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.tools.api import Call
@@ -42,7 +42,7 @@ class SlowWriter:
             listener=lambda tenant, rows: self.batches.append(len(rows)),
         )
 
-    async def write(self, batch: Batch, link: Link) -> None:
+    async def write(self, batch: RecordsByChain, link: Link) -> None:
         self.begun.set()
         await self.gate.wait()
         await self._write(batch, link)

@@ -25,7 +25,7 @@ from gatepost.tools.idempotency_key import IdempotencyKey
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import NoSecrets, Redaction
 from tests.audit.conftest import ISSUER, pack, person
-from tests.support.cases import each
+from tests.support.measuring import each
 
 NOW = 1_800_000_000.0, 100.0
 BEGAN, ENDED = 99.5, 99.75

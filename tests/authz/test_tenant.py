@@ -17,8 +17,8 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy, caller_from, tenant_id
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
-from tests.support.cases import each
+from tests.authz.conftest import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
+from tests.support.measuring import each
 from tests.support.tokens import ABSENT
 
 OPEN = Policy(tenancy=Tenancy(create_on_first_use=True))

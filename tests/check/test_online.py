@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from gatepost.check.online import OnlineResult, check_issuers
 from gatepost.cli.main import main
 from gatepost.config.settings import Config
-from tests.support.cases import each
 from tests.support.issuers import Answer, Idp, answer
+from tests.support.measuring import each
 from tests.support.processes import free_port
 from tests.support.server import configuration, issuer_settings
 from tests.support.tokens import CertificateAuthority

@@ -14,7 +14,7 @@ from gatepost.config.credentials import CredentialSettings
 from gatepost.config.settings import Config
 from gatepost.credentials.credential import CredentialUnavailable, OutboundCredential
 from gatepost.credentials.keyring_key import key_set
-from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.tenant_credentials import CredentialRegistry
 from gatepost.credentials.token_client import CredentialServices
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.secrets.cache import SecretCache

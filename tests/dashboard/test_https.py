@@ -15,12 +15,12 @@ from playwright.sync_api import expect
 
 from gatepost.secrets.keyring import create
 from tests.dashboard.conftest import CLIENT, SECRET, ProductionProvider
-from tests.support.browser import WITHIN_MS, chromium, forms_of, in_a_browser
-from tests.support.cases import each
 from tests.support.client import RawAnswer, ResourceClient, exchange, request
 from tests.support.commands import Gatepost, running, toml
 from tests.support.issuers import Scope, serving
+from tests.support.measuring import each
 from tests.support.processes import free_port
+from tests.support.programs import WITHIN_MS, chromium, forms_of, in_a_browser
 from tests.support.proxies import Balancer, ConnectProxy, connect_proxy
 from tests.support.tokens import CertificateAuthority, TokenFactory
 

@@ -22,8 +22,8 @@ from tests.dashboard.conftest import (
     parameters,
 )
 from tests.redaction.echo_server import overheard
-from tests.support.cases import each
 from tests.support.issuers import Idp, Receive, Scope, Send, respond
+from tests.support.measuring import each
 from tests.support.tokens import jwk, rsa_key
 
 

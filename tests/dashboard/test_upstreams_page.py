@@ -12,7 +12,7 @@ from gatepost.config.upstreams import UpstreamSettings
 from gatepost.upstreams.catalogue import Catalogue, Change, LeftOut
 from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.dashboard.billing_server import CLI_SECRET, BillingServer
 from tests.dashboard.conftest import DashboardServer, open_dashboard_server
 from tests.support.issuers import AsgiServer

@@ -13,11 +13,11 @@ import httpx2
 import pytest
 
 from gatepost_keys.imitation import IMITATIONS
-from tests.clients.sdk_clients import CSV, walk_python
+from tests.clients.conftest import CSV, walk_python
 from tests.keys.conftest import challenge_of
-from tests.support.browser import BrowserUser
-from tests.support.cases import each
 from tests.support.commands import Gatepost, dev, ended, run, token
+from tests.support.measuring import each
+from tests.support.programs import BrowserUser
 from tests.support.tokens import unb64
 
 pytestmark = pytest.mark.slow

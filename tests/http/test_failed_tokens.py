@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from starlette.types import Scope
 
+from gatepost.http.edge_request import EdgeRefusal
 from gatepost.http.failed_tokens import FailedTokenLimit
-from gatepost.http.request import EdgeRefusal
 from gatepost_authz.errors import (
     AuthError,
     ExpiredToken,

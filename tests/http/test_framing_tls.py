@@ -8,7 +8,8 @@ import pytest
 
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime.server import tls_context
+from gatepost.runtime.http_server import tls_context
+from tests.http.conftest import WireConnection, connected, serving
 from tests.http.test_framing import (
     FRAMINGS,
     PACKETS,
@@ -19,7 +20,6 @@ from tests.http.test_framing import (
     told,
     warmed,
 )
-from tests.http.wire import WireConnection, connected, serving
 from tests.support.tokens import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("P3")

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.edge import respond
-from gatepost.runtime.server import GatepostServer, bind, listen_config, tls_context
+from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
 from tests.http.conftest import NEVER_S, WITHIN_S, rest_of
 from tests.support.tokens import CertificateAuthority
 

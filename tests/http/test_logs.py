@@ -7,9 +7,9 @@ import sys
 import pytest
 from msgspec import UNSET
 
-from gatepost.telemetry.access import Row, as_json, as_text
+from gatepost.telemetry.access import AccessRow, as_json, as_text
 from gatepost.telemetry.logs import ConsoleFormatter, JsonFormatter, OwnText, scrub, timestamp
-from tests.support.cases import each
+from tests.support.measuring import each
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
 
@@ -69,7 +69,7 @@ def test_a_traceback_is_kept_without_the_token_in_it(formatter: logging.Formatte
 
 def test_a_client_cannot_write_lines_of_its_own() -> None:
     """A path with a line break stays one line in both forms, and one with spaces one word."""
-    row: Row = (
+    row: AccessRow = (
         0.25,
         "GET",
         "/a\n12:00 GET /forged 200",
@@ -111,7 +111,7 @@ def said(formatter: logging.Formatter, text: str) -> str:
 def test_no_character_acts_on_who_reads_the_log(letter: str) -> None:
     """In neither form, and in the access log; JSON keeps the value."""
     text = f"a{letter}b é"
-    row: Row = (
+    row: AccessRow = (
         0.25,
         "GET",
         f"/{text}",

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.file_descriptors import DescriptorLimits
-from gatepost.runtime import server as listen
+from gatepost.runtime import http_server as listen
 from tests.http.conftest import WITHIN_S, Encrypted, encrypted, rest_of, until
 from tests.support.measuring import eventually
 from tests.support.tokens import CertificateAuthority

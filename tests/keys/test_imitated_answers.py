@@ -9,7 +9,7 @@ import pytest
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.issuer import IssuerSettings, StaticClient
 from tests.keys.conftest import CALLBACK, CLI, ORIGIN, RESOURCE, CodeFlow, query_of
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.tokens import unb64
 
 NAMES = list(IMITATIONS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gatepost.outbound.request import outbound_request
+from gatepost.outbound.http_request import outbound_request
 from gatepost_authz import address_policy
 from gatepost_authz.address_policy import ToolAddressPolicy
 

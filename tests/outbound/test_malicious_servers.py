@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.outbound.response import PARTS_AT_ONCE
+from gatepost.outbound.http_response import PARTS_AT_ONCE
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
 from gatepost_authz.config import Network
@@ -105,7 +105,7 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
 
 async def test_a_body_of_tiny_chunks_ends(world: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gatepost cuts a body with more chunks than a real server sends, and says so."""
-    monkeypatch.setattr("gatepost.outbound.response.MOST_PARTS", 2_000)
+    monkeypatch.setattr("gatepost.outbound.http_response.MOST_PARTS", 2_000)
     async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as client:
         reply = await asked(client)
     assert reply.truncated

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.outbound.response import Unpacker
+from gatepost.outbound.http_response import Unpacker
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
 from tests.outbound.conftest import Internet, Page, ReceivedRequest

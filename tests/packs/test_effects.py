@@ -24,7 +24,7 @@ from tests.packs.conftest import (
     StubResponse,
     open_server,
 )
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.processes import Process, python_environment
 
 TOOLS: dict[str, Tool] = {

@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urljoin, urlsplit
 import httpx2
 from joserfc.jwk import RSAKey
 
-from tests.support.browser import BrowserUser, PageForm, forms_of
 from tests.support.issuers import SECRET
 from tests.support.processes import Process, free_port, python_environment
+from tests.support.programs import BrowserUser, PageForm, forms_of
 from tests.support.tokens import CertificateAuthority
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,8 +25,8 @@ from tests.providers.provider import (
 )
 from tests.support.issuers import TokenForm
 from tests.support.measuring import eventually
-from tests.support.node import command, environment
 from tests.support.processes import python_environment
+from tests.support.programs import command, environment
 
 
 class DjangoOauthToolkit(IdentityProvider):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.audit.record_search import read
+from gatepost.audit.record import read
 from gatepost.storage.backends import open_records
 from tests.runtime.test_serve import tool_call
 from tests.support.commands import READY, Gatepost, token
@@ -67,7 +67,7 @@ SHORT_DEADLINES = """
 from gatepost import serve
 from gatepost.cli.main import main
 from gatepost.dev import composition
-from gatepost.runtime import server
+from gatepost.runtime import http_server as server
 from gatepost.tools.interruption import ToolDeadline
 
 server.HARD_END_S = 3

@@ -15,7 +15,7 @@ import pytest
 
 from gatepost.audit.chain import RingLinker
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import Batch
+from gatepost.storage.audit import RecordsByChain
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_merger as merger_module
 from gatepost.storage.sql import sqlite_audit_writer as module
@@ -52,7 +52,7 @@ async def process(path: Path) -> SqlRecords:
     return records
 
 
-def batch_of(**numbers: int) -> Batch:
+def batch_of(**numbers: int) -> RecordsByChain:
     """So many records of each tenant."""
     return {
         (tenant, 1): [new_record(next(TIMES)) for _ in range(number)]

@@ -4,7 +4,7 @@ import asyncio
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import (
-    Deliver,
+    DeliverMessage,
     MemorySharedStore,
     SharedStore,
     Subscription,
@@ -49,7 +49,7 @@ class Out:
     def __init__(self, shared_store: TenantSharedStore, times: int) -> None:
         self._shared_store, self._times = shared_store, times
 
-    async def follow(self, topic: str, deliver: Deliver) -> Subscription:
+    async def follow(self, topic: str, deliver: DeliverMessage) -> Subscription:
         if self._times:
             self._times -= 1
             raise StoreUnavailable("the shared store does not answer")

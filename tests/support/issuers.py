@@ -19,8 +19,8 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 from starlette.types import ASGIApp
 
-from tests.support.node import command, environment
 from tests.support.processes import Process
+from tests.support.programs import command, environment
 
 Scope, Receive, Send = Any, Any, Any
 Answer = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 
 from gatepost.secrets.keyring import create
-from tests.support import replica_tools
+from tests.support import process_tools
 from tests.support.client import MODERN, message
 from tests.support.commands import READY, Gatepost, toml
 from tests.support.issuers import Idp
@@ -111,7 +111,7 @@ class BalancedReplicas(ReplicaProcesses):
         folder: Path,
         storage: Mapping[str, str],
         *,
-        tools: Path = Path(replica_tools.__file__),
+        tools: Path = Path(process_tools.__file__),
         **settings: Any,
     ) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Gatepost as `gatepost serve` composes it, on a loop of its own in this process."""
+"""Gatepost as `gatepost serve` composes it, in this process, with tools that tell that they ran."""
 
 import asyncio
 import io
@@ -8,18 +8,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from pydantic import Field
 from starlette.types import ASGIApp
 
+from gatepost import CallContext, Pack
 from gatepost.app import build_app
 from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime.server import GatepostServer, bind, listen_config
+from gatepost.runtime.http_server import GatepostServer, bind, listen_config
 from gatepost.runtime.services import Services, SourceOf
 from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import keyring_of
@@ -27,17 +29,60 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Problem
 from tests.support import tokens as f
 from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
-from tests.support.sample_tools import CALLS
 from tests.support.tokens import TokenFactory, rsa_key
 
 START_S, STOP_S = 10, 15
-SAMPLE_TOOLS = "tests.support.sample_tools"
+SAMPLE_TOOLS = __name__
 ACME = {"claim": "org_id"}
 Settings = dict[str, Any]
+
+recorder = Pack("recorder")
+CALLS: list[TenantContext] = []
+"""The callers whose calls reached these tools, in this process."""
+
+
+@recorder.tool(read_only=True)
+async def record_call(ctx: CallContext) -> str:
+    """Record that a caller called."""
+    CALLS.append(ctx.caller)
+    return "recorded"
+
+
+@recorder.tool(scopes={"files:write"})
+async def record_write(ctx: CallContext) -> str:
+    """Record that a caller who may write called."""
+    CALLS.append(ctx.caller)
+    return "written"
+
+
+@recorder.tool(scopes={"files:read"})
+async def record_read(ctx: CallContext) -> str:
+    """Record that a caller who may read called."""
+    CALLS.append(ctx.caller)
+    return "read"
+
+
+@recorder.tool(acr_values=("phr",), max_age_s=300)
+async def record_strong(ctx: CallContext) -> str:
+    """Record that a caller who signed in strongly and lately called."""
+    CALLS.append(ctx.caller)
+    return "strong"
+
+
+@recorder.tool(read_only=True)
+async def record_routed(
+    ctx: CallContext,
+    region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})],
+    data: dict[str, Any],
+) -> str:
+    """Record that a caller called in a region that proxies route by."""
+    CALLS.append(ctx.caller)
+    return region
 
 
 class Server(threading.Thread):

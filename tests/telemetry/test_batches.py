@@ -16,7 +16,7 @@ from gatepost.config.settings import Config, StorageSettings, ToolsSettings
 from gatepost.runtime.call_metrics import NO_COMMIT, CallBatch, CountingRecorder
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing
-from gatepost.telemetry.access import AccessLog, RequestMetrics, Row, Rpc
+from gatepost.telemetry.access import AccessLog, AccessRow, RequestMetrics, RpcTarget
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.api import Call, Failure
@@ -46,7 +46,7 @@ def a_call(name: str = "echo", arguments: bytes = b"{}", **changes: Any) -> Call
     return Call(caller=a_caller(), name=name, arguments=arguments, request_id="r", **changes)
 
 
-def row(path: str = "/mcp", status: int = 200, rpc: Rpc | None = None) -> Row:
+def row(path: str = "/mcp", status: int = 200, rpc: RpcTarget | None = None) -> AccessRow:
     return (1.7e9, "POST", path, status, 0.002, "id-1", None, "127.0.0.1", None, rpc)
 
 
@@ -203,7 +203,7 @@ async def test_a_line_names_what_the_server_lists_and_redacts_what_a_client_chos
         "json", lines.append, clean=lambda tenant, text: text.replace("SECRET", "[REDACTED]")
     )
     log.apply({"tools/call", "resources/read", "echo", "note://1"})
-    named: list[tuple[Rpc, str | None]] = [
+    named: list[tuple[RpcTarget, str | None]] = [
         (("tools/call", "echo", UNSET), "echo"),
         (("tools/call", "my-SECRET", UNSET), "my-[REDACTED]"),
         (("tools/call", "a" * 900, UNSET), "a" * 128),

@@ -9,9 +9,9 @@ import pytest
 
 from gatepost_authz.jwks import UNPROVEN
 from tests.support import tokens as f
-from tests.support.cases import each
 from tests.support.client import WELL_KNOWN, looks
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import Server, check_problems, running_server
 from tests.support.tokens import ABSENT, TokenFactory, rsa_key, signer
 

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from gatepost.tools.cpu_thread import MOST_WAITING, ThreadQueue, TooManyWaiting, Turn, in_cpu_thread
+from gatepost.tools.cpu_thread import (
+    MOST_WAITING,
+    Admission,
+    ThreadQueue,
+    TooManyWaiting,
+    in_cpu_thread,
+)
 from tests.support.endpoint import a_caller
 
 SOON = 10.0
@@ -38,10 +44,10 @@ async def _started(gate: threading.Event) -> asyncio.Task[bool]:
 async def test_tenants_take_turns_and_so_do_the_callers_of_one() -> None:
     """However many computations one caller has, the next turn is another caller's."""
     loop, queue = asyncio.get_running_loop(), ThreadQueue()
-    names: dict[Turn, str] = {}
+    names: dict[Admission, str] = {}
     alice, ann, bob = (one.principal_key for one in (ALICE, ANN, BOB))
     for name, who in [("a1", alice), ("a2", alice), ("a3", alice), ("n1", ann), ("b1", bob)]:
-        turn: Turn = loop.create_future()
+        turn: Admission = loop.create_future()
         names[turn] = name
         queue.add(who, turn)
     order = [names[turn] for turn in iter(queue.next, None)]

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
 from gatepost import CallContext, Outcome, Pack, Secret, ToolFailure
-from gatepost.policy.idempotency.record import digest_of, template_of
+from gatepost.policy.idempotency.idempotency_record import digest_of, template_of
 from gatepost.tools.api import IdempotencyKey
 from gatepost.tools.schema import texts_of
 from gatepost.tools.secret import HINT, KEYWORD, literals, secret_arguments
-from tests.support.cases import each
 from tests.support.endpoint import a_caller
+from tests.support.measuring import each
 
 VALUE = "glpat-hunter2"
 MARK = {"type": "string", KEYWORD: True}

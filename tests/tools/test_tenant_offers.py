@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Kind, Offer, Tool
+from gatepost.tools.api import Offer, OfferKind, Tool
 from gatepost.tools.registry import Registry, Unknown, UnknownTool
 from gatepost.tools.tenant_offers import Agent
 from gatepost_authz.caller import TenantContext
+from tests.support.approvals import MemorySource, ToolUpstream
 from tests.support.endpoint import a_caller
-from tests.tools.conftest import MemorySource, ToolUpstream
 from tests.tools.test_registry import offers_needing
 
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c"]))
@@ -290,7 +290,7 @@ async def test_a_tenant_without_offers_meets_the_same_decisions(
             assert plain.withheld(offer, caller) == beside.withheld(offer, caller)
 
 
-def found(registry: Registry, kind: Kind, key: str, caller: TenantContext) -> Offer | None:
+def found(registry: Registry, kind: OfferKind, key: str, caller: TenantContext) -> Offer | None:
     try:
         return registry.offer(kind, key, caller)
     except Unknown:

@@ -32,10 +32,10 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.refresh import CatalogueRefresher
 from gatepost.upstreams.sealed_headers import SealedHeaders
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.update import CatalogueUpdate
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from tests.support.stores import POOLED, a_sql_url
 

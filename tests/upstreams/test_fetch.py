@@ -11,7 +11,7 @@ from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.upstreams.definition_pins import Pins
 from gatepost.upstreams.fetch import DAY_MS, MOST_BYTES, MOST_ITEMS, MOST_PAGES, fetched
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.upstreams.conftest import (
     EVERYTHING,
     Answer,

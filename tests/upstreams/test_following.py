@@ -12,8 +12,8 @@ from gatepost.upstreams.connection import (
     UpstreamNotification,
 )
 from gatepost.upstreams.plan import POLLED_S, TOLD_S
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.upstreams.conftest import (
     RefreshClock,
     RefreshReplica,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gatepost.tools.function import NAME
 from gatepost.tools.tenant_offers import is_upstream_name
-from gatepost.upstreams.names import offered_name, server_scope
+from gatepost.upstreams.offered_names import offered_name, server_scope
 from gatepost_authz.challenge import words
 
 NEAR = st.text(alphabet="aAbß_-. 1é", min_size=1, max_size=12)

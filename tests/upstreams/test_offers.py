@@ -15,8 +15,8 @@ from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins
-from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.offers import (
+from gatepost.upstreams.definitions import read_list
+from gatepost.upstreams.server_offers import (
     GRACE_S,
     WORST,
     ServerOffers,
@@ -24,8 +24,8 @@ from gatepost.upstreams.offers import (
     scopes_of,
     server_offers,
 )
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.upstream_offers import merged
+from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.upstreams.conftest import EVERYTHING, NamedCalls, tool
 
 

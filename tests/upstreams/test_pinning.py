@@ -14,9 +14,9 @@ from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.cleaning import Unusable
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins, diff
+from gatepost.upstreams.definitions import read_list
 from gatepost.upstreams.digest import canonical, digest_of
-from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.server import Pin, UpstreamServer
+from gatepost.upstreams.upstream_server import Pin, UpstreamServer
 from tests.upstreams.conftest import tool
 
 JSON = st.recursive(

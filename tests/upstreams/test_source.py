@@ -14,10 +14,10 @@ from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins
-from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.definitions import read_list
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.upstream_offers import AGAIN_S, NOTHING, RETRY_S, UpstreamOffers, Wanted
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 from tests.upstreams.conftest import NamedCalls, RefreshClock, poll, polling, register, tool

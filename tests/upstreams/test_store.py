@@ -19,9 +19,8 @@ from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.change_counter import ChangeCounter
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins
-from gatepost.upstreams.listing import read_list
+from gatepost.upstreams.definitions import read_list
 from gatepost.upstreams.sealed_headers import SealedHeaders, ServerSecrets
-from gatepost.upstreams.server import StdioProgram, UpstreamServer
 from gatepost.upstreams.store import (
     UNFINISHED_S,
     CredentialsBound,
@@ -31,6 +30,7 @@ from gatepost.upstreams.store import (
     UpstreamStore,
     configured_id,
 )
+from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
 from tests.upstreams.conftest import RefreshClock, tool
 
 KEY, VALUE = "the-api-key-of-crm", "the-header-value"

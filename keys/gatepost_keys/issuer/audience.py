@@ -7,7 +7,7 @@ from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
 
 from gatepost_keys.imitation import Imitation
 from gatepost_keys.imitation.facts import api_of
-from gatepost_keys.issuer.resources import Resources
+from gatepost_keys.issuer.resource_indicators import Resources
 
 
 class InvalidTarget(rfc6749.OAuth2Error):

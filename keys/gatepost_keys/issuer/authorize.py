@@ -12,11 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import redirects, wire
+from gatepost_keys.issuer.authlib_records import RegisteredClient, SignIn
+from gatepost_keys.issuer.authorization_server import (
+    IDENTITY,
+    AuthorizationServer,
+    Form,
+    IssuerResponse,
+)
 from gatepost_keys.issuer.browser_session import BrowserSession, keep, session_of
-from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.pages import Pages
-from gatepost_keys.issuer.records import RegisteredClient, SignIn
-from gatepost_keys.issuer.server import IDENTITY, AuthorizationServer, Form, IssuerResponse
 from gatepost_keys.issuer.settings import ACR_VALUES
 
 # Longer numbers mean no limit at all, and Python refuses to parse numbers of thousands of digits.
@@ -216,6 +221,6 @@ class Authorize:
         return self.pages.render("consent", values, form_target=target)
 
 
-def serve(server: AuthorizationServer, pages: Pages) -> Handler:
+def serve(server: AuthorizationServer, pages: Pages) -> RouteHandler:
     """Return the endpoint that clients send browsers to."""
     return Authorize(server, pages).get

@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gatepost_keys.issuer.records import SignIn
+from gatepost_keys.issuer.authlib_records import SignIn
 from gatepost_keys.issuer.settings import MOUNT
 from gatepost_keys.issuer.state import DevelopmentIssuer, digest
 

@@ -5,15 +5,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
+from gatepost_keys.issuer.authorization_server import AuthorizationServer
 from gatepost_keys.issuer.authorize import UnusableRequest, decide, review, turn_away
 from gatepost_keys.issuer.browser_session import session_of
-from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.pages import Pages
-from gatepost_keys.issuer.server import AuthorizationServer
 from gatepost_keys.issuer.signin import expired, form_in
 
 
-def serve(server: AuthorizationServer, pages: Pages) -> Handler:
+def serve(server: AuthorizationServer, pages: Pages) -> RouteHandler:
     """Answer the client with the user's decision about the request on the page."""
     issuer = server.issuer
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.settings import LOOPBACK, IssuerSettings
 
-Handler = Callable[[Request], Awaitable[Response]]
+RouteHandler = Callable[[Request], Awaitable[Response]]
 
 # VS Code's own pages; no web page can have such an origin.
 EDITOR_ORIGINS = frozenset({"vscode-file://vscode-app"})
@@ -36,7 +36,10 @@ class IssuerEndpoint:
     """
 
     def __init__(
-        self, settings: IssuerSettings, audience: AllowedOrigins, handlers: Mapping[str, Handler]
+        self,
+        settings: IssuerSettings,
+        audience: AllowedOrigins,
+        handlers: Mapping[str, RouteHandler],
     ) -> None:
         parts = urlsplit(settings.issuer)
         port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -7,9 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.records import AccessToken, RegisteredClient
-from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest, Form, IssuerResponse
+from gatepost_keys.issuer.authlib_records import AccessToken, RegisteredClient
+from gatepost_keys.issuer.authorization_server import (
+    AuthorizationServer,
+    ClientRequest,
+    Form,
+    IssuerResponse,
+)
+from gatepost_keys.issuer.guard import RouteHandler
 
 
 class IntrospectionEndpoint(rfc7662.IntrospectionEndpoint):
@@ -40,7 +45,7 @@ class IntrospectionEndpoint(rfc7662.IntrospectionEndpoint):
         return dict(token.described)
 
 
-def serve(server: AuthorizationServer) -> Handler:
+def serve(server: AuthorizationServer) -> RouteHandler:
     """Introspect a token for a client that authenticates with its secret."""
     if server.issuer.settings.imitation.tokeninfo:
         return tokeninfo(server)
@@ -58,7 +63,7 @@ def serve(server: AuthorizationServer) -> Handler:
     return post
 
 
-def tokeninfo(server: AuthorizationServer) -> Handler:
+def tokeninfo(server: AuthorizationServer) -> RouteHandler:
     """
     Answer as Google does: to any client, with texts for numbers, and 400 for an inactive token.
     """

@@ -4,11 +4,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.state import DevelopmentIssuer
 
 
-def serve(issuer: DevelopmentIssuer) -> Handler:
+def serve(issuer: DevelopmentIssuer) -> RouteHandler:
     """
     Return the current set, with a lifetime as providers give it: who caches it meets rotations.
     """

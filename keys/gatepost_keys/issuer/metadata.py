@@ -5,8 +5,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.imitation.shape import DISCOVERY
-from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.server import OPENID as OPENID_SCOPE
+from gatepost_keys.issuer.authorization_server import OPENID as OPENID_SCOPE
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.settings import ACR_VALUES, MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import MINT_GRANT
 
@@ -75,7 +75,7 @@ async def absent(request: Request) -> Response:
     return Response(status_code=404)
 
 
-def serve(settings: IssuerSettings, identifier: str) -> Handler:
+def serve(settings: IssuerSettings, identifier: str) -> RouteHandler:
     """Return the document as an endpoint, encoded once."""
     encoded = msgspec.json.encode(document(settings, identifier))
 

@@ -20,8 +20,8 @@ from gatepost_keys.issuer import (
     token,
     token_grants,
 )
-from gatepost_keys.issuer.guard import AllowedOrigins, Handler, IssuerEndpoint
-from gatepost_keys.issuer.server import AuthorizationServer
+from gatepost_keys.issuer.authorization_server import AuthorizationServer
+from gatepost_keys.issuer.guard import AllowedOrigins, IssuerEndpoint, RouteHandler
 from gatepost_keys.issuer.settings import MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import DevelopmentIssuer
 
@@ -39,11 +39,11 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
     token_grants.register(server)
     shown = pages.Pages()
 
-    def route(path: str, audience: AllowedOrigins, **handlers: Handler) -> Route:
+    def route(path: str, audience: AllowedOrigins, **handlers: RouteHandler) -> Route:
         return Route(path, IssuerEndpoint(settings, audience, handlers))
 
     public, local, own = AllowedOrigins.PUBLIC, AllowedOrigins.LOCAL, AllowedOrigins.OURSELVES
-    answers: dict[str, tuple[AllowedOrigins, dict[str, Handler]]] = {
+    answers: dict[str, tuple[AllowedOrigins, dict[str, RouteHandler]]] = {
         "authorization": (own, {"GET": authorize.serve(server, shown)}),
         "token": (local, {"POST": token.serve(server)}),
         "jwks": (public, {"GET": jwks.serve(issuer)}),
@@ -82,7 +82,7 @@ def app(subject: IssuerSettings | DevelopmentIssuer) -> Starlette:
     return Starlette(routes=routes(subject))
 
 
-def front(issuer: DevelopmentIssuer, shown: pages.Pages) -> Handler:
+def front(issuer: DevelopmentIssuer, shown: pages.Pages) -> RouteHandler:
     """Return the page at the issuer's URL, which explains the issuer and lists its users."""
 
     async def get(request: Request) -> Response:

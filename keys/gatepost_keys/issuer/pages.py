@@ -10,7 +10,7 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.settings import MOUNT
 
 STYLE_PATH = f"{MOUNT}/style.css"
@@ -71,7 +71,7 @@ class Pages:
         return self.render("refusal", values, status=status)
 
 
-def style() -> Handler:
+def style() -> RouteHandler:
     """Return the one style sheet."""
     text = resources.files("gatepost_keys.issuer").joinpath("style.css").read_bytes()
 

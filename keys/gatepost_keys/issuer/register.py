@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import redirects, wire
-from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.records import RegisteredClient
+from gatepost_keys.issuer.authlib_records import RegisteredClient
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.settings import IssuerSettings
 from gatepost_keys.issuer.state import DevelopmentIssuer
 
@@ -42,7 +42,7 @@ class RegistrationRejected(Exception):
         self.sentence = sentence
 
 
-def serve(issuer: DevelopmentIssuer) -> Handler:
+def serve(issuer: DevelopmentIssuer) -> RouteHandler:
     """Register a client and answer its id and registered metadata."""
 
     async def post(request: Request) -> Response:

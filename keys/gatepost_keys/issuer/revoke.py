@@ -7,9 +7,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.records import AccessToken, RefreshToken, RegisteredClient
-from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest, Form, IssuerResponse
+from gatepost_keys.issuer.authlib_records import AccessToken, RefreshToken, RegisteredClient
+from gatepost_keys.issuer.authorization_server import (
+    AuthorizationServer,
+    ClientRequest,
+    Form,
+    IssuerResponse,
+)
+from gatepost_keys.issuer.guard import RouteHandler
 
 
 class Revocation(rfc7009.RevocationEndpoint):
@@ -33,7 +38,7 @@ class Revocation(rfc7009.RevocationEndpoint):
             token.family.revoked = True
 
 
-def serve(server: AuthorizationServer) -> Handler:
+def serve(server: AuthorizationServer) -> RouteHandler:
     """Revoke a token; answer 200 for unknown tokens too."""
     server.register_endpoint(Revocation)
 

@@ -4,14 +4,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest, Form, IssuerResponse
+from gatepost_keys.issuer.authorization_server import (
+    AuthorizationServer,
+    ClientRequest,
+    Form,
+    IssuerResponse,
+)
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.state import CLI_CLIENT
 
 METHODS = ["client_secret_basic", "client_secret_post"]
 
 
-def serve(server: AuthorizationServer) -> Handler:
+def serve(server: AuthorizationServer) -> RouteHandler:
     """
     Rotate the keys for `gatepost-cli`; `remove_old=true` also removes the keys before the new one.
     """

@@ -5,11 +5,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from gatepost_keys.issuer import wire
+from gatepost_keys.issuer.authorization_server import AuthorizationServer, Form
 from gatepost_keys.issuer.authorize import UnusableRequest, review, turn_away
 from gatepost_keys.issuer.browser_session import keep, session_of, start
-from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.pages import Pages
-from gatepost_keys.issuer.server import AuthorizationServer, Form
 from gatepost_keys.issuer.settings import ACR_VALUES
 
 
@@ -18,7 +18,7 @@ def form_in(query: str, request: Request) -> Form:
     return wire.form_from(request, query.encode("ascii", "replace"))
 
 
-def serve(server: AuthorizationServer, pages: Pages) -> Handler:
+def serve(server: AuthorizationServer, pages: Pages) -> RouteHandler:
     """Sign in the user of the button and continue with the authorization request."""
     issuer = server.issuer
 

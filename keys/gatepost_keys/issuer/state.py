@@ -8,8 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gatepost_keys.imitation.facts import filled
-from gatepost_keys.issuer.bounded import Bounded
-from gatepost_keys.issuer.records import (
+from gatepost_keys.issuer.authlib_records import (
     AccessToken,
     Code,
     RefreshToken,
@@ -17,6 +16,7 @@ from gatepost_keys.issuer.records import (
     SignIn,
     TokenFamily,
 )
+from gatepost_keys.issuer.bounded import Bounded
 from gatepost_keys.issuer.settings import ACR_VALUES, IssuerSettings, StaticClient
 from gatepost_keys.issuer.signing import SigningKeys
 from gatepost_keys.mint import AccessTokenClaims, Identity, half_hash, sign

@@ -4,8 +4,8 @@
 from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
 
 from gatepost_keys.issuer.audience import named
-from gatepost_keys.issuer.records import RefreshToken
-from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest
+from gatepost_keys.issuer.authlib_records import RefreshToken
+from gatepost_keys.issuer.authorization_server import AuthorizationServer, ClientRequest
 from gatepost_keys.issuer.settings import TENANT
 from gatepost_keys.issuer.state import MINT_GRANT
 from gatepost_keys.subject import TokenSubject

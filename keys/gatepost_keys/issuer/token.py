@@ -4,11 +4,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.server import AuthorizationServer
+from gatepost_keys.issuer.authorization_server import AuthorizationServer
+from gatepost_keys.issuer.guard import RouteHandler
 
 
-def serve(server: AuthorizationServer) -> Handler:
+def serve(server: AuthorizationServer) -> RouteHandler:
     """Answer requests for authorization codes, refresh tokens, client credentials and minting."""
 
     async def post(request: Request) -> Response:

@@ -9,8 +9,8 @@ from authlib.oauth2.rfc7636.challenge import (  # type: ignore[import-untyped]
     compare_s256_code_challenge,
 )
 
-from gatepost_keys.issuer.records import Code, RefreshToken, RegisteredClient, SignIn
-from gatepost_keys.issuer.server import OPENID, AuthorizationServer, ClientRequest
+from gatepost_keys.issuer.authlib_records import Code, RefreshToken, RegisteredClient, SignIn
+from gatepost_keys.issuer.authorization_server import OPENID, AuthorizationServer, ClientRequest
 from gatepost_keys.issuer.state import digest
 from gatepost_keys.issuer.terminal import MintGrant
 from gatepost_keys.mint import Identity

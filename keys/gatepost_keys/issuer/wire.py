@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from gatepost_keys.issuer.server import Form, IssuerResponse
+from gatepost_keys.issuer.authorization_server import Form, IssuerResponse
 
 MAX_BODY = 16_384
 MAX_QUERY = 8_192

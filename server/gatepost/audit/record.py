@@ -11,8 +11,9 @@ import msgspec
 from gatepost.redaction.cut_document import cut_whole, is_clear_before
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import are_clear
-from gatepost.storage.audit import FIRST_WRITER
+from gatepost.storage.audit import FIRST_WRITER, AuditQuery, AuditRow, Position, record_id
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.registry import Unknown
@@ -126,6 +127,56 @@ Side = dict[str, tuple[str, str]]
 decode_numbered = msgspec.json.Decoder(Numbered).decode
 decode_side = msgspec.json.Decoder(Side).decode
 decode_person = msgspec.json.Decoder(RecordedPerson).decode
+
+
+class AuditRecord(Numbered, frozen=True, kw_only=True):
+    """A stored record: its body with the details that were not erased, and its hash."""
+
+    private: Mapping[str, str] = {}
+    """The value of each detail, by field."""
+    hash: str = ""
+    """In hexadecimal."""
+
+    @property
+    def id(self) -> str:
+        """Return how it is named among the records of its tenant."""
+        return record_id(self.writer, self.number)
+
+    @property
+    def position(self) -> Position:
+        """Return where it is among the records of its tenant."""
+        return self.at, self.writer, self.number
+
+    @property
+    def erased(self) -> bool:
+        """Return whether it had details that were erased."""
+        return bool(self.commitments) and not self.private
+
+    @property
+    def caller(self) -> RecordedPerson | None:
+        """Return who did it; None if that was erased or never known."""
+        return decode_person(self.private["caller"]) if "caller" in self.private else None
+
+    @property
+    def about(self) -> RecordedPerson | None:
+        """Return the person whom it concerns, or None."""
+        return decode_person(self.private["about"]) if "about" in self.private else None
+
+
+_decode_record = msgspec.json.Decoder(AuditRecord).decode
+
+
+def read(row: AuditRow) -> AuditRecord:
+    """Decode a row without verifying it; `verify` does that."""
+    side = decode_side(row.side) if row.side is not None else {}
+    private = {field: value for field, (_, value) in side.items()}
+    record = _decode_record(row.body)
+    return msgspec.structs.replace(record, private=private, hash=row.hash.hex())
+
+
+async def search(records: Records, tenant: str, query: AuditQuery) -> list[AuditRecord]:
+    """Return a tenant's records that match *query*, the newest first; raises StoreUnavailable."""
+    return [read(row) for row in await records.of(tenant).trail.find(query)]
 
 
 def person_of(caller: TenantContext, peer: str = "") -> RecordedPerson:

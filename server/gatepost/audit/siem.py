@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.audit.record_search import AuditRecord
+from gatepost.audit.record import AuditRecord
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.telemetry.logs import in_json, in_line
 
@@ -44,7 +44,7 @@ def as_otlp(tenant: str, records: Iterable[AuditRecord], version: str) -> bytes:
 def log_record(tenant: str, record: AuditRecord) -> dict[str, Any]:
     """Return one LogRecord."""
     severity = SERIOUS.get(record.kind, INFO)
-    nanoseconds = str(round(record.at * 1000) * 1_000_000)
+    nanoseconds = str(record.at * 1_000_000)
     words = (record.kind, record.tool, record.outcome)
     return {
         "timeUnixNano": nanoseconds,
@@ -68,7 +68,7 @@ def attributes_of(tenant: str, record: AuditRecord) -> dict[str, str | int | boo
         "gatepost.tool": record.tool,
         "gatepost.offer": record.offer if record.kind in {"call", "refusal"} else "",
         "gatepost.outcome": record.outcome,
-        "gatepost.duration_ms": round(record.duration_ms),
+        "gatepost.duration_ms": round(record.duration_us / 1000),
         "gatepost.request_id": record.request_id,
         "gatepost.retry": record.retry,
         "gatepost.replayed": record.replayed,
@@ -135,11 +135,11 @@ def as_cef(tenant: str, record: AuditRecord, version: str) -> str:
 def _cef_extension(tenant: str, record: AuditRecord) -> str:
     caller, about = record.caller, record.about
     fields = {
-        "rt": str(round(record.at * 1000)),
+        "rt": str(record.at),
         "externalId": record.id,
         "act": record.tool or record.kind,
         "outcome": record.outcome,
-        "reason": record.reason,
+        "reason": record.private.get("reason", ""),
         "request": record.private.get("name", ""),
         "suid": caller.subject if caller else "",
         "suser": caller.name if caller else "",
@@ -149,16 +149,16 @@ def _cef_extension(tenant: str, record: AuditRecord) -> str:
         "duser": about.name if about else "",
         "cnt": str(record.times),
         "cn1Label": "durationMs",
-        "cn1": str(round(record.duration_ms)),
+        "cn1": str(round(record.duration_us / 1000)),
         "requestContext": record.request_id,
     }
     custom = {
         "tenant": tenant,
         "issuer": caller.issuer if caller else "",
         "approval": record.approval,
-        "arguments": record.arguments,
+        "arguments": record.private.get("arguments", ""),
         "hash": record.hash,
-        "correlation": record.correlation,
+        "correlation": record.private.get("correlation", ""),
     }
     for at, label in enumerate(_CEF_LABELS, start=1):
         if custom[label]:

@@ -8,12 +8,11 @@ from gatepost.check.pack_loading import Toolbox
 from gatepost.config.approvals import LONGEST_S, ApprovalRule, ApprovalsSettings
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
+from gatepost.policy.approvals.approvers import ROLE, SUBJECT
 from gatepost.policy.approvals.conditions import BadCondition, Condition, NoLibrary
-from gatepost.policy.approvals.rules import (
+from gatepost.policy.approvals.policies import (
     DEFAULT_APPROVERS,
     PACK,
-    ROLE,
-    SUBJECT,
     ApprovalPolicy,
     asks_as_destructive,
     matches,

@@ -21,7 +21,7 @@ from gatepost.audit.export import (
     of_checkpoint,
     verify_lines,
 )
-from gatepost.audit.record_search import read
+from gatepost.audit.record import read
 from gatepost.audit.siem import as_cef, as_otlp
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.configuration import config_option, fit_for, nearest, visible
@@ -36,8 +36,8 @@ from gatepost.storage.records import Records
 from gatepost.telemetry.logs import configure
 
 T = TypeVar("T")
-Form = Literal["jsonl", "cef", "otlp"]
-Kept = list[tuple[str, Checkpoint]]
+ExportFormat = Literal["jsonl", "cef", "otlp"]
+NamedCheckpoints = list[tuple[str, Checkpoint]]
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 SETTINGS = ("storage.database", "keys.ring")
 """The settings that these commands need; problems of other settings are ignored."""
@@ -134,7 +134,9 @@ def told(found: VerificationResult) -> str:
     "--output", type=click.File("wb"), default="-", help="Output file. Default: standard output."
 )
 @config_option
-def export(tenant: str, form: Form, since: datetime | None, output: BinaryIO, path: Path) -> None:
+def export(
+    tenant: str, form: ExportFormat, since: datetime | None, output: BinaryIO, path: Path
+) -> None:
     """Sign a checkpoint of a tenant's last record and export the records."""
     config = fit_for(path, SETTINGS)
     begin = int(since.replace(tzinfo=UTC).timestamp() * 1000) if since is not None else 0
@@ -154,7 +156,9 @@ def export(tenant: str, form: Form, since: datetime | None, output: BinaryIO, pa
     _at_the_trail(config, work)
 
 
-async def _projected(records: Records, tenant: str, form: Form, since: int) -> AsyncIterator[bytes]:
+async def _projected(
+    records: Records, tenant: str, form: ExportFormat, since: int
+) -> AsyncIterator[bytes]:
     """Yield the records in CEF or OTLP format, writer by writer."""
     trail = records.of(tenant).trail
     for writer in await trail.writers():
@@ -200,7 +204,7 @@ def checkpoint(tenant: str | None, path: Path) -> None:
 
 
 def _in_database(
-    config: Config, tenant: str | None, keys: PublicKeys, kept: Kept
+    config: Config, tenant: str | None, keys: PublicKeys, kept: NamedCheckpoints
 ) -> list[VerificationResult]:
     async def work(records: Records, keyring: KeyRing) -> list[VerificationResult]:
         # Older public keys may be only in the file.

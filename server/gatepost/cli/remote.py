@@ -18,7 +18,7 @@ from gatepost.cli.doctor import STDIN, read_token, tls_context
 from gatepost.cli.token import DEFAULT_STATE, STATE_FILE, DevState
 from gatepost.doctor.http import Unreachable
 from gatepost.mcp_client.access_tokens import SignedInTokens, no_sign_in
-from gatepost.mcp_client.client_session import RemoteSession, RequestFailed, SignIn, connected
+from gatepost.mcp_client.client_session import GetToken, RemoteSession, RequestFailed, connected
 from gatepost.mcp_client.kept_sign_in import KeptSignIn, state_home
 from gatepost.mcp_client.sign_in import BrowserSignIn, SignInFailed
 from gatepost.tools.header_arguments import routed_arguments
@@ -26,7 +26,7 @@ from gatepost.upstreams.connection import RequestOptions
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
-Work = Callable[[RemoteSession], Awaitable[T]]
+RemoteWork = Callable[[RemoteSession], Awaitable[T]]
 
 
 def server_options(command: Command) -> Command:
@@ -108,7 +108,7 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> 
     sys.exit(1 if failed else 0)
 
 
-def done(work: Work[T], *, url: str, token: str, no_browser: bool, **options: Any) -> T:
+def done(work: RemoteWork[T], *, url: str, token: str, no_browser: bool, **options: Any) -> T:
     """Run *work* with a session; failures become messages."""
     place = url or _development()
     given = read_token(token)
@@ -124,7 +124,7 @@ def done(work: Work[T], *, url: str, token: str, no_browser: bool, **options: An
 
     async def run() -> T:
         async with httpx2.AsyncClient(verify=tls_context(options["ca_bundle"])) as client:
-            sign_in: SignIn = no_sign_in
+            sign_in: GetToken = no_sign_in
             begin = given
             if not given:
                 client_id, scopes = options["client_id"], options["scopes"]

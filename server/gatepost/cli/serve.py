@@ -11,7 +11,7 @@ from gatepost.check.pack_loading import Toolbox
 from gatepost.cli.configuration import config_option, examine, settled, show
 from gatepost.cli.main import TIMINGS
 from gatepost.config.settings import Config
-from gatepost.runtime.server import bind
+from gatepost.runtime.http_server import bind
 from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.keyring import KeyRingError
 from gatepost.serve import ServerSetup, nothing, run

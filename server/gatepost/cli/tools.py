@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from gatepost.cli.configuration import config_option, settled
-from gatepost.policy.approvals.rules import Plan, plan_of
+from gatepost.policy.approvals.policies import Plan, plan_of
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 

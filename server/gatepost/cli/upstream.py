@@ -15,7 +15,7 @@ from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.definition_pins import diff as difference
 from gatepost.upstreams.examination import ExaminedServer, examined
 from gatepost.upstreams.registration_changes import ServerChanges
-from gatepost.upstreams.server import Status, UpstreamServer
+from gatepost.upstreams.upstream_server import Status, UpstreamServer
 
 name_argument = click.argument("name")
 

@@ -75,8 +75,8 @@ def variables(struct: type[msgspec.Struct] = Config, prefix: str = PREFIX) -> li
 
 def _nearest(path: list[str]) -> str | None:
     written = f"{PREFIX}{'__'.join(path)}".upper()
-    cutoff = 0.5 if len(path) > 1 else 0.85
-    near = difflib.get_close_matches(written, variables(), n=1, cutoff=cutoff)
+    similarity = 0.5 if len(path) > 1 else 0.85
+    near = difflib.get_close_matches(written, variables(), n=1, cutoff=similarity)
     return near[0] if near else (variables()[0] if len(path) > 1 else None)
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from gatepost_authz.config import Resource, Target
 
-Kind = Literal["session", "identity", "sign-in"]
+CookieKind = Literal["session", "identity", "sign-in"]
 
 
 class Cookies:
@@ -23,13 +23,13 @@ class Cookies:
         port = resource.authority.rpartition(":")[2] if ":" in resource.authority else ""
         self._start = "__Host-gatepost" if self._secure else f"gatepost{port}"
 
-    def name(self, kind: Kind, target: Target) -> str:
+    def name(self, kind: CookieKind, target: Target) -> str:
         """Return the name of the cookie of *target*'s dashboard."""
         tenant = f"-{target.tenant}" if target.tenant else ""
         return f"{self._start}-{kind}{tenant}"
 
     def header(
-        self, kind: Kind, target: Target, value: str, *, age: int | None = None
+        self, kind: CookieKind, target: Target, value: str, *, age: int | None = None
     ) -> tuple[bytes, bytes]:
         """
         Return the header that sets the cookie to *value*, which is base64url and dots.
@@ -43,6 +43,6 @@ class Cookies:
             parts.append("Secure")
         return b"set-cookie", "; ".join(parts).encode("ascii")
 
-    def removal(self, kind: Kind, target: Target) -> tuple[bytes, bytes]:
+    def removal(self, kind: CookieKind, target: Target) -> tuple[bytes, bytes]:
         """Return the header that removes the cookie."""
         return self.header(kind, target, "", age=0)

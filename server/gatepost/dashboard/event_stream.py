@@ -9,7 +9,7 @@ from starlette.types import Receive
 
 from gatepost.dashboard.dashboard_session import DashboardSessions, SignedInSession
 from gatepost.dashboard.page import ServerSentEvent
-from gatepost.dashboard.response import ResponseSender
+from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.security_headers import NO_STORE
 from gatepost.http.open_streams import OpenStreams
 from gatepost.storage.errors import StoreUnavailable

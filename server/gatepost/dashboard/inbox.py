@@ -16,7 +16,7 @@ from gatepost.dashboard.page import (
 )
 from gatepost.dashboard.request_page import address
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.waiting_page import WaitingPage, place_at
+from gatepost.policy.approvals.waiting import WaitingPage, place_at
 
 
 class InboxPage:

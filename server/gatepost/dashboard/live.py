@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from gatepost.background import started
 from gatepost.policy.approvals.notifications import TOPIC
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.waiting_page import WaitingPage
+from gatepost.policy.approvals.waiting import WaitingPage
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, WakeUps
 
 POLL_S = 1.0
 """Seconds between reads of the store, because the shared store can lose a message."""
 
-Waiting = WaitingPage | None
+ShownPage = WaitingPage | None
 """The first page of the waiting requests; None while the store is not available."""
 
 
@@ -31,7 +31,7 @@ class LiveInbox:
         self._tenants: dict[str, _OpenPages] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def watch(self, tenant: str) -> AsyncIterator[Waiting]:
+    async def watch(self, tenant: str) -> AsyncIterator[ShownPage]:
         """Yield the waiting requests now, and again whenever they change."""
         pages = self._tenants.get(tenant)
         if pages is None:
@@ -74,11 +74,11 @@ class _OpenPages:
 
     def __init__(self) -> None:
         self.number, self.version = 0, 0
-        self.waiting: Waiting = None
+        self.waiting: ShownPage = None
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    def tell(self, waiting: Waiting) -> None:
+    def tell(self, waiting: ShownPage) -> None:
         """Wake all pages if the waiting requests changed."""
         if self.version and waiting == self.waiting:
             return

@@ -86,7 +86,7 @@ def stream(events: AsyncIterator[ServerSentEvent]) -> PageResponse:
     return PageResponse(events=events)
 
 
-Handler = Callable[[PageRequest], Awaitable[PageResponse]]
+PageHandler = Callable[[PageRequest], Awaitable[PageResponse]]
 """
 Answers one request for a page. May raise `StoreUnavailable`, which the frame answers with 503, and
 `NotShown`.
@@ -102,9 +102,9 @@ class PageRoute(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     """Path below the base: ``/approvals/{id}``; ``""`` is the first page."""
-    get: Handler | None = None
+    get: PageHandler | None = None
     """Handler that shows the page and changes nothing."""
-    post: Handler | None = None
+    post: PageHandler | None = None
     """Handler that changes something, after the form token and the origin were checked."""
     roles: frozenset[str] = DECIDERS
     """The roles of which a user needs one, else 403; empty for every user of the tenant."""

@@ -12,8 +12,7 @@ from gatepost.dashboard.event_stream import LiveStream
 from gatepost.dashboard.form_data import UnreadableForm, cookie_of, form_of, query_of
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
 from gatepost.dashboard.page import DECIDERS, NotShown, PageRequest, PageResponse, PageRoute
-from gatepost.dashboard.response import ResponseSender
-from gatepost.dashboard.security_headers import Header
+from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import TOKEN_FIELD, TOKEN_HEADER, Templates
 from gatepost.http.body import Gone, TooLarge, read_body
 from gatepost.http.checks import authorities
@@ -23,6 +22,7 @@ from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.policy.approvals.request import SignedInApprover
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
+from gatepost_authz.headers import HeaderField
 from gatepost_authz.middleware import CALLER
 
 ROLE_NAMES = {"admin": "an administrator", "approver": "an approver", "operator": "an operator"}
@@ -229,7 +229,7 @@ class GuardedPage:
             request_id=scope.get(REQUEST_ID, ""),
         )
 
-    def _renewal(self, session: SignedInSession, spot: DashboardPaths) -> Sequence[Header]:
+    def _renewal(self, session: SignedInSession, spot: DashboardPaths) -> Sequence[HeaderField]:
         renewed = None if self.page.background else self._around.sessions.renewed(session)
         if renewed is None:
             return ()
@@ -243,7 +243,7 @@ class GuardedPage:
         session: SignedInSession,
         receive: Receive,
         reply: ResponseSender,
-        more: Sequence[Header],
+        more: Sequence[HeaderField],
     ) -> None:
         if answer.events is not None:
             live = LiveStream(session, self._around.sessions, self._around.streams)

@@ -18,9 +18,10 @@ from gatepost.dashboard.page import (
     redirect,
     stream,
 )
-from gatepost.policy.approvals.exact_json import decoded
+from gatepost.policy.approvals.arguments import decoded
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
-from gatepost.policy.approvals.service import DECIDED, PAGE, ApprovalService
+from gatepost.policy.approvals.service import DECIDED, ApprovalService
+from gatepost.policy.approvals.waiting import PAGE
 from gatepost.tools.api import Tool
 
 Tools = Callable[[], Mapping[str, Tool]]
@@ -87,14 +88,14 @@ class RequestPage:
             return await self._refused(page_request, str(why), **kept)
         return _decided(page_request)
 
-    async def _approve(self, page_request: PageRequest, **terms: Any) -> None:
+    async def _approve(self, page_request: PageRequest, **decision: Any) -> None:
         await self._approvals.approve(
             page_request.tenant,
             _id(page_request),
             page_request.user,
             seen=_seen(page_request),
             reason=_text(page_request, "comment"),
-            **terms,
+            **decision,
         )
 
     async def reject(self, page_request: PageRequest) -> PageResponse:

@@ -18,7 +18,7 @@ from gatepost.dashboard.openid import OpenIdClient, SignInVerifier
 from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
 from gatepost.dashboard.page_guard import GuardedPage, PageRefused, PageServices, RequestOrigin
 from gatepost.dashboard.pages import pages
-from gatepost.dashboard.security_headers import Header, SecurityHeaders, guards_of
+from gatepost.dashboard.security_headers import SecurityHeaders, guards_of
 from gatepost.dashboard.signin import (
     SignInServices,
     SignInStep,
@@ -30,13 +30,14 @@ from gatepost.dashboard.signin import (
     signed_out,
 )
 from gatepost.dashboard.templating import Templates
-from gatepost.http.edge import Headers, RenderRefusal
-from gatepost.http.request import EdgeRefusal
+from gatepost.http.edge import RenderRefusal, ResponseHeaders
+from gatepost.http.edge_request import EdgeRefusal
 from gatepost.runtime.reload import revoked_callers
 from gatepost.runtime.services import Services
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.fetch import FetchError
+from gatepost_authz.headers import HeaderField
 from gatepost_authz.issuers import IssuerRegistry
 
 Parties = Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
@@ -156,8 +157,12 @@ def _sign_out_origins(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc}" for part in parts))
 
 
-def _painter(place: DashboardLocation, view: Templates, guards: Sequence[Header]) -> RenderRefusal:
-    def paint(path: str, refusal: EdgeRefusal, request_id: str) -> tuple[bytes, Headers] | None:
+def _painter(
+    place: DashboardLocation, view: Templates, guards: Sequence[HeaderField]
+) -> RenderRefusal:
+    def paint(
+        path: str, refusal: EdgeRefusal, request_id: str
+    ) -> tuple[bytes, ResponseHeaders] | None:
         spot = place.locate(path)
         if spot is None:
             return None

@@ -7,8 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gatepost.http.edge import respond
 from gatepost.http.scope import FOLDED
 from gatepost_authz.config import Resource
-
-Header = tuple[bytes, bytes]
+from gatepost_authz.headers import HeaderField
 
 # No inline script or style, no other hosts, no frames, forms only to this server (CSP
 # level 3). Pages show text written by agents and attackers, which must never run.
@@ -17,7 +16,7 @@ POLICY = (
     b"connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 NO_STORE = (b"cache-control", b"no-store")
-GUARDS: tuple[Header, ...] = (
+GUARDS: tuple[HeaderField, ...] = (
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
     # With `no-referrer` browsers send `Origin: null` with our own forms (Fetch, "append a request
@@ -31,7 +30,7 @@ GUARDS: tuple[Header, ...] = (
         b"microphone=(), midi=(), payment=(), serial=(), usb=()",
     ),
 )
-SECURE: tuple[Header, ...] = ((b"strict-transport-security", b"max-age=31536000"),)
+SECURE: tuple[HeaderField, ...] = ((b"strict-transport-security", b"max-age=31536000"),)
 """Only under https; browsers ignore it over http (RFC 6797 section 8.1)."""
 HTML = b"text/html; charset=utf-8"
 
@@ -74,7 +73,7 @@ class SecurityHeaders:
         await self.app(scope, receive, guarded)
 
 
-def guards_of(resource: Resource, sign_out_origins: Sequence[str] = ()) -> tuple[Header, ...]:
+def guards_of(resource: Resource, sign_out_origins: Sequence[str] = ()) -> tuple[HeaderField, ...]:
     """
     Return the security headers for a server at *resource*.
 

@@ -17,14 +17,14 @@ from gatepost.dashboard.form_data import UnreadableForm, cookie_of, query_of
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
 from gatepost.dashboard.openid import OpenIdClient, SignInAttempt, SignInVerifier
 from gatepost.dashboard.page_guard import ABSENT, PageRefused
-from gatepost.dashboard.response import ResponseSender
-from gatepost.dashboard.security_headers import Header
+from gatepost.dashboard.page_response import ResponseSender
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import peer_of
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable, RevokedToken
 from gatepost_authz.fetch import FetchError
+from gatepost_authz.headers import HeaderField
 from gatepost_authz.middleware import CALLER
 from gatepost_authz.reasons import NO_RULE, RULES
 
@@ -115,13 +115,13 @@ class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
     """Records a sign-in or sign-out with the user's address, durably."""
 
 
-Step = Callable[[SignInServices, DashboardPaths, Scope, ResponseSender], Awaitable[None]]
+ServeSignIn = Callable[[SignInServices, DashboardPaths, Scope, ResponseSender], Awaitable[None]]
 
 
 class SignInStep:
     """Serve one public step of the sign-in: an ASGI app for GET."""
 
-    def __init__(self, step: Step, gateway: SignInServices) -> None:
+    def __init__(self, step: ServeSignIn, gateway: SignInServices) -> None:
         self._step = step
         self._gateway = gateway
 
@@ -314,7 +314,7 @@ async def _welcome(
     scope: Scope,
     caller: TenantContext,
     identity: str,
-) -> Sequence[Header]:
+) -> Sequence[HeaderField]:
     """Open a session; return its cookies."""
     sessions, cookies, target = gateway.sessions, gateway.cookies, spot.target
     try:

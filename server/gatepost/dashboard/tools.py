@@ -8,9 +8,8 @@ import msgspec
 
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
-from gatepost.policy.approvals.policies import ToolPolicies
+from gatepost.policy.approvals.policies import ApprovalPolicy, Plan, ToolPolicies
 from gatepost.policy.approvals.request import party_of
-from gatepost.policy.approvals.rules import ApprovalPolicy, Plan
 from gatepost.runtime.recent_callers import KEPT_S
 from gatepost.tools.api import Call, Tool
 from gatepost.tools.registry import UnknownTool
@@ -20,7 +19,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 from gatepost_authz.scopes import Implications
 
-Level = Literal["may", "asks", "steps_up", "may_not"]
+AccessLevel = Literal["may", "asks", "steps_up", "may_not"]
 
 MOST_CALLERS = 40
 MOST_SCOPES = 2_000
@@ -30,7 +29,7 @@ MOST_SCOPES = 2_000
 class ToolAccess(msgspec.Struct, frozen=True):
     """Whether a caller can call a tool, with the reason."""
 
-    level: Level
+    level: AccessLevel
     sentence: str
 
 
@@ -52,7 +51,7 @@ class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
     access: ToolAccess | None = None
 
 
-Seen = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
+ReadRecentCallers = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
 """Returns the latest callers of a tenant that any process has seen, at most the given number."""
 
 
@@ -69,7 +68,7 @@ class ToolsPage:
         *,
         runner: Callable[[], Runner],
         policies: Callable[[], ToolPolicies],
-        seen: Seen,
+        seen: ReadRecentCallers,
         baseline: frozenset[str],
         implied: Mapping[str, Sequence[str]],
     ) -> None:

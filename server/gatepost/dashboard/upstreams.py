@@ -19,8 +19,8 @@ from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import ServerChanges
-from gatepost.upstreams.server import Status, UpstreamServer
 from gatepost.upstreams.upstream_offers import UpstreamOffers
+from gatepost.upstreams.upstream_server import Status, UpstreamServer
 
 ADMIN = frozenset({"admin"})
 """The roles of which a user needs one."""

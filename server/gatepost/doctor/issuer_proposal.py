@@ -51,13 +51,15 @@ TENANTS = (
 OF_METADATA = frozenset({"issuer", "preset", "allow_private", "introspection"})
 """The lines that depend on the issuer's answers alone."""
 
-Value = str | int | Sequence[str] | Sequence[Mapping[str, str | bool]] | Mapping[str, str | bool]
+SettingValue = (
+    str | int | Sequence[str] | Sequence[Mapping[str, str | bool]] | Mapping[str, str | bool]
+)
 
 
 class Line(msgspec.Struct, frozen=True):
     """One line of the table: the value, and the reason as a sentence."""
 
-    value: Value
+    value: SettingValue
     reason: str
 
 
@@ -99,11 +101,11 @@ class Proposal:
         table = {name: line.value for name, line in self._lines.items()}
         return msgspec.convert({**table, "tokens": rules}, Issuer)
 
-    def set(self, name: str, value: Value, reason: str) -> bool:
+    def set(self, name: str, value: SettingValue, reason: str) -> bool:
         """Add or replace a line of the table; return whether its value is new."""
         return _put(self._lines, name, Line(value, reason))
 
-    def set_rule(self, name: str, value: Value, reason: str) -> bool:
+    def set_rule(self, name: str, value: SettingValue, reason: str) -> bool:
         """Add or replace a line of ``[issuers.tokens]``; return whether its value is new."""
         return _put(self._token_rules, name, Line(value, reason))
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-Level = Literal["ok", "note", "warn", "fail"]
+ReportLevel = Literal["ok", "note", "warn", "fail"]
 
 SERVER = "the MCP server"
 ISSUER = "the authorization server"
@@ -23,7 +23,7 @@ class Step(msgspec.Struct, frozen=True):
     """
 
     name: str
-    level: Level
+    level: ReportLevel
     detail: str
     where: str = ""
     fix: str = ""

@@ -13,7 +13,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import RevokedToken
 
 T = TypeVar("T")
-Why = Literal["revoked", "suspended"]
+EndOfCall = Literal["revoked", "suspended"]
 
 # Most calls end before their client could hang up. A task that listens for that costs more than the
 # call.
@@ -129,7 +129,7 @@ class RunningRequests:
         """Remove a request; a second call does nothing."""
         self._waiting.pop(stop, None)
 
-    def end(self, which: Callable[[TenantContext], bool], why: Why) -> None:
+    def end(self, which: Callable[[TenantContext], bool], why: EndOfCall) -> None:
         """Stop all waiting requests of these callers."""
         for stop, caller in tuple(self._waiting.items()):
             if which(caller):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-Principal = tuple[str, ...]
+OwnerKey = tuple[str, ...]
 """A caller (`TenantContext.principal_key`); the first element is its tenant."""
 
 
@@ -10,13 +10,13 @@ class CallerBytes:
     """Counts bytes for callers and for their tenants."""
 
     def __init__(self) -> None:
-        self._bytes: Counter[Principal | str] = Counter()
+        self._bytes: Counter[OwnerKey | str] = Counter()
 
-    def of(self, owner: Principal) -> tuple[int, int]:
+    def of(self, owner: OwnerKey) -> tuple[int, int]:
         """Return the bytes of a caller, and of all callers of its tenant."""
         return self._bytes[owner], self._bytes[owner[0]]
 
-    def add(self, owner: Principal, size: int) -> None:
+    def add(self, owner: OwnerKey, size: int) -> None:
         """Add *size* bytes to a caller and its tenant."""
         for one in (owner, owner[0]):
             self._bytes[one] += size

@@ -11,8 +11,7 @@ from itertools import chain
 import msgspec
 
 from gatepost.http.cors import Cors, Origins
-from gatepost.http.proxies import TrustedProxies
-from gatepost.http.request import (
+from gatepost.http.edge_request import (
     ORIGIN,
     Allow,
     EdgeRefusal,
@@ -21,6 +20,7 @@ from gatepost.http.request import (
     is_public_document,
     only_post,
 )
+from gatepost.http.proxies import TrustedProxies
 from gatepost.http.scope import HEAD_AT_MOST
 from gatepost_authz.headers import Impersonating
 

@@ -2,7 +2,7 @@
 
 import re
 
-from gatepost.http.request import (
+from gatepost.http.edge_request import (
     ORIGIN,
     Allow,
     EdgeRefusal,

@@ -10,7 +10,7 @@ from typing import Any
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gatepost.http.request import EdgeRequest
+from gatepost.http.edge_request import EdgeRequest
 from gatepost.http.scope import NO_CONTENT, WHOLE_BODY
 from gatepost_authz.middleware import OneStepSend
 

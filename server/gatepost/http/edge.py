@@ -16,7 +16,13 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.http.cycle import Cycle, labelled
-from gatepost.http.request import CORRELATION, Check, EdgeRefusal, EdgeRequest, Preflight
+from gatepost.http.edge_request import (
+    CORRELATION,
+    CheckRequest,
+    EdgeRefusal,
+    EdgeRequest,
+    Preflight,
+)
 from gatepost.http.scope import FOLDED, REQUEST_ID, RPC
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.access import AccessLog
@@ -25,8 +31,8 @@ from gatepost_authz.middleware import CALLER
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 """Answers a health probe: a status and a JSON document."""
 
-Headers = tuple[tuple[bytes, bytes], ...]
-RenderRefusal = Callable[[str, EdgeRefusal, str], tuple[bytes, Headers] | None]
+ResponseHeaders = tuple[tuple[bytes, bytes], ...]
+RenderRefusal = Callable[[str, EdgeRefusal, str], tuple[bytes, ResponseHeaders] | None]
 """
 Renders a refusal (path, refusal, request id) as a page with its headers; None if the path has no
 pages.
@@ -113,7 +119,7 @@ class Edge:
         self,
         app: ASGIApp,
         *,
-        checks: Check,
+        checks: CheckRequest,
         log: AccessLog,
         probes: Mapping[str, Probe],
         is_endpoint: Callable[[str], bool],
@@ -249,7 +255,7 @@ async def respond(
     await send({"type": "http.response.body", "body": body})
 
 
-async def respond_page(send: Send, status: int, body: bytes, headers: Headers) -> None:
+async def respond_page(send: Send, status: int, body: bytes, headers: ResponseHeaders) -> None:
     """Send a page that caches must not store."""
     start = [
         (b"content-type", b"text/html; charset=utf-8"),

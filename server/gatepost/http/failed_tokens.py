@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.types import Scope
 
 from gatepost.http.edge import peer_of
-from gatepost.http.request import EdgeRefusal
+from gatepost.http.edge_request import EdgeRefusal
 from gatepost.storage.rate_limits import WITHIN, Bucket
 from gatepost_authz.addresses import network_of_peer
 from gatepost_authz.errors import (

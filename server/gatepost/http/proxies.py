@@ -2,9 +2,9 @@
 
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from gatepost.http.request import EdgeRequest
+from gatepost.http.edge_request import EdgeRequest
 
-Networks = tuple[IPv4Network | IPv6Network, ...]
+ProxyNetworks = tuple[IPv4Network | IPv6Network, ...]
 
 # A longer chain of forwarders is an attack on the server that reads it.
 MOST_FORWARDERS = 32
@@ -20,7 +20,7 @@ class TrustedProxies:
     is written into the scope (`client`, `scheme`) for everything behind.
     """
 
-    def __init__(self, networks: Networks) -> None:
+    def __init__(self, networks: ProxyNetworks) -> None:
         self._networks = networks
         self._known: dict[str, bool] = {}
 

@@ -7,24 +7,24 @@ from typing import Literal
 import msgspec
 
 from gatepost.storage.shared_store import SharedStore, Subscription
-from gatepost.tools.context import Listed
+from gatepost.tools.context import ListName
 
 TOPIC = "changes"
 
-What = Literal["tools", "resources", "prompts", "document", "task"]
+ChangedKind = Literal["tools", "resources", "prompts", "document", "task"]
 
 
 class ChangeNotification(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A change of a list, of the document with a URI, or of the task with an id."""
 
-    what: What
+    what: ChangedKind
     name: str = ""
 
 
 _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(ChangeNotification).decode
 
-Deliver = Callable[[ChangeNotification], None]
+DeliverChange = Callable[[ChangeNotification], None]
 """Accepts a change. It is called on the event loop and must neither block nor raise."""
 
 
@@ -50,7 +50,7 @@ class ChangePubSub:
         """Return the tenants that this process subscribes to."""
         return tuple(self._subscribers)
 
-    async def follow(self, tenant: str, deliver: Deliver) -> "ChangeSubscription":
+    async def follow(self, tenant: str, deliver: DeliverChange) -> "ChangeSubscription":
         """
         Deliver the tenant's changes until `ChangeSubscription.end` is called.
 
@@ -74,7 +74,7 @@ class ChangePubSub:
                 interest.end()
         return interest
 
-    def relisted(self, lists: Iterable[Listed]) -> None:
+    def relisted(self, lists: Iterable[ListName]) -> None:
         """Tell the clients of all tenants at this process that these lists changed."""
         for what in lists:
             for subscribers in tuple(self._subscribers.values()):
@@ -132,7 +132,7 @@ class ChangeSubscription:
 
     __slots__ = ("_pubsub", "_tenant", "deliver")
 
-    def __init__(self, pubsub: ChangePubSub, tenant: str, deliver: Deliver) -> None:
+    def __init__(self, pubsub: ChangePubSub, tenant: str, deliver: DeliverChange) -> None:
         self._pubsub = pubsub
         self._tenant = tenant
         self.deliver = deliver
@@ -149,7 +149,7 @@ class TenantChanges(msgspec.Struct, frozen=True):
     shared_store: SharedStore
     tenant: str
 
-    async def listed(self, what: Listed) -> None:
+    async def listed(self, what: ListName) -> None:
         """Publish that a list changed."""
         await self._tell(ChangeNotification(what))
 

@@ -22,7 +22,7 @@ from gatepost.storage.rate_limits import Bucket
 from gatepost.tools.client import (
     LEVELS,
     Capabilities,
-    LogLevel,
+    LoggingLevel,
     SilentClient,
     ToolClock,
     Waiting,
@@ -53,7 +53,7 @@ follow about ten rounds, which at this length are more than an approver's defaul
 AGAIN_S = 1.0
 """Delay before an unavailable store is read again."""
 
-Sign = Callable[[float], Awaitable[None]]
+SendSign = Callable[[float], Awaitable[None]]
 """Tells the client that the call still waits; the argument is the seconds waited so far."""
 
 
@@ -79,13 +79,13 @@ class StreamClient(SilentClient):
         *,
         capabilities: Capabilities,
         token: Raw | None,
-        level: LogLevel | None,
+        level: LoggingLevel | None,
     ) -> None:
         self._capabilities = capabilities
         if stream is not None:
             self.tell(stream, token, level)
 
-    def tell(self, stream: SseResponse, token: Raw | None, level: LogLevel | None) -> None:
+    def tell(self, stream: SseResponse, token: Raw | None, level: LoggingLevel | None) -> None:
         """Send progress with *token*, and log messages at or above *level*, to this stream."""
         self.stream = stream
         self._token = token
@@ -189,7 +189,7 @@ class StreamClient(SilentClient):
                         self._reported + 1 if math.isinf(before) else self._reported - before
                     )
 
-    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send `notifications/message` if *level* is at or above the requested one (LG-03)."""
         if self.stream is None or LEVELS.index(level) < self._least:
             return
@@ -272,7 +272,7 @@ def progress_token(meta: Meta) -> Raw | None:
     return None if token is None else Raw(token)
 
 
-def log_level(meta: Meta) -> LogLevel | None:
+def log_level(meta: Meta) -> LoggingLevel | None:
     """Return the lowest log level that the request wants; raises JsonRpcError (LG-04)."""
     if meta.log_level is UNSET:
         return None
@@ -291,7 +291,9 @@ _encode = msgspec.json.Encoder(enc_hook=_shown).encode
 _decode_info = msgspec.json.Decoder(ClientInfo).decode
 
 
-async def decided(waiting: Waiting, sign: Sign, *, for_s: float, stopping: asyncio.Event) -> bool:
+async def decided(
+    waiting: Waiting, sign: SendSign, *, for_s: float, stopping: asyncio.Event
+) -> bool:
     """
     Wait up to *for_s* seconds for the decision; return whether there is one.
 

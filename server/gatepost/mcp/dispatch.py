@@ -28,7 +28,7 @@ from gatepost.mcp.request import (
     version_in,
 )
 from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, Replies
-from gatepost.mcp.revisions import Kind, Ruling, decide, is_modern
+from gatepost.mcp.revisions import MessageKind, Ruling, decide, is_modern
 from gatepost.mcp.server import McpServer
 from gatepost.mcp.sessions.requests import (
     LOST,
@@ -129,7 +129,7 @@ class Dispatch:
         header = exchange.version
         ruling = decide(
             "POST",
-            Kind.REQUEST,
+            MessageKind.REQUEST,
             header=header,
             body=None if version is UNSET else version,
             session=SESSION_HEADER in exchange.headers,
@@ -159,7 +159,7 @@ class Dispatch:
         version = None if params.meta is UNSET else params.meta.version
         ruling = decide(
             "POST",
-            Kind.NOTIFICATION,
+            MessageKind.NOTIFICATION,
             header=exchange.version,
             body=None if version is UNSET else version,
             session=SESSION_HEADER in exchange.headers,
@@ -175,7 +175,7 @@ class Dispatch:
         self._server.count_message(exchange.caller)
         headers = exchange.headers
         session = SESSION_HEADER in headers
-        ruling = decide("POST", Kind.RESPONSE, header=exchange.version, session=session)
+        ruling = decide("POST", MessageKind.RESPONSE, header=exchange.version, session=session)
         if ruling is Ruling.RESPONSE and (channel := await self._sessions.find(exchange)):
             return await self._sessions.respond(message, channel)
         return self._refuse(ruling, headers, None, NONE)
@@ -184,7 +184,7 @@ class Dispatch:
         """Serve a batch, alone or in its session."""
         headers = exchange.headers
         session_named = SESSION_HEADER in headers
-        ruling = decide("POST", Kind.BATCH, header=exchange.version, session=session_named)
+        ruling = decide("POST", MessageKind.BATCH, header=exchange.version, session=session_named)
         if ruling is Ruling.BATCH_ALONE:
             return await self._sessionless.batch(exchange, batch)
         if ruling is Ruling.BATCH and (channel := await self._sessions.find(exchange)):

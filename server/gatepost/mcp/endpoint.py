@@ -23,7 +23,7 @@ from gatepost.mcp.request import (
     check_mirrors,
     check_routed,
     exchange_of,
-    marks_of,
+    key_and_correlation,
     name_in,
     no_meta,
     read_params,
@@ -282,7 +282,7 @@ class Stateless:
     ) -> Awaitable[ExchangeResponse | EventStream | None]:
         """Run the method of a checked request; raises JsonRpcError."""
         is_marked = exchange.is_marked or meta.idempotency_key is not UNSET
-        marks = marks_of(exchange.headers, params) if is_marked else UNMARKED
+        marks = key_and_correlation(exchange.headers, params) if is_marked else UNMARKED
         if method.handler is None:
             return self._open(exchange, identity, params, method)
         client = self._client(exchange, method, params, meta)

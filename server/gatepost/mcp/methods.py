@@ -10,15 +10,13 @@ from gatepost.mcp.event_stream import EventStream
 from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.request import SKILLS, TASKS, Exchange, Params
 from gatepost.mcp.resources import list_documents, list_templates, read_document
-from gatepost.mcp.responses import MethodResult
-from gatepost.mcp.server import McpRequest, McpServer
+from gatepost.mcp.server import McpRequest, McpServer, MethodHandler
 from gatepost.mcp.sessions.settings import set_level, subscribe, unsubscribe
 from gatepost.mcp.skills import get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
 from gatepost.mcp.tasks.methods import cancel_task, get_task, update_task
 from gatepost.mcp.tool_calls import call_tool
 
-Handler = Callable[[McpServer, McpRequest], Awaitable[MethodResult]]
 Opener = Callable[[McpServer, Exchange, bytes, Params], Awaitable[EventStream]]
 
 
@@ -43,7 +41,7 @@ class Method(msgspec.Struct, frozen=True):
     """One method: the eras that serve it, its handler and the header that repeats its name."""
 
     name: str
-    handler: Handler | None
+    handler: MethodHandler | None
     """The handler; None if the answer is a stream that stays open."""
     modern: bool = True
     legacy: bool = True

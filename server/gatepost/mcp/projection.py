@@ -11,7 +11,7 @@ WITH_URLS = "2025-11-25"
 """The revision that added URL elicitation, all defaults, titled choices and sampling tools."""
 WITHOUT_ELICITATION = "2025-03-26"
 
-Shown = dict[str, Any]
+ClientJson = dict[str, Any]
 
 # The keywords that 2025-06-18 allows for each type of field (its PrimitiveSchemaDefinition).
 OLD_FIELDS: Mapping[str, set[str]] = {
@@ -25,7 +25,7 @@ OLD_FIELDS: Mapping[str, set[str]] = {
 }
 
 
-def projected(request: InputRequest, revision: str, *, elicitation_id: str = "") -> Shown:
+def projected(request: InputRequest, revision: str, *, elicitation_id: str = "") -> ClientJson:
     """
     Return the parameters of *request* in the form of *revision* (E-01 to E-05, SA-01).
 
@@ -40,7 +40,7 @@ def projected(request: InputRequest, revision: str, *, elicitation_id: str = "")
     return params
 
 
-def _elicitation(params: Shown, revision: str, elicitation_id: str) -> Shown:
+def _elicitation(params: ClientJson, revision: str, elicitation_id: str) -> ClientJson:
     if revision == WITHOUT_ELICITATION:
         raise MissingCapability({"elicitation": {}})
     if params.get("mode") == "url":
@@ -57,7 +57,7 @@ def _elicitation(params: Shown, revision: str, elicitation_id: str) -> Shown:
     }
 
 
-def _old_form(schema: Mapping[str, Any]) -> Shown:
+def _old_form(schema: Mapping[str, Any]) -> ClientJson:
     required = schema.get("required", ())
     fields = {}
     for name, field in schema["properties"].items():
@@ -68,13 +68,13 @@ def _old_form(schema: Mapping[str, Any]) -> Shown:
             raise MissingCapability({"elicitation": FORMS})
     if not fields:
         raise MissingCapability({"elicitation": FORMS})
-    shown: Shown = {"type": "object", "properties": fields}
+    shown: ClientJson = {"type": "object", "properties": fields}
     if required:
         shown["required"] = list(required)
     return shown
 
 
-def _old_field(field: Mapping[str, Any]) -> Shown:
+def _old_field(field: Mapping[str, Any]) -> ClientJson:
     shown = dict(field)
     if titled := shown.get("oneOf"):
         shown["enum"] = [choice["const"] for choice in titled]
@@ -83,7 +83,7 @@ def _old_field(field: Mapping[str, Any]) -> Shown:
     return {word: value for word, value in shown.items() if word in known}
 
 
-def _sampling(params: Shown, revision: str) -> Shown:
+def _sampling(params: ClientJson, revision: str) -> ClientJson:
     if revision in (MODERN, WITH_URLS):
         return params
     if params.get("tools"):

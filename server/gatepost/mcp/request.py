@@ -379,12 +379,12 @@ def _same(text: str | None, value: str | float) -> bool:
     return bool(_DECIMAL.fullmatch(text)) and int(text.partition(".")[0]) == value
 
 
-Marks = tuple[IdempotencyKey | None, str | None]
+KeyAndCorrelation = tuple[IdempotencyKey | None, str | None]
 
-UNMARKED: Marks = (None, None)
+UNMARKED: KeyAndCorrelation = (None, None)
 
 
-def marks_of(headers: Mapping[bytes, bytes], params: Params) -> Marks:
+def key_and_correlation(headers: Mapping[bytes, bytes], params: Params) -> KeyAndCorrelation:
     """
     Return the idempotency key of a call, from its headers or `_meta`, and its correlation id.
 

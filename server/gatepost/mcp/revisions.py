@@ -24,7 +24,7 @@ Without a session such a request is served as if it had no header, as the offici
 _LEGACY = frozenset(HANDSHAKE)
 
 
-class Kind(Enum):
+class MessageKind(Enum):
     """The kind of message in a POST body."""
 
     REQUEST = "request"
@@ -81,7 +81,7 @@ def is_modern(version: str) -> bool:
 
 def decide(
     verb: str,
-    kind: Kind | None = None,
+    kind: MessageKind | None = None,
     *,
     header: str | None = None,
     body: str | None = None,
@@ -98,12 +98,12 @@ def decide(
         header = None
     if verb != "POST":
         return _verb(verb, header, session)
-    if kind is Kind.REQUEST:
+    if kind is MessageKind.REQUEST:
         return _request(header, body, session, handshake)
-    if kind is Kind.NOTIFICATION:
+    if kind is MessageKind.NOTIFICATION:
         return _notification(header or body, session)
     served_by_session = session and (header is None or not is_modern(header))
-    if kind is Kind.BATCH:
+    if kind is MessageKind.BATCH:
         if not session and header in (None, BATCHING):
             return Ruling.BATCH_ALONE
         return Ruling.BATCH if served_by_session else Ruling.NO_BATCH

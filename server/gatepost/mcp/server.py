@@ -217,10 +217,10 @@ def extensions(registry: Registry, *, tasks: bool) -> dict[str, Any]:
     return {"extensions": declared}
 
 
-Handler = Callable[[McpServer, McpRequest], Awaitable[MethodResult]]
+MethodHandler = Callable[[McpServer, McpRequest], Awaitable[MethodResult]]
 
 
-def counted(handler: Handler) -> Handler:
+def counted(handler: MethodHandler) -> MethodHandler:
     """Wrap *handler* to count its refusals, unless they are marked as counted already."""
 
     @wraps(handler)

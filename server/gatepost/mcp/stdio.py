@@ -37,7 +37,7 @@ from gatepost_authz.middleware import CALLER
 
 EVENTS = b"text/event-stream"
 
-Take = Callable[[bytes], Awaitable[None]]
+ReceiveLine = Callable[[bytes], Awaitable[None]]
 
 
 class Frames:
@@ -48,7 +48,7 @@ class Frames:
     after which to reconnect for the rest.
     """
 
-    def __init__(self, take: Take, identity: bytes | None = None) -> None:
+    def __init__(self, take: ReceiveLine, identity: bytes | None = None) -> None:
         self._take = take
         self._identity = identity
         self._events = False
@@ -110,14 +110,14 @@ UNFORESEEN = JsonRpcError(INTERNAL_ERROR, "An unexpected error occurred; see the
 TOO_MANY = JsonRpcError(RATE_LIMITED, f"More than {MOST_AT_ONCE} requests at once")
 STOPPING = JsonRpcError(INTERNAL_ERROR, "The server is about to stop")
 
-Write = Callable[[bytes], Awaitable[object]]
+WriteLine = Callable[[bytes], Awaitable[object]]
 
 
 class Stdio:
     """Serves one client over two pipes as *caller*; *path* is the path of the resource."""
 
     def __init__(
-        self, endpoint: Endpoint, *, caller: TenantContext, path: str, write: Write
+        self, endpoint: Endpoint, *, caller: TenantContext, path: str, write: WriteLine
     ) -> None:
         self._endpoint = endpoint
         self._caller = caller

@@ -15,7 +15,7 @@ from gatepost.mcp.responses import result
 from gatepost.mcp.server import McpServer
 from gatepost.mcp.tasks.methods import UNDECLARED
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.context import Listed
+from gatepost.tools.context import ListName
 from gatepost_authz.caller import TenantContext
 
 LISTEN = "subscriptions/listen"
@@ -26,8 +26,8 @@ MOST_NAMES = 100
 NAME_CHARACTERS = 2048
 RETRY_AFTER_S = 30
 
-Name = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
-Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]
+BoundedName = Annotated[str, Meta(max_length=NAME_CHARACTERS)]
+BoundedNames = Annotated[list[BoundedName], Meta(max_length=MOST_NAMES)]
 
 
 class Filter(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -36,14 +36,14 @@ class Filter(msgspec.Struct, rename="camel", omit_defaults=True):
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
     resources_list_changed: bool = False
-    resource_subscriptions: Names | UnsetType = UNSET
-    task_ids: Names | UnsetType = UNSET
+    resource_subscriptions: BoundedNames | UnsetType = UNSET
+    task_ids: BoundedNames | UnsetType = UNSET
 
 
 _decode = msgspec.json.Decoder(Filter).decode
 _encode = msgspec.json.encode
 
-LISTS: dict[Listed, str] = {
+LISTS: dict[ListName, str] = {
     "tools": "tools_list_changed",
     "prompts": "prompts_list_changed",
     "resources": "resources_list_changed",

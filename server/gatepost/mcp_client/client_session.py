@@ -27,9 +27,9 @@ MOST_SIGN_INS = 2
 TIMEOUT = httpx2.Timeout(30, read=300)
 """A call that waits for a person sends signs of life more often than this."""
 
-SignIn = Callable[[HttpAnswer], Awaitable[str]]
+GetToken = Callable[[HttpAnswer], Awaitable[str]]
 """Gets the answer 401 or 403 with its challenge, and returns a new access token."""
-Heard = Callable[[Mapping[str, Any]], object]
+OnNotification = Callable[[Mapping[str, Any]], object]
 """Gets each notification of the server."""
 
 
@@ -41,7 +41,13 @@ class RemoteSession:
     """Sends requests to one server; it signs in when the server asks for that."""
 
     def __init__(
-        self, client: httpx2.AsyncClient, url: str, *, token: str, sign_in: SignIn, heard: Heard
+        self,
+        client: httpx2.AsyncClient,
+        url: str,
+        *,
+        token: str,
+        sign_in: GetToken,
+        heard: OnNotification,
     ) -> None:
         self._client, self._url, self._token = client, url, token
         self._sign_in, self._heard = sign_in, heard
@@ -186,7 +192,7 @@ class RemoteSession:
 
 @asynccontextmanager
 async def connected(
-    client: httpx2.AsyncClient, url: str, *, token: str, sign_in: SignIn, heard: Heard
+    client: httpx2.AsyncClient, url: str, *, token: str, sign_in: GetToken, heard: OnNotification
 ) -> AsyncIterator[RemoteSession]:
     """Talk to the server at *url* for the time of a block; raises RequestFailed."""
     if problem := problem_of_address(url):

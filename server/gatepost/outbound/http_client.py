@@ -14,23 +14,29 @@ from weakref import WeakValueDictionary
 import httpx2
 import msgspec
 
-from gatepost.outbound import response as answers
+from gatepost.outbound import http_response as answers
 from gatepost.outbound.connections import ConnectionPools, PoolKey
-from gatepost.outbound.failure import (
+from gatepost.outbound.http_request import (
+    CORRELATION,
+    OPEN,
+    OutboundRequest,
+    outbound_request,
+    plain,
+)
+from gatepost.outbound.redirect import STATUSES, following, place
+from gatepost.outbound.transport_errors import (
     HARMLESS,
     failure_of,
     refused_url,
     too_late,
 )
-from gatepost.outbound.redirect import STATUSES, following, place
-from gatepost.outbound.request import CORRELATION, OPEN, OutboundRequest, outbound_request, plain
 from gatepost.telemetry.trace import outgoing
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply, Sending
 from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import BAD_PORTS, authority_problem, literal, parted
 from gatepost_authz.config import Network
-from gatepost_authz.pinning import GuardedTransport, Resolver, SystemResolver, alternated
+from gatepost_authz.pinning import GuardedTransport, ResolveHost, SystemResolver, alternated
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 1_000_000
@@ -64,7 +70,7 @@ class OutboundClient:
         network: Network,
         *,
         tls: Callable[[], ssl.SSLContext],
-        resolver: Resolver | None = None,
+        resolver: ResolveHost | None = None,
         traced: Iterable[str] = (),
     ) -> None:
         self._tls = tls
@@ -90,7 +96,7 @@ class OutboundClient:
         self._retiring[before] = asyncio.create_task(before.retire())
         self._retiring = {lines: task for lines, task in self._retiring.items() if not lines.closed}
 
-    def resolver_of(self, tenant: str) -> Resolver:
+    def resolver_of(self, tenant: str) -> ResolveHost:
         """Return the resolver of one tenant, so that its hanging lookups do not block others."""
         if self.resolver is not None:
             return self.resolver
@@ -254,7 +260,7 @@ AGENT = _agent()
 
 
 async def checked_addresses(
-    address_policy: ToolAddressPolicy, resolver: Resolver, scheme: str, host: str, port: int
+    address_policy: ToolAddressPolicy, resolver: ResolveHost, scheme: str, host: str, port: int
 ) -> Sequence[str]:
     """
     Return a few addresses of *host* that a program may connect to (`Outbound.addresses`).

@@ -5,8 +5,8 @@ from urllib.parse import urljoin
 import httpx2
 import msgspec
 
-from gatepost.outbound.failure import refused_url
-from gatepost.outbound.request import OPEN, OutboundRequest, plain
+from gatepost.outbound.http_request import OPEN, OutboundRequest, plain
+from gatepost.outbound.transport_errors import refused_url
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import PRINTABLE, USUAL_PORTS

@@ -8,9 +8,9 @@ from typing import Unpack, cast
 
 import httpx2
 
-from gatepost.outbound.failure import failure_of
 from gatepost.outbound.http_client import TIMEOUT_S, Sender
-from gatepost.outbound.response import PARTS_AT_ONCE, Unpacker, coding_of
+from gatepost.outbound.http_response import PARTS_AT_ONCE, Unpacker, coding_of
+from gatepost.outbound.transport_errors import failure_of
 from gatepost.tools.context import Sending
 
 AT_ONCE = 1_000_000

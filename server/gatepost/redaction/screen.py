@@ -46,7 +46,7 @@ class Screen:
             for together in _grouped(_pieces(windows))
         ]
         # A piece that begins within another one is not found, but the other one is.
-        self._reach = max(map(len, windows)) + PIECE_BYTES
+        self._overlap = max(map(len, windows)) + PIECE_BYTES
 
     def places(self, text: bytes) -> Iterator[tuple[int, int]]:
         """Yield the beginning and end of each place, in order and apart from each other."""
@@ -68,10 +68,10 @@ class Screen:
             for one in self._passes:
                 found += one.find_matches_as_indexes(part)
                 if len(found) > MOST_PLACES:
-                    yield max(step - self._reach, 0), len(text)
+                    yield max(step - self._overlap, 0), len(text)
                     return
             for _, start, end in sorted(found, key=_start):
-                yield max(step + start - self._reach, 0), step + end + self._reach
+                yield max(step + start - self._overlap, 0), step + end + self._overlap
 
 
 def holds(patterns: BytesAhoCorasick, text: bytes) -> bool:

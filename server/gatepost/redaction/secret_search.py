@@ -269,7 +269,7 @@ class Automaton:
         self._marks = list(by_window.values())
         # Four times as fast, with some megabytes more: for the automaton that most tenants share.
         form = Implementation.DFA if fast else Implementation.ContiguousNFA
-        self._reach = max(map(len, by_window), default=1) - 1
+        self._overlap = max(map(len, by_window), default=1) - 1
         self._outlasts_breaks = all(
             BLANK.isdisjoint(window[:1]) and BREAKS.isdisjoint(window) for window in by_window
         )
@@ -326,7 +326,7 @@ class Automaton:
         places = [(0, len(text))] if self._screen is None else self._screen.places(text)
         for begin, behind in places:
             for step in range(begin, behind, STEP_BYTES):
-                part = text[step : min(step + STEP_BYTES + self._reach, behind)]
+                part = text[step : min(step + STEP_BYTES + self._overlap, behind)]
                 for which, start, end in self.search(part, overlapping=True):
                     if start < STEP_BYTES:  # else the next step finds it as well
                         yield which, step + start, step + end

@@ -11,8 +11,7 @@ from gatepost.tools.api import Failure, FailureKind, Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.results import BEFORE_RESULT, RESULT, text_of
 from gatepost.tools.runner import UNRECORDED
-
-Header = tuple[bytes, bytes]
+from gatepost_authz.headers import HeaderField
 
 TABLE: Mapping[FailureKind, tuple[int, str]] = {
     "validation": (422, "validation_error"),
@@ -54,7 +53,7 @@ class RestRefusal(Exception):
         status: int,
         code: str,
         message: str,
-        headers: tuple[Header, ...] = (),
+        headers: tuple[HeaderField, ...] = (),
         third: Mapping[str, object] = {},
     ) -> None:
         super().__init__(code)
@@ -70,7 +69,7 @@ class RestResponse(msgspec.Struct, frozen=True):
 
     status: int
     body: bytes
-    headers: tuple[Header, ...] = ()
+    headers: tuple[HeaderField, ...] = ()
 
 
 def refused(refusal: RestRefusal) -> RestResponse:
@@ -168,7 +167,7 @@ def _later(status: int, shown: dict[str, Any], seconds: int) -> RestResponse:
     return RestResponse(status, _encode(shown), (_retry_after(seconds),))
 
 
-def _retry_after(seconds: int) -> Header:
+def _retry_after(seconds: int) -> HeaderField:
     return b"retry-after", b"%d" % seconds
 
 

@@ -22,7 +22,7 @@ PASSES = 5
 PAUSE_S = 1.0
 NOTHING = WorkspaceUsage(0, 0)
 
-Tell = Callable[[str], object]
+ReportErased = Callable[[str], object]
 """Receives a line about each step."""
 
 
@@ -78,7 +78,7 @@ class TenantErasure:
         return TenantInventory(records, await asyncio.to_thread(self._counted))
 
     async def run(
-        self, tell: Tell, pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+        self, tell: ReportErased, pause: Callable[[float], Awaitable[object]] = asyncio.sleep
     ) -> None:
         """Remove everything; raises Unfinished, StoreUnavailable and OSError."""
         for _ in range(PASSES):
@@ -92,7 +92,7 @@ class TenantErasure:
         if not (await self.found()).is_nothing:
             raise Unfinished
 
-    async def _remove(self, tell: Tell) -> bool:
+    async def _remove(self, tell: ReportErased) -> bool:
         """Do one pass; return whether it removed anything."""
         gone = 0
         while some := await self._records.tenant_data.clear(self.tenant):

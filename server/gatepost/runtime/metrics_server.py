@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime.server import accepting, listen_config
+from gatepost.runtime.http_server import accepting, listen_config
 
 DEADLINES = Deadlines(head_s=5.0, keep_alive_s=75, drain_s=4, max_head_bytes=8_192)
 """Collectors scrape every 15 to 60 seconds on a kept connection."""

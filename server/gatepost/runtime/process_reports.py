@@ -22,7 +22,7 @@ import msgspec
 from gatepost.background import during
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.readiness import missing
-from gatepost.runtime.stores import State, Watch
+from gatepost.runtime.stores import StoreState, Watch
 from gatepost.runtime.version import version
 from gatepost.storage.entries import Entries
 from gatepost.storage.errors import StoreUnavailable
@@ -84,7 +84,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
     """The reasons why it cannot serve, as in `/readyz`."""
     leaving: bool = False
-    stores: dict[str, State] = {}
+    stores: dict[str, StoreState] = {}
     streams: int = 0
     """The number of open streams."""
     issuers: tuple[ReportedKeys, ...] = ()

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from gatepost.policy.revocation.watch import Revocations
-from gatepost.runtime.stores import State, Watch
+from gatepost.runtime.stores import StoreState, Watch
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import USABLE, IssuerKeySets
 
@@ -41,7 +41,7 @@ class ReadinessChecks(Protocol):
 
 
 def missing(
-    stores: Mapping[str, State], *, knows_revocations: bool, issuers: Collection[str]
+    stores: Mapping[str, StoreState], *, knows_revocations: bool, issuers: Collection[str]
 ) -> list[str]:
     """
     Return what prevents this process from serving any call; *issuers* are their states.

@@ -50,7 +50,7 @@ MOST_ENTRIES = 200
 CLOSING_S = 2.0
 DICE = random.SystemRandom()
 
-Key = tuple[str, str, str, str, str]
+RecentCallerKey = tuple[str, str, str, str, str]
 """Tenant, issuer, kind and subject, and the client."""
 
 log = logging.getLogger("gatepost.callers")
@@ -153,9 +153,9 @@ class RecentCallers:
     ) -> None:
         self._records, self._clock = records, clock
         self._is_refused, self._is_out = is_refused, is_out
-        self._told: dict[Key, tuple[TenantContext, float]] = {}
+        self._told: dict[RecentCallerKey, tuple[TenantContext, float]] = {}
         """The last written state of each caller, and when."""
-        self._waiting: dict[str, dict[Key, tuple[TenantContext, float]]] = {}
+        self._waiting: dict[str, dict[RecentCallerKey, tuple[TenantContext, float]]] = {}
         self._writing = asyncio.Lock()
         self._woken = asyncio.Event()
 
@@ -255,7 +255,7 @@ class RecentCallers:
                     self._woken.set()
 
     async def _put(
-        self, unwritten: Mapping[str, Mapping[Key, tuple[TenantContext, float]]]
+        self, unwritten: Mapping[str, Mapping[RecentCallerKey, tuple[TenantContext, float]]]
     ) -> set[str]:
         """Add callers; return the tenants whose entries no other process changed meanwhile."""
         before, now = await self._records.entries_of(unwritten, SUBJECT), self._clock()

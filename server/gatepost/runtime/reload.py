@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 
 from gatepost.config.settings import STDIO, Config
 from gatepost.tools.api import Offer
-from gatepost.tools.context import Listed
+from gatepost.tools.context import ListName
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import client_tenants, reaches
 
-Loses = Callable[[TenantContext], bool]
+IsAffected = Callable[[TenantContext], bool]
 
 
 def known_tenants(config: Config) -> frozenset[str]:
@@ -28,7 +28,7 @@ def tenant_labels(config: Config) -> frozenset[str] | None:
     return known_tenants(config) if config.telemetry.tenant_label else None
 
 
-def affected_callers(before: Config, after: Config) -> Loses:
+def affected_callers(before: Config, after: Config) -> IsAffected:
     """
     Return a predicate for callers whose token might now be judged differently.
 
@@ -50,7 +50,7 @@ def affected_callers(before: Config, after: Config) -> Loses:
     return loses
 
 
-def revoked_callers(config: Config, issuers: IssuerRegistry) -> Loses:
+def revoked_callers(config: Config, issuers: IssuerRegistry) -> IsAffected:
     """
     Return a predicate for callers who could no longer sign in under this configuration.
 
@@ -86,11 +86,11 @@ def _meaning(config: Config) -> object:
     return config.resource, config.mode, config.scopes.implied
 
 
-def lists_changed(before: Registry, after: Registry) -> tuple[Listed, ...]:
+def lists_changed(before: Registry, after: Registry) -> tuple[ListName, ...]:
     """Return the lists that changed for any caller."""
     if before.obtainable != after.obtainable:
         return "tools", "prompts", "resources"
-    kinds: dict[Listed, Callable[[Registry], tuple[Mapping[str, Offer], ...]]] = {
+    kinds: dict[ListName, Callable[[Registry], tuple[Mapping[str, Offer], ...]]] = {
         "tools": lambda registry: (registry.tools,),
         "prompts": lambda registry: (registry.prompts,),
         "resources": lambda registry: (registry.documents, registry.templates),

@@ -27,7 +27,7 @@ FRESH_S = 1.0
 
 log = logging.getLogger("gatepost.storage")
 
-State = Literal["ok", "unavailable"]
+StoreState = Literal["ok", "unavailable"]
 
 
 def keyring_of(config: Config) -> KeyRing:
@@ -100,10 +100,10 @@ class Watch:
         self._pings = {"database": records.ping, "shared": shared_store.ping}
         self._records, self._takes_nothing, self._clock = records, takes_nothing, clock
         self._checking = asyncio.Lock()
-        self._told: dict[str, State] = {}
+        self._told: dict[str, StoreState] = {}
         self._until = 0.0
 
-    async def states(self) -> dict[str, State]:
+    async def states(self) -> dict[str, StoreState]:
         """Return the state of each store by its setting."""
         async with self._checking:
             if not self._told or self._clock() >= self._until:
@@ -116,7 +116,7 @@ class Watch:
             return self._told
 
 
-async def _state(ping: Callable[[], Awaitable[None]]) -> State:
+async def _state(ping: Callable[[], Awaitable[None]]) -> StoreState:
     try:
         async with asyncio.timeout(PROBE_S):
             await ping()

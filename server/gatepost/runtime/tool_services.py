@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost.config.packs import Packs, by_type
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.outbound.request import plain
+from gatepost.outbound.http_request import plain
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.hosts import BoundSecret, destination
 from gatepost.secrets.names import INNER_NAME, NAME, SecretRefused

@@ -6,7 +6,7 @@ from gatepost.telemetry import metric_families
 from gatepost.telemetry.metrics import Growth, Meter
 from gatepost.upstreams.calls.health import HealthNumbers
 
-Key = tuple[str, str]
+TenantServer = tuple[str, str]
 """A tenant and the id of its server."""
 
 
@@ -20,12 +20,12 @@ class UpstreamMetrics:
 
     def __init__(
         self,
-        health: Callable[[], Mapping[Key, HealthNumbers]],
+        health: Callable[[], Mapping[TenantServer, HealthNumbers]],
         clock: Callable[[], float],
-        name_of: Callable[[Key], str],
+        name_of: Callable[[TenantServer], str],
     ) -> None:
         self._health, self._clock, self._name_of = health, clock, name_of
-        self._grown: dict[tuple[Key, str], Growth] = {}
+        self._grown: dict[tuple[TenantServer, str], Growth] = {}
         self._labels: set[str] = set()
 
     async def __call__(self, meter: Meter) -> None:

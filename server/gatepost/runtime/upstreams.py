@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.settings import Config
 from gatepost.credentials.credential import CredentialDenied, CredentialUnavailable
-from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.tenant_credentials import CredentialRegistry
 from gatepost.credentials.token_client import CredentialServices
 from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.outbound.http_client import OutboundClient
@@ -24,8 +24,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.metric_families import OTHER
 from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.context import Listed as ListName
-from gatepost.tools.context import SignedHeaders
+from gatepost.tools.context import ListName, SignedHeaders
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.upstreams.administration import UpstreamAdministration
@@ -38,14 +37,14 @@ from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.upstreams.management_audit import ManagementAudit
 from gatepost.upstreams.refresh import CatalogueRefresher
 from gatepost.upstreams.sealed_headers import SealedHeaders
-from gatepost.upstreams.server import UpstreamServer
-from gatepost.upstreams.signing import UpstreamCredentials
+from gatepost.upstreams.server_credentials import UpstreamCredentials
 from gatepost.upstreams.store import UpstreamStore, configured_id
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.transport.connections import UpstreamConnections
 from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.upstream_offers import UpstreamOffers
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 

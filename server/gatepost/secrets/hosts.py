@@ -45,7 +45,7 @@ def checked_hosts(entries: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def destination(url: str, reach: ToolAddressPolicy) -> str:
+def destination(url: str, address_policy: ToolAddressPolicy) -> str:
     """
     Return the host of *url* in the form of `checked_hosts`.
 
@@ -53,11 +53,11 @@ def destination(url: str, reach: ToolAddressPolicy) -> str:
     """
     # Judged by the same text and rules as the request itself: ambiguous hosts
     # (users, backslashes, other scripts) are refused before the comparison.
-    if problem := reach.problem(url):
+    if problem := address_policy.problem(url):
         raise ValueError(problem)
     parts = parted(url)
     host, port = parts.hostname or "", parts.port or USUAL_PORTS[parts.scheme]
-    if parts.scheme != "https" and not reach.allows_http(host, port):
+    if parts.scheme != "https" and not address_policy.allows_http(host, port):
         raise ValueError("it is unencrypted: use https")
     return place(spelt(host), port)
 

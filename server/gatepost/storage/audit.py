@@ -43,7 +43,7 @@ The approximate bytes of a record beside its body and its details: its hash, and
 """
 
 
-Stored = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+StoredInteger = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 """The largest number that a database can store; a changed batch may contain any number."""
 
 
@@ -105,13 +105,13 @@ class Segment(msgspec.Struct, frozen=True, gc=False, array_like=True):
     ``records`` contains the records; the other fields repeat parts of it for queries.
     """
 
-    writer: Stored
-    first: Stored
+    writer: StoredInteger
+    first: StoredInteger
     """The number of its first record."""
-    last: Stored
-    since: Stored
+    last: StoredInteger
+    since: StoredInteger
     """The earliest ``at`` of its records."""
-    until: Stored
+    until: StoredInteger
     """The latest."""
     counts: str
     """
@@ -185,7 +185,7 @@ class Count(msgspec.Struct, frozen=True):
     """The limit that refused; records without one count once each."""
 
 
-Batch = Mapping[ChainKey, Sequence[NewAuditRecord]]
+RecordsByChain = Mapping[ChainKey, Sequence[NewAuditRecord]]
 """New records by chain."""
 Link = Callable[
     [ChainKey, ChainHead | None, Sequence[NewAuditRecord]], tuple[list[Segment], ChainHead]
@@ -337,7 +337,7 @@ class AuditStore(Protocol):
     async def settle(self) -> None:
         """Link all records that were written; raises StoreUnavailable."""
 
-    async def write(self, batch: Batch, link: Link) -> None:
+    async def write(self, batch: RecordsByChain, link: Link) -> None:
         """
         Add a batch to its chains, all or nothing, durably; raises StoreUnavailable.
 

@@ -19,7 +19,7 @@ POLL_S = 0.5
 FOLLOW_AGAIN_S = 5.0
 DICE = random.SystemRandom()
 
-TakeUp = Callable[[int], Awaitable[None]]
+FollowChange = Callable[[int], Awaitable[None]]
 """Called with a subject's counter after each poll; may raise StoreUnavailable."""
 
 log = logging.getLogger("gatepost.changes")
@@ -40,7 +40,7 @@ class ChangePoller:
         self._failing: set[str] = set()
 
     @asynccontextmanager
-    async def following(self, subject: str, take_up: TakeUp) -> AsyncIterator[None]:
+    async def following(self, subject: str, take_up: FollowChange) -> AsyncIterator[None]:
         """Give the counter of a subject (`Records.changes`) to *take_up* during a block."""
         follower = _ChangeFollower(subject, take_up)
         self._followers.add(follower)
@@ -52,7 +52,7 @@ class ChangePoller:
             self._failing.discard(subject)
 
     @asynccontextmanager
-    async def polling(self, followers: Mapping[str, TakeUp]) -> AsyncIterator[None]:
+    async def polling(self, followers: Mapping[str, FollowChange]) -> AsyncIterator[None]:
         """Poll during a block, which begins after these followers have taken up a reading."""
         async with AsyncExitStack() as ending:
             for subject, take_up in followers.items():
@@ -124,7 +124,7 @@ class ChangePoller:
 class _ChangeFollower:
     """The follower of a subject, and the counter that was read last."""
 
-    def __init__(self, subject: str, take_up: TakeUp) -> None:
+    def __init__(self, subject: str, take_up: FollowChange) -> None:
         self.subject, self.take_up = subject, take_up
         self.counter = 0
         self.told = asyncio.Event()

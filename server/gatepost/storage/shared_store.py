@@ -31,7 +31,7 @@ SWEEP_EVERY_S = 1.0
 OTHERS_SWEPT = 20
 """How many other tenants a tenant that is active sweeps as well."""
 
-Deliver = Callable[[bytes], None]
+DeliverMessage = Callable[[bytes], None]
 """Called with each message of a topic on the event loop; must not block or raise."""
 
 
@@ -55,7 +55,7 @@ class TenantSharedStore(Protocol):
     async def publish(self, topic: str, message: bytes) -> None:
         """Send a message to all subscribers of a topic, in all processes."""
 
-    async def follow(self, topic: str, deliver: Deliver) -> Subscription:
+    async def follow(self, topic: str, deliver: DeliverMessage) -> Subscription:
         """Subscribe to a topic; messages published after this returns are delivered."""
 
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
@@ -122,7 +122,29 @@ class SharedStore(Protocol):
 log = logging.getLogger("gatepost.storage")
 
 
-class WakeUps:
+class Wakeable:
+    """Lets one task wait for a time, and others wake it earlier."""
+
+    __slots__ = ("_woken",)
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Let the task look at once."""
+        self._woken.set()
+
+    async def wait(self, within_s: float) -> None:
+        """Return when woken since the last wait, and after *within_s* seconds at the latest."""
+        with contextlib.suppress(TimeoutError):
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that meets a wake-up, and a
+            # stop never ends.
+            async with asyncio.timeout(within_s):
+                await self._woken.wait()
+        self._woken.clear()
+
+
+class WakeUps(Wakeable):
     """
     Follows one topic of a tenant's shared store, and wakes one task.
 
@@ -131,14 +153,14 @@ class WakeUps:
     message wakes the task.
     """
 
-    __slots__ = ("_message", "_shared_store", "_subscription", "_topic", "_woken")
+    __slots__ = ("_message", "_shared_store", "_subscription", "_topic")
 
     def __init__(
         self, shared_store: TenantSharedStore, topic: str, *, message: bytes | None = None
     ) -> None:
+        super().__init__()
         self._shared_store, self._topic, self._message = shared_store, topic, message
         self._subscription: Subscription | None = None
-        self._woken = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Follow the topic during a block; go on without wake-ups while the shared store is out."""
@@ -164,19 +186,6 @@ class WakeUps:
                 log.debug("wake_ups_unavailable")
                 return False
         return True
-
-    def wake(self) -> None:
-        """Let the task look at once."""
-        self._woken.set()
-
-    async def wait(self, within_s: float) -> None:
-        """Return when woken since the last wait, and after *within_s* seconds at the latest."""
-        with contextlib.suppress(TimeoutError):
-            # Not `wait_for`: in Python 3.11 it loses a cancellation that meets a wake-up, and a
-            # stop never ends.
-            async with asyncio.timeout(within_s):
-                await self._woken.wait()
-        self._woken.clear()
 
     def _deliver(self, message: bytes) -> None:
         if self._message is None or message == self._message:
@@ -217,7 +226,7 @@ class MemoryTenantSharedStore:
     def __init__(self, clock: Callable[[], float], sweep_others: Callable[[float], None]) -> None:
         self._clock = clock
         self._sweep_others = sweep_others
-        self._followers: dict[str, dict[object, Deliver]] = {}
+        self._followers: dict[str, dict[object, DeliverMessage]] = {}
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._logs: dict[str, _Log] = {}
         self._buckets = Buckets()
@@ -244,7 +253,7 @@ class MemoryTenantSharedStore:
         for deliver in tuple(self._followers.get(topic, {}).values()):
             deliver(message)
 
-    async def follow(self, topic: str, deliver: Deliver) -> "MemorySubscription":
+    async def follow(self, topic: str, deliver: DeliverMessage) -> "MemorySubscription":
         """Subscribe to a topic; messages published after this returns are delivered."""
         return MemorySubscription(self._followers, topic, deliver)
 
@@ -336,7 +345,10 @@ class MemorySubscription:
     """A `Subscription` in memory."""
 
     def __init__(
-        self, followers: dict[str, dict[object, Deliver]], topic: str, deliver: Deliver
+        self,
+        followers: dict[str, dict[object, DeliverMessage]],
+        topic: str,
+        deliver: DeliverMessage,
     ) -> None:
         self._followers, self._topic = followers, topic
         followers.setdefault(topic, {})[self] = deliver

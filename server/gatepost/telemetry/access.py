@@ -18,25 +18,27 @@ from gatepost.telemetry.metric_families import OTHER
 from gatepost.telemetry.metrics import Meter
 
 
-class Caller(Protocol):
+class LoggedCaller(Protocol):
     """The caller as the access log shows it."""
 
     @property
     def tenant_id(self) -> str: ...
 
 
-Rpc = tuple[str, str | UnsetType, str | UnsetType]
+RpcTarget = tuple[str, str | UnsetType, str | UnsetType]
 """A JSON-RPC request: its method, and its parameters `name` and `uri`."""
 
 NO_RPC = UNSET, UNSET, UNSET
 
-Row = tuple[float, str, str, int, float, str, Caller | None, str, bytes | None, Rpc | None]
+AccessRow = tuple[
+    float, str, str, int, float, str, LoggedCaller | None, str, bytes | None, RpcTarget | None
+]
 """
 Wall-clock seconds, method, path, status (0: no answer), seconds, request id, caller, peer, the
 client's own id for the work that the request is part of, and its JSON-RPC request.
 """
 
-Clean = Callable[[str | None, str], str]
+RedactField = Callable[[str | None, str], str]
 """Redacts a text with the secrets of this tenant."""
 
 CORRELATION_BYTES = 128
@@ -79,7 +81,7 @@ class AccessLine(msgspec.Struct, frozen=True, gc=False):
     name: str | UnsetType = UNSET
 
 
-def as_json(rows: Iterable[Row]) -> bytes:
+def as_json(rows: Iterable[AccessRow]) -> bytes:
     """Return each row as a JSON object on its own line."""
     lines = []
     since = until = 0.0
@@ -112,12 +114,12 @@ def as_json(rows: Iterable[Row]) -> bytes:
     return in_json(encoded.decode()).encode()
 
 
-def as_text(rows: Iterable[Row]) -> bytes:
+def as_text(rows: Iterable[AccessRow]) -> bytes:
     """Return the rows for people, each on one line regardless of its path."""
     return b"".join(shown(row) + b"\n" for row in rows)
 
 
-def shown(row: Row) -> bytes:
+def shown(row: AccessRow) -> bytes:
     at, method, path, status, duration, request_id, caller, peer, correlation, rpc = row
     clock = time.strftime("%H:%M:%S", time.localtime(at))
     tenant = caller.tenant_id if caller is not None else "-"
@@ -130,7 +132,7 @@ def shown(row: Row) -> bytes:
     return line.encode("utf-8", "backslashreplace")
 
 
-def rpc_text(rpc: Rpc | None) -> str:
+def rpc_text(rpc: RpcTarget | None) -> str:
     """Return the method and the name of a JSON-RPC request, for people."""
     if rpc is None:
         return ""
@@ -144,7 +146,7 @@ def word(text: str) -> str:
     return printable(text).replace(" ", "\\x20")
 
 
-def is_own(row: Row, names: Set[str]) -> bool:
+def is_own(row: AccessRow, names: Set[str]) -> bool:
     """
     Return whether nothing in the row is a client's own text; *names* are those of the server.
 
@@ -161,7 +163,7 @@ def is_own(row: Row, names: Set[str]) -> bool:
     )
 
 
-def without(row: Row, clean: Clean, names: Set[str] = frozenset()) -> Row:
+def without(row: AccessRow, clean: RedactField, names: Set[str] = frozenset()) -> AccessRow:
     """Return the row with the secrets of its caller's tenant redacted."""
     at, method, path, status, duration, request_id, caller, peer, correlation, rpc = row
     tenant = None if caller is None else caller.tenant_id
@@ -175,7 +177,7 @@ def without(row: Row, clean: Clean, names: Set[str] = frozenset()) -> Row:
     return at, method, path, status, duration, request_id, caller, peer, correlation, rpc
 
 
-def _without(rpc: Rpc, clean: Callable[[str], str], names: Set[str]) -> Rpc:
+def _without(rpc: RpcTarget, clean: Callable[[str], str], names: Set[str]) -> RpcTarget:
     """
     Return what a line may show of a JSON-RPC request.
 
@@ -219,16 +221,16 @@ class AccessLog:
         write: Callable[[bytes], object] | None = None,
         *,
         enabled: bool = True,
-        clean: Clean | None = None,
-        counts: Callable[[Sequence[Row]], object] | None = None,
+        clean: RedactField | None = None,
+        counts: Callable[[Sequence[AccessRow]], object] | None = None,
     ) -> None:
         self._counts = counts
         self._clean = clean or _plain
         self._enabled = enabled
         self._encode = as_json if form == "json" else as_text
         self._write = write or write_to_stderr
-        self._rows: list[Row] = []
-        self._unwritten: list[Row] = []
+        self._rows: list[AccessRow] = []
+        self._unwritten: list[AccessRow] = []
         self._dropped = 0
         self.dropped = 0
         """The number of dropped lines since the start."""
@@ -242,7 +244,7 @@ class AccessLog:
         """Show these methods, names and URIs of JSON-RPC requests as they are, from now on."""
         self._names = names
 
-    def append(self, row: Row) -> None:
+    def append(self, row: AccessRow) -> None:
         """Add the row; it is counted and written within a fraction of a second."""
         self._rows.append(row)
         if self._timer is None:
@@ -316,7 +318,7 @@ class RequestMetrics:
         """Count by these routes from now on."""
         self._route_of = route_of
 
-    def __call__(self, rows: Sequence[Row]) -> None:
+    def __call__(self, rows: Sequence[AccessRow]) -> None:
         """Count a batch of rows."""
         found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         for row in rows:

@@ -38,7 +38,7 @@ FORMATS: dict[str, tuple[str, Callable[[CollectorRegistry], bytes]]] = {
 
 NANOSECOND = 1e-9
 
-Headers = tuple[tuple[bytes, bytes], ...]
+PageHeaders = tuple[tuple[bytes, bytes], ...]
 
 
 class Exposition:
@@ -71,7 +71,7 @@ class Exposition:
         body = b"" if scope["method"] == "HEAD" else body
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope) -> tuple[int, bytes, Headers]:
+    async def _answer(self, scope: Scope) -> tuple[int, bytes, PageHeaders]:
         headers = dict(scope["headers"])
         if b"origin" in headers or headers.get(b"sec-fetch-site", NO_SITE) != NO_SITE:
             return 403, b"Pages of other sites may not read this.\n", TEXT
@@ -83,7 +83,7 @@ class Exposition:
             return 200, b"ok\n", TEXT
         return 200, *await self._metrics(headers.get(b"accept", b"").decode("latin-1"))
 
-    async def _metrics(self, accept: str) -> tuple[bytes, Headers]:
+    async def _metrics(self, accept: str) -> tuple[bytes, PageHeaders]:
         # The library's own choice is not used, because it repeats what the client wrote, and may
         # fail at it.
         kind = OPEN if OPEN in accept else PLAIN
@@ -96,7 +96,7 @@ class Exposition:
         return made[1], ((b"content-type", FORMATS[kind][0].encode()),)
 
 
-TEXT: Headers = ((b"content-type", b"text/plain; charset=utf-8"),)
+TEXT: PageHeaders = ((b"content-type", b"text/plain; charset=utf-8"),)
 
 
 def registry_of(metrics: SharedMetrics, *, version: str) -> CollectorRegistry:

@@ -13,7 +13,7 @@ MOST_TOOLS = 500
 MOST_TENANTS = 200
 MOST_UPSTREAMS = 100
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 Aggregation = Literal["sum", "max", "min"]
 """How the gauges of several processes are combined."""
 
@@ -46,16 +46,16 @@ class ConfiguredLabel(msgspec.Struct, frozen=True):
         return self.most + 2
 
 
-Label = FixedLabel | ConfiguredLabel
+MetricLabel = FixedLabel | ConfiguredLabel
 
 
 class MetricFamily(msgspec.Struct, frozen=True):
     """A metric family; it is stored in integers, in nanoseconds if the metric is in seconds."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
-    labels: tuple[Label, ...] = ()
+    labels: tuple[MetricLabel, ...] = ()
     """Only the first may be a `ConfiguredLabel`."""
     buckets: tuple[float, ...] = ()
     """The upper bounds of a histogram's buckets, in seconds; the last one, +Inf, is implied."""

@@ -34,7 +34,7 @@ from gatepost.telemetry.shared_memory import (
     INTEGER_BYTES,
     OFFSETS,
     LabelNames,
-    ProcessMetrics,
+    MetricsMemory,
     SharedMetrics,
 )
 from gatepost_authz.reasons import LABEL_OF
@@ -52,7 +52,7 @@ class Meter:
     as `unknown` or `other`.
     """
 
-    def __init__(self, process: ProcessMetrics) -> None:
+    def __init__(self, process: MetricsMemory) -> None:
         self._metrics = process
         self._names = {label.name: LabelNames(process, label) for label in (TOOL, TENANT, UPSTREAM)}
         self._layout = {family.name: self._layout_of(family) for family in FAMILIES}
@@ -73,7 +73,7 @@ class Meter:
         """Return a meter that shares its metrics with no other process."""
         return cls(SharedMetrics().of_process(0))
 
-    def used_metrics(self) -> list[ProcessMetrics]:
+    def used_metrics(self) -> list[MetricsMemory]:
         """Return the metrics of this process alone."""
         return [self._metrics]
 

@@ -11,8 +11,8 @@ from gatepost.telemetry.metric_families import (
     OTHER,
     UNKNOWN,
     ConfiguredLabel,
-    Label,
     MetricFamily,
+    MetricLabel,
 )
 
 INTEGER_BYTES = 8
@@ -42,7 +42,7 @@ METRICS_SIZE = _lay_out()
 
 COMBINED: dict[str, Callable[[int, int], int]] = {"sum": add, "max": max, "min": min}
 
-ProcessMetrics = memoryview
+MetricsMemory = memoryview
 """
 The metrics of one process: unsigned 64-bit integers, each of which is written and read atomically.
 """
@@ -51,7 +51,7 @@ The metrics of one process: unsigned 64-bit integers, each of which is written a
 class UsedMetrics(Protocol):
     """The metrics of one process or of several."""
 
-    def used_metrics(self) -> list[ProcessMetrics]:
+    def used_metrics(self) -> list[MetricsMemory]:
         """Return the metrics of the processes."""
 
 
@@ -72,13 +72,13 @@ class SharedMetrics:
             for number in range(processes)
         ]
 
-    def of_process(self, number: int) -> ProcessMetrics:
+    def of_process(self, number: int) -> MetricsMemory:
         """
         Return the metrics of one process; only that process writes them, each from one thread.
         """
         return self._processes[number]
 
-    def used_metrics(self) -> list[ProcessMetrics]:
+    def used_metrics(self) -> list[MetricsMemory]:
         """Return the metrics of all processes that have ever counted."""
         return [process for process in self._processes if process[0]]
 
@@ -90,7 +90,7 @@ class LabelNames:
     They are stored with the counts, so that readers and the next process find them.
     """
 
-    def __init__(self, process: ProcessMetrics, label: ConfiguredLabel) -> None:
+    def __init__(self, process: MetricsMemory, label: ConfiguredLabel) -> None:
         self._most = label.most
         start = NAME_OFFSETS[label.name]
         self._count = process[start : start + 1]
@@ -120,7 +120,7 @@ class LabelNames:
             self.numbers[name] = at + 2
 
 
-def values_of(process: ProcessMetrics, label: Label) -> list[str]:
+def values_of(process: MetricsMemory, label: MetricLabel) -> list[str]:
     """Return the values of a label that a process can have counted, in order."""
     return (
         LabelNames(process, label).read() if isinstance(label, ConfiguredLabel) else [*label.values]

@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost.secrets.names import REFERENCE_PREFIX
 from gatepost.storage.entries import Entries
-from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
+from gatepost.tools.client import LEVELS, NOBODY, Client, LoggingLevel, lacking
 from gatepost.tools.content import Icon
 from gatepost.tools.context import (
     UNHEARD,
@@ -43,10 +43,10 @@ from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
 
-Kind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
+OfferKind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
 """The kind of offer: "completion" suggests arguments, "listing" lists resources."""
 
-WORDS: Mapping[Kind, str] = {
+WORDS: Mapping[OfferKind, str] = {
     "tool": "tool",
     "document": "resource",
     "prompt": "prompt",
@@ -55,7 +55,7 @@ WORDS: Mapping[Kind, str] = {
     "skill": "skill",
 }
 """Each kind as the protocol and its users call it."""
-OFF_RECORD: frozenset[Kind] = frozenset({"completion", "listing"})
+OFF_RECORD: frozenset[OfferKind] = frozenset({"completion", "listing"})
 """Kinds without audit records: they only read, and clients call them with every keystroke."""
 
 
@@ -220,7 +220,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         await self.client.detach()
 
-    async def log(self, level: LogLevel, data: Any, *, logger: str | None = None) -> None:
+    async def log(self, level: LoggingLevel, data: Any, *, logger: str | None = None) -> None:
         """
         Send a log message to the client, if it asked for that level; *data* is any JSON value.
 
@@ -302,6 +302,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TaskSupport = Literal["forbidden", "optional", "required"]
+Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,12 +314,12 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     over the configured default.
     """
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[OfferKind]
 
     name: str
     description: str
     check: Callable[[bytes], Any]
-    invoke: Callable[[CallContext, Any], Awaitable[Outcome]]
+    invoke: Invoke
     title: str | None = None
     icons: tuple[Icon, ...] = ()
     scopes: frozenset[str] = frozenset()
@@ -380,7 +381,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: bytes
     request_id: str
-    kind: Kind = "tool"
+    kind: OfferKind = "tool"
     client: Client = NOBODY
     idempotency_key: IdempotencyKey | None = None
     lasting: bool = False

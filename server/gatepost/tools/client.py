@@ -6,8 +6,10 @@ from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 
-LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+LoggingLevel = Literal[
+    "debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"
+]
+LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 """All levels, the least urgent first."""
 Capabilities = Mapping[str, Any]
 """A ClientCapabilities object of the schema, as the client declared it."""
@@ -165,7 +167,7 @@ class Client(Protocol):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress, if the client asked for it."""
 
-    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message, if the client asked for its level."""
 
     @property
@@ -235,7 +237,7 @@ class SilentClient:
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Drop the progress."""
 
-    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Drop the message."""
 
     @property

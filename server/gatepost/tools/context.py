@@ -11,7 +11,7 @@ from gatepost.storage.entries import Entries
 
 T = TypeVar("T")
 
-Listed = Literal["tools", "resources", "prompts"]
+ListName = Literal["tools", "resources", "prompts"]
 """The lists whose changes clients can be told of."""
 
 ItemType = Literal["file", "folder", "link", "other"]
@@ -181,7 +181,7 @@ class Workspace(Protocol):
 class Changes(Protocol):
     """Publishes changes to the tenant's clients, on every replica."""
 
-    async def listed(self, what: Listed) -> None:
+    async def listed(self, what: ListName) -> None:
         """Publish that a list changed."""
 
     async def updated(self, uri: str) -> None:
@@ -191,7 +191,7 @@ class Changes(Protocol):
 class NoSubscribers:
     """Changes for a server without subscriptions."""
 
-    async def listed(self, what: Listed) -> None:
+    async def listed(self, what: ListName) -> None:
         """Do nothing."""
 
     async def updated(self, uri: str) -> None:

@@ -34,14 +34,14 @@ _RANDOM = frozenset({"bool", "bytes", "date", "datetime", "enum", "literal", "no
 """Types of pydantic's schemas with few values, or with hashes keyed by a secret of the process."""
 
 
-Bound = Callable[[Any], None]
+CheckBound = Callable[[Any], None]
 """Raises ToolFailure if a decoded document would take too long to validate."""
 
 
-def bounds_of(core_schema: Any) -> list[Bound]:
+def bounds_of(core_schema: Any) -> list[CheckBound]:
     """Return what must be asked of a long document before it is validated with this schema."""
     parts = [*objects_in(core_schema)]
-    found: list[tuple[bool, Bound]] = [
+    found: list[tuple[bool, CheckBound]] = [
         (any(map(_makes_table, parts)), bound_tables),
         (any(part.get("type") == "json" for part in parts), bound_texts),
         (any("multiple_of" in part for part in parts), bound_long_numbers),

@@ -18,8 +18,8 @@ from gatepost.tools.failure import Failure, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
-Turn = asyncio.Future[None]
-Principal = tuple[str, ...]
+Admission = asyncio.Future[None]
+CallerKey = tuple[str, ...]
 
 MOST_WAITING = 32
 """
@@ -47,19 +47,19 @@ class ThreadQueue:
     """
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[str, OrderedDict[Principal, deque[Turn]]] = OrderedDict()
+        self._tenants: OrderedDict[str, OrderedDict[CallerKey, deque[Admission]]] = OrderedDict()
 
-    def waiting(self, caller: Principal) -> int:
+    def waiting(self, caller: CallerKey) -> int:
         """Return the number of waiting computations of a caller."""
         callers = self._tenants.get(caller[0])
         return 0 if callers is None else len(callers.get(caller, ()))
 
-    def add(self, caller: Principal, turn: Turn) -> None:
+    def add(self, caller: CallerKey, turn: Admission) -> None:
         """Add a computation behind the others of its caller, whose first element is its tenant."""
         callers = self._tenants.setdefault(caller[0], OrderedDict())
         callers.setdefault(caller, deque()).append(turn)
 
-    def next(self) -> Turn | None:
+    def next(self) -> Admission | None:
         """Remove and return the computation whose turn it is; None if no computation waits."""
         if not self._tenants:
             return None
@@ -71,14 +71,14 @@ class ThreadQueue:
         self._clear(caller)
         return turn
 
-    def remove(self, caller: Principal, turn: Turn) -> None:
+    def remove(self, caller: CallerKey, turn: Admission) -> None:
         """Remove a computation, if it still waits."""
         callers = self._tenants.get(caller[0])
         if callers is not None and turn in callers.get(caller, ()):
             callers[caller].remove(turn)
             self._clear(caller)
 
-    def _clear(self, caller: Principal) -> None:
+    def _clear(self, caller: CallerKey) -> None:
         callers = self._tenants[caller[0]]
         if not callers[caller]:
             del callers[caller]
@@ -93,14 +93,14 @@ class CpuThread:
         self.queue = ThreadQueue()
         self.busy = False
 
-    async def turn(self, caller: Principal, *, bounded: bool) -> None:
+    async def turn(self, caller: CallerKey, *, bounded: bool) -> None:
         """Wait for the thread; raises TooManyWaiting."""
         if not self.busy:
             self.busy = True
             return
         if bounded and self.queue.waiting(caller) >= MOST_WAITING:
             raise TooManyWaiting
-        turn: Turn = asyncio.get_running_loop().create_future()
+        turn: Admission = asyncio.get_running_loop().create_future()
         self.queue.add(caller, turn)
         try:
             await turn

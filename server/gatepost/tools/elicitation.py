@@ -11,7 +11,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from gatepost.tools.client import Client, InputRequest
-from gatepost.tools.forms import Schema, form_of, is_secret, validation_error_in
+from gatepost.tools.forms import FormSchema, form_of, is_secret, validation_error_in
 from gatepost.tools.sampling import why_not_sampled
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ def _check_roots(answer: Mapping[str, Any]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _form(fields: Any) -> tuple[Schema, TypeAdapter[Any]]:
+def _form(fields: Any) -> tuple[FormSchema, TypeAdapter[Any]]:
     return form_of(fields), TypeAdapter(fields)
 
 

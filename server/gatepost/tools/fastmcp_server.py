@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gatepost.tools.pack_sources import GivenAccess
 
 T = TypeVar("T")
-Work = Callable[[Any], Awaitable[T]]
+SessionWork = Callable[[Any], Awaitable[T]]
 
 WILDCARD = re.compile(r"\{(\w+)\*\}")
 """FastMCP's form of a variable that has several segments; RFC 6570 has `{+x}`."""
@@ -57,7 +57,7 @@ class FastMcpServer:
         async with self.connection():
             yield
 
-    def read(self, work: Work[T]) -> T:
+    def read(self, work: SessionWork[T]) -> T:
         """Return the result of *work* with a connection, in a thread: a loop may run in this."""
 
         async def connected() -> T:
@@ -66,7 +66,7 @@ class FastMcpServer:
 
         return _finished(connected)
 
-    async def answer(self, ctx: CallContext, work: Work[T]) -> T:
+    async def answer(self, ctx: CallContext, work: SessionWork[T]) -> T:
         """
         Return the result of *work* with a connection of its own for the caller.
 

@@ -8,7 +8,7 @@ from jsonschema_rs import Draft202012Validator
 from jsonschema_rs import ValidationError as JsonSchemaError
 from pydantic import PydanticUserError, TypeAdapter
 
-Schema = dict[str, Any]
+FormSchema = dict[str, Any]
 
 NAMING = {"type", "title", "description", "default"}
 CHOICE = {"enum", "oneOf", "enumNames"}
@@ -36,7 +36,7 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 _LINK = re.compile(r"\bhttps?://", re.IGNORECASE)
 
 
-def form_of(fields: Any) -> Schema:
+def form_of(fields: Any) -> FormSchema:
     """
     Return the ``requestedSchema`` of a pydantic model, TypedDict, dataclass or JSON schema.
 
@@ -56,7 +56,7 @@ def form_of(fields: Any) -> Schema:
     return {"type": "object", "properties": shown, **({"required": required} if required else {})}
 
 
-def validation_error_in(schema: Schema, content: Mapping[str, Any]) -> str | None:
+def validation_error_in(schema: FormSchema, content: Mapping[str, Any]) -> str | None:
     """Return the error of a completed form, as a sentence without its values (E-13)."""
     known = {name: value for name, value in content.items() if name in schema["properties"]}
     try:
@@ -68,7 +68,7 @@ def validation_error_in(schema: Schema, content: Mapping[str, Any]) -> str | Non
     return None
 
 
-def _generated(fields: Any) -> Schema:
+def _generated(fields: Any) -> FormSchema:
     try:
         return TypeAdapter(fields).json_schema()
     except PydanticUserError as error:
@@ -81,7 +81,7 @@ def is_secret(name: str) -> bool:
     return bool(SECRET_WORDS.search(words) or SECRET_ENDS.search(words))
 
 
-def _field(name: str, field: Any, definitions: Mapping[str, Any]) -> Schema:
+def _field(name: str, field: Any, definitions: Mapping[str, Any]) -> FormSchema:
     if not isinstance(field, Mapping):
         raise ValueError(f"the field `{name}` is no schema")
     shape = _plain(field, definitions)
@@ -102,7 +102,7 @@ def _field(name: str, field: Any, definitions: Mapping[str, Any]) -> Schema:
     return shape
 
 
-def _check_words(name: str, shape: Schema) -> None:
+def _check_words(name: str, shape: FormSchema) -> None:
     if shape.get("format", FORMATS[0]) not in FORMATS:
         raise ValueError(
             f"the field `{name}` has the format {shape['format']}; forms know {', '.join(FORMATS)}"
@@ -125,7 +125,7 @@ def _check_items(name: str, items: Any) -> None:
         _check_titled(name, items["anyOf"])
 
 
-def _check_choice(name: str, shape: Schema) -> None:
+def _check_choice(name: str, shape: FormSchema) -> None:
     if "oneOf" in shape:
         if "enum" in shape or "enumNames" in shape:
             raise ValueError(f"the field `{name}` has its choices twice")
@@ -151,7 +151,7 @@ def _check_titled(name: str, choices: Any) -> None:
             raise ValueError(f"each choice of `{name}` has a `const` and a `title`, both texts")
 
 
-def _plain(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+def _plain(field: Mapping[str, Any], definitions: Mapping[str, Any]) -> FormSchema:
     """Simplify a generated property: inline definitions, drop null and turn `const` into `enum`."""
     shape = dict(field)
     options = [option for option in shape.get("anyOf", ()) if option.get("type") != "null"]

@@ -85,7 +85,7 @@ def _words(owner: str, option: str, values: Iterable[str]) -> tuple[str, ...]:
     return tuple(values)
 
 
-Expected = tuple[Callable[[Any], bool], str]
+OptionType = tuple[Callable[[Any], bool], str]
 
 
 def _is_number(value: Any) -> bool:
@@ -107,12 +107,12 @@ def _is_text(value: Any) -> bool:
 
 SUPPORT = get_args(TaskSupport)
 
-TEXT: Expected = (_is_text, "a text")
-TEXTS: Expected = (_are(_is_text), "a collection of texts")
-YES_OR_NO: Expected = (lambda value: isinstance(value, bool), "True or False")
-WHOLE: Expected = (_is_whole, "a whole number from 0")
+TEXT: OptionType = (_is_text, "a text")
+TEXTS: OptionType = (_are(_is_text), "a collection of texts")
+YES_OR_NO: OptionType = (lambda value: isinstance(value, bool), "True or False")
+WHOLE: OptionType = (_is_whole, "a whole number from 0")
 
-EXPECTED: Mapping[str, Expected] = {
+EXPECTED: Mapping[str, OptionType] = {
     "name": TEXT,
     "output_schema": (lambda value: isinstance(value, Mapping), "a JSON Schema as a dictionary"),
     "title": TEXT,

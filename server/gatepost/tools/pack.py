@@ -1,11 +1,11 @@
 """A pack: functions of one subject that decorators turn into tools, resources and prompts."""
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
-from gatepost.tools.api import WORDS, CallContext, Offer, Outcome, Tool
+from gatepost.tools.api import WORDS, Invoke, Offer, Tool
 from gatepost.tools.dependency import injected
 from gatepost.tools.effects import effects_of
 from gatepost.tools.fastmcp_server import add_offers
@@ -20,7 +20,6 @@ from gatepost.tools.function import (
 )
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.lifespan import Lifespan
-from gatepost.tools.methods import marked_methods
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 from gatepost.tools.pack_sources import (
     ApiOptions,
@@ -39,6 +38,7 @@ from gatepost.tools.results import detached, holding, invoking, labelled, return
 from gatepost.tools.schema import arguments_of
 from gatepost.tools.secret import secret_arguments, with_hints
 from gatepost.tools.skill import offers_of, read_skill
+from gatepost.tools.tool_methods import marked_methods
 from gatepost.tools.tool_options import (
     COMMON,
     OF_PROMPTS,
@@ -52,7 +52,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 Function = TypeVar("Function", bound=Callable[..., Any])
-Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 
 class Pack:

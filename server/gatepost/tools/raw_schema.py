@@ -84,7 +84,7 @@ def _refuse_reference(uri: str) -> Any:
 
 SHOWN_ERRORS = 3
 """As many as an agent can correct at once; thirty would fill its context window."""
-MOST_MISTAKES = 1_000
+MOST_ERRORS = 1_000
 """
 The most validation errors that are built for one document. Each takes 1/30 of a millisecond,
 because a failed alternative is kept with all its validation errors.
@@ -114,7 +114,7 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
         branching_of(schema),
         lambda: validator,
         explain,
-        most_errors=MOST_MISTAKES,
+        most_errors=MOST_ERRORS,
         copying=True,
         hidden=Hidden(secret_arguments(schema)),
     )

@@ -17,7 +17,7 @@ from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
 from gatepost.tools.client import (
     Capabilities,
     InputRequest,
-    LogLevel,
+    LoggingLevel,
     ProtocolError,
     ToolClock,
     Waiting,
@@ -232,7 +232,7 @@ class RedactedCall(msgspec.Struct):
             total = _double(total)
         await self.call.client.progress(progress, total, message)
 
-    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message without secrets."""
         if not isinstance(logger, str | None):
             raise TypeError("the logger of a log message is text")  # other types are not searched

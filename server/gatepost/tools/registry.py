@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import WORDS, Kind, Offer, Tool
+from gatepost.tools.api import WORDS, Offer, OfferKind, Tool
 from gatepost.tools.function import NAME
 from gatepost.tools.offers import (
     Completer,
@@ -72,7 +72,9 @@ class Registry:
         """All scopes that an offer needs."""
         self.obtainable = self.declared if obtainable is None else obtainable
         # The scopes that a caller must already have to reach each offer.
-        self._offers: dict[Kind, dict[str, tuple[Offer, Required]]] = {kind: {} for kind in WORDS}
+        self._offers: dict[OfferKind, dict[str, tuple[Offer, Required]]] = {
+            kind: {} for kind in WORDS
+        }
         derived = [one for owner in listed for one in derived_of(owner)]
         self._all = [(one, one.scopes - self.obtainable) for one in (*listed, *derived)]
         for offer, required in self._all:
@@ -106,7 +108,7 @@ class Registry:
         if self.source is not None and self.source.at_hand(caller) is None:
             await self.source.load(caller)
 
-    def offer(self, kind: Kind, key: str, caller: TenantContext) -> Offer:
+    def offer(self, kind: OfferKind, key: str, caller: TenantContext) -> Offer:
         """Return the offer of that name or URI if the caller can reach it; raises Unknown."""
         if self.source is not None:
             return self._of_tenant(kind, key, caller)
@@ -181,7 +183,7 @@ class Registry:
         """Return what this caller can see, with all tools of agents with the mode `search`."""
         return self._visible_to(self._at_hand(caller)).visible(caller, whole=True)
 
-    def _of_tenant(self, kind: Kind, key: str, caller: TenantContext) -> Offer:
+    def _of_tenant(self, kind: OfferKind, key: str, caller: TenantContext) -> Offer:
         found = self._visible_to(self._at_hand(caller)).offer(kind, key, caller)
         if found is None:
             raise UnknownTool(key) if kind == "tool" else Unknown(key)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
 import msgspec
@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict, is_typeddict
 
-from gatepost.tools.api import CallContext, Outcome, ToolFailure
+from gatepost.tools.api import CallContext, Invoke, Outcome, ToolFailure
 from gatepost.tools.function import awaited
 from gatepost.tools.json_shape import decoded
 from gatepost.tools.mixed_content import blocks, encoded, holds_content, is_content
 from gatepost.tools.raw_schema import validator_of
 from gatepost.tools.schema import Plain, tidy
 
-Answer = Callable[[Any], Outcome]
+ToOutcome = Callable[[Any], Outcome]
 
 RESULT = "result"
 """The member that holds a value that is not an object."""
@@ -29,7 +29,7 @@ _encode = msgspec.json.encode
 class Returned(msgspec.Struct, frozen=True):
     """The conversion of a function's return value; ``schema`` if the value is structured."""
 
-    answer: Answer
+    answer: ToOutcome
     schema: Mapping[str, Any] | None = None
 
 
@@ -72,9 +72,7 @@ def returned_by(
     return Returned(lambda value: wrapped(_dump(adapter, {RESULT: value})), schema)
 
 
-def invoking(
-    function: Callable[..., Any], answer: Answer
-) -> Callable[[CallContext, Any], Awaitable[Outcome]]:
+def invoking(function: Callable[..., Any], answer: ToOutcome) -> Invoke:
     """Return what calls a tool function with its arguments and converts its return value."""
     work = awaited(function)
 
@@ -114,8 +112,8 @@ def has_result(schema: Mapping[str, Any]) -> bool:
 
 
 def detached(
-    invoke: Callable[[CallContext, Any], Awaitable[Outcome]],
-) -> Callable[[CallContext, Any], Awaitable[Outcome]]:
+    invoke: Invoke,
+) -> Invoke:
     """Wrap *invoke* so that the call becomes a task at its start, if the client supports tasks."""
 
     async def begun(ctx: CallContext, arguments: Any) -> Outcome:
@@ -126,8 +124,8 @@ def detached(
 
 
 def vetted(
-    invoke: Callable[[CallContext, Any], Awaitable[Outcome]],
-) -> Callable[[CallContext, Any], Awaitable[Outcome]]:
+    invoke: Invoke,
+) -> Invoke:
     """Wrap *invoke* to raise TypeError or ValueError unless it returns a valid Outcome."""
 
     async def checked(ctx: CallContext, arguments: Any) -> Outcome:
@@ -136,9 +134,7 @@ def vetted(
     return checked
 
 
-def holding(
-    invoke: Callable[[CallContext, Any], Awaitable[Outcome]], schema: Mapping[str, Any]
-) -> Callable[[CallContext, Any], Awaitable[Outcome]]:
+def holding(invoke: Invoke, schema: Mapping[str, Any]) -> Invoke:
     """
     Wrap *invoke* to check its outcomes against an output schema, as clients do.
 
@@ -152,7 +148,7 @@ def holding(
     return checked
 
 
-def _held_to(schema: Mapping[str, Any]) -> Answer:
+def _held_to(schema: Mapping[str, Any]) -> ToOutcome:
     """
     Return a function that checks outcomes against an output schema.
 
@@ -190,7 +186,7 @@ def _is_of_text(schema: Mapping[str, Any]) -> bool:
     return member.get("type") == "string" and member.keys() <= {"type", "title", "description"}
 
 
-def _answer_for(function: Callable[..., Any], hint: Any, schema: Mapping[str, Any]) -> Answer:
+def _answer_for(function: Callable[..., Any], hint: Any, schema: Mapping[str, Any]) -> ToOutcome:
     if hint is Outcome:
         return _held_to(schema)
     name = getattr(function, "__name__", "the function")
@@ -254,7 +250,7 @@ def _struct_schema(hint: type[msgspec.Struct]) -> Mapping[str, Any]:
     return tidy(schema)
 
 
-def _struct_answer(hint: type[msgspec.Struct]) -> Answer:
+def _struct_answer(hint: type[msgspec.Struct]) -> ToOutcome:
     decode = msgspec.json.Decoder(hint).decode
 
     def answer(value: Any) -> Outcome:
@@ -269,9 +265,6 @@ def _struct_answer(hint: type[msgspec.Struct]) -> Answer:
         return structured(encoded)
 
     return answer
-
-
-Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 
 def labelled(invoke: Invoke, source: str | None) -> Invoke:

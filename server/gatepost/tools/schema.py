@@ -47,7 +47,7 @@ from gatepost.tools.secret import secret_arguments
 # As many validation errors as an agent can correct at once; thirty would fill its context window.
 SHOWN_ERRORS = 3
 
-MOST_MISTAKES = 10_000
+MOST_ERRORS = 10_000
 """
 The most validation errors that are built for one document. Each takes a microsecond, and one more
 for each value in the part of the document it is about.
@@ -92,7 +92,7 @@ SILENT = frozenset(
 )
 """The validation errors whose message never quotes the value; that of an author's validator may."""
 
-Check = Callable[[bytes], Any]
+ValidateJson = Callable[[bytes], Any]
 
 
 class Plain(GenerateJsonSchema):
@@ -106,7 +106,7 @@ class FunctionArguments(msgspec.Struct, frozen=True):
     """The arguments of a function besides its context: their schema and the check for it."""
 
     schema: Mapping[str, Any]
-    check: Check
+    check: ValidateJson
     reads_texts: bool
     """Whether the check may parse the content of a text, such as JSON."""
 
@@ -142,7 +142,7 @@ class _ArgumentCheck:
             branching_of(schema, discriminated=True),
             lambda: validator_of(structure_of(schema)),
             self._explain,
-            most_errors=MOST_MISTAKES,
+            most_errors=MOST_ERRORS,
             most_steps=MOST_TRIED,
             hidden=Hidden(secret_arguments(schema)),
         )

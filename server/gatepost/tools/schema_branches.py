@@ -51,7 +51,7 @@ _ANY = (
 _BACKTRACKS = re.compile(r"\(\?[=!<>(]|\\[1-9kgKG]|[*+?}]\+")
 """Lookaround, backreferences and atomic groups, which a finite automaton cannot match."""
 
-Level = Mapping[int, int]
+CheckCounts = Mapping[int, int]
 """The number of times a value is checked against each node, by the node's id."""
 
 
@@ -135,8 +135,8 @@ class _Graph:
         self._nodes: dict[int, Mapping[str, Any]] = {}
         self._named: dict[str, Any] = {}
         self._index(root)
-        self._here: dict[int, Level] = {}
-        self._below: dict[int, list[Level]] = {}
+        self._here: dict[int, CheckCounts] = {}
+        self._below: dict[int, list[CheckCounts]] = {}
         self._instead: dict[int, list[int]] = {}
         """The alternatives of each node that are not tried beside the longest one."""
 
@@ -166,7 +166,7 @@ class _Graph:
             found.append(max(found[-1], now[root]))
         return tuple(found)
 
-    def _weigh(self, level: Level, weight: Callable[[Any], int]) -> int:
+    def _weigh(self, level: CheckCounts, weight: Callable[[Any], int]) -> int:
         return min(sum(times * weight(self._nodes[node]) for node, times in level.items()), FULL)
 
     def _reached(self) -> list[int]:
@@ -185,7 +185,7 @@ class _Graph:
         self._nodes[id(node)] = node
         return node
 
-    def _at(self, node: int, inside: tuple[int, ...] = ()) -> Level:
+    def _at(self, node: int, inside: tuple[int, ...] = ()) -> CheckCounts:
         """Return the nodes that the value itself is checked against, starting at *node*."""
         known = self._here.get(node)
         if known is not None:
@@ -223,7 +223,7 @@ class _Graph:
             if isinstance(schemas := node.get(keyword), Mapping):
                 yield from ([one] for one in self._ids(schemas.values()))
 
-    def _members(self, head: int) -> list[Level]:
+    def _members(self, head: int) -> list[CheckCounts]:
         """Return the nodes that the members and items of a value at *head* are checked against."""
         known = self._below.get(head)
         if known is not None:
@@ -235,7 +235,7 @@ class _Graph:
                 for one in self._ids([inner]):
                     level = every if name is None else named.setdefault(name, Counter())
                     level[one] += times
-        levels: list[Level] = [every + own for own in named.values()]
+        levels: list[CheckCounts] = [every + own for own in named.values()]
         levels += [every] if every else []
         self._below[head] = levels  # set before the loop, for a schema that refers to itself
         for node in self._at(head):
@@ -275,5 +275,5 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
         yield from ((None, one) for one in (value if isinstance(value, list) else [value]))
 
 
-def _sum(level: Level, worth: Mapping[int, int]) -> int:
+def _sum(level: CheckCounts, worth: Mapping[int, int]) -> int:
     return min(sum(times * worth[node] for node, times in level.items()), FULL)

@@ -51,31 +51,31 @@ class ToolIndex:
 
     def best(self, query: str, limit: int) -> tuple[list[Tool], int]:
         """Return the best matches, the best first, and the number of all matches."""
-        terms = dict.fromkeys(WORD.findall(query.lower()))
-        if not terms:
+        query_words = dict.fromkeys(WORD.findall(query.lower()))
+        if not query_words:
             return [*self.tools[:limit]], len(self.tools)
         scores: dict[int, float] = {}
-        for term in terms:
-            for number, score in self._scores(term).items():
+        for searched in query_words:
+            for number, score in self._scores(searched).items():
                 scores[number] = scores.get(number, 0) + score
         ranked = sorted(scores, key=lambda number: (-scores[number], number))
         return [self.tools[number] for number in ranked[:limit]], len(ranked)
 
-    def _scores(self, term: str) -> Mapping[int, float]:
+    def _scores(self, searched: str) -> Mapping[int, float]:
         found: dict[int, float] = {}
-        for word in self._beginning(term):
+        for word in self._beginning(searched):
             for number, weight in self._found[word].items():
-                score = weight if word == term else weight / 2
+                score = weight if word == searched else weight / 2
                 found[number] = max(score, found.get(number, 0))
         rare = math.log(1 + len(self.tools) / max(len(found), 1))
         return {number: score * rare for number, score in found.items()}
 
-    def _beginning(self, term: str) -> Iterator[str]:
-        """Yield the words that are *term*, or begin with it if it is long enough."""
-        if len(term) < LEAST_PREFIX:
-            return iter([term] if term in self._found else [])
-        after = self._words[bisect_left(self._words, term) :]
-        return takewhile(lambda word: word.startswith(term), after)
+    def _beginning(self, searched: str) -> Iterator[str]:
+        """Yield the words that are *searched*, or begin with it if it is long enough."""
+        if len(searched) < LEAST_PREFIX:
+            return iter([searched] if searched in self._found else [])
+        after = self._words[bisect_left(self._words, searched) :]
+        return takewhile(lambda word: word.startswith(searched), after)
 
 
 def _texts(tool: Tool) -> Iterator[tuple[str, float]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gatepost.tools.api import WORDS, Kind, Offer, Tool
+from gatepost.tools.api import WORDS, Offer, OfferKind, Tool
 from gatepost.tools.app_calls import app_tools, with_own_pages
 from gatepost.tools.offers import ResourceOffer, Template
 from gatepost.tools.server_instructions import told
@@ -21,7 +21,7 @@ class OfferIndex:
 
     def __init__(self, entries: Iterable[OwnedOffer]) -> None:
         self.entries = tuple(entries)
-        self.by_key: dict[Kind, dict[str, OwnedOffer]] = {kind: {} for kind in WORDS}
+        self.by_key: dict[OfferKind, dict[str, OwnedOffer]] = {kind: {} for kind in WORDS}
         for entry in self.entries:
             if not isinstance(entry.offer, Template):
                 self.by_key[entry.offer.kind][entry.offer.key] = entry
@@ -102,7 +102,7 @@ class VisibleOffers:
         """Return the agent for the caller's client."""
         return self._agents.get(caller.client_id or "") if self._agents else None
 
-    def offer(self, kind: Kind, key: str, caller: TenantContext) -> Offer | None:
+    def offer(self, kind: OfferKind, key: str, caller: TenantContext) -> Offer | None:
         """Return the offer of that name or URI if the caller can reach it."""
         agent = self.agent_of(caller)
         if agent is not None and agent.mode == "search" and kind == "tool" and key in self._search:

@@ -11,7 +11,6 @@ from gatepost.upstreams.fields import InvalidField
 from gatepost.upstreams.management_audit import ManagementActor, ManagementAudit
 from gatepost.upstreams.registration_changes import ServerChanges
 from gatepost.upstreams.sealed_headers import ServerSecrets
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import (
     CredentialsBound,
     NameTaken,
@@ -19,6 +18,7 @@ from gatepost.upstreams.store import (
     TooManyRegistrations,
     UpstreamStore,
 )
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.address_policy import ToolAddressPolicy
 
 

@@ -10,13 +10,13 @@ from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.fields import InvalidField
 from gatepost.upstreams.management_audit import ManagementActor, ManagementAudit
 from gatepost.upstreams.registration_changes import AgentChanges
-from gatepost.upstreams.server import capability
 from gatepost.upstreams.store import (
     NameTaken,
     RegistrationChanged,
     TooManyRegistrations,
     UpstreamStore,
 )
+from gatepost.upstreams.upstream_server import capability
 
 
 class AgentAdministration:

@@ -20,9 +20,9 @@ from gatepost.upstreams.cleaning import (
 )
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.definition_pins import Pins, accept, review, review_instructions
-from gatepost.upstreams.listing import Found
-from gatepost.upstreams.names import offered_name
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.definitions import Found
+from gatepost.upstreams.offered_names import offered_name
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 MOST_ICONS = 8
 MOST_ICON = 65_536

@@ -13,7 +13,7 @@ from gatepost.upstreams.assembly import after_accepting, pins_after
 from gatepost.upstreams.catalogue import Catalogue, CatalogueSummary
 from gatepost.upstreams.change_counter import ChangeCounter
 from gatepost.upstreams.definition_pins import Pins
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 CATALOGUES = "mcp_catalogues"
 PINS = "mcp_pins"

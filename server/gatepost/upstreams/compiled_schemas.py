@@ -1,25 +1,25 @@
 """Compile the schemas of upstreams' tools once, for the review and for the offers."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 
 import msgspec
 
 from gatepost.tools.raw_schema import checker
+from gatepost.tools.schema import ValidateJson
 
 MOST_KEPT = 2_000
 MOST_KEPT_BYTES = 16_384
 """The largest schema that is kept, as JSON."""
 
-Check = Callable[[bytes], Any]
 
-_kept: OrderedDict[bytes, Check] = OrderedDict()
+_kept: OrderedDict[bytes, ValidateJson] = OrderedDict()
 _lock = Lock()
 
 
-def compiled(schema: Mapping[str, Any]) -> Check:
+def compiled(schema: Mapping[str, Any]) -> ValidateJson:
     """
     Return `checker(schema)`, which is kept: to compile a thousand schemas takes a second.
 

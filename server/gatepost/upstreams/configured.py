@@ -8,8 +8,8 @@ from gatepost.config.settings import Config
 from gatepost.config.upstreams import EVERY_TENANT, AgentSettings, UpstreamSettings
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.import_formats import ImportProblem, settings_of_file
-from gatepost.upstreams.server import StdioProgram, UpstreamServer
 from gatepost.upstreams.store import configured_id
+from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
 
 
 def server_of(

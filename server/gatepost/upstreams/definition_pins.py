@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.upstreams.catalogue import Change, Section
+from gatepost.upstreams.definitions import Found
 from gatepost.upstreams.digest import digest_of
-from gatepost.upstreams.listing import Found
-from gatepost.upstreams.server import Pin
+from gatepost.upstreams.upstream_server import Pin
 
 MOST_PINNED = 8_000
 """

@@ -14,7 +14,7 @@ from gatepost.upstreams.connection import (
     UpstreamError,
     UpstreamResult,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 TIMEOUT_S = 30.0
 MOST_PAGES = 50

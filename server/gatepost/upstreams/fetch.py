@@ -16,8 +16,8 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.definitions import read_list
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 MOST_ITEMS = 1_000
 """The most definitions of one list."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from gatepost.upstreams.server import MOST_DESCRIPTION, MOST_HEADERS, MOST_NAME, MOST_URL
+from gatepost.upstreams.upstream_server import MOST_DESCRIPTION, MOST_HEADERS, MOST_NAME, MOST_URL
 from gatepost_authz.address_policy import ToolAddressPolicy
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)

@@ -7,14 +7,14 @@ import msgspec
 
 from gatepost.upstreams.assembly import Listed
 from gatepost.upstreams.catalogue import LeftOut
-from gatepost.upstreams.listing import Found
+from gatepost.upstreams.definitions import Found
 
-Clean = Callable[[str], str]
+RemoveSecrets = Callable[[str], str]
 """Returns a text without the secrets of one tenant."""
 REASON = "it repeats a secret in a name"
 
 
-def without_secrets(listed: Listed, clean: Clean) -> Listed:
+def without_secrets(listed: Listed, clean: RemoveSecrets) -> Listed:
     """
     Return what a fetch brought without secrets; it takes time, so call it in a thread.
 
@@ -63,7 +63,7 @@ def _names(value: Any) -> Iterator[str]:
             yield from _names(inner)
 
 
-def _cleaned(value: Any, clean: Clean) -> Any:
+def _cleaned(value: Any, clean: RemoveSecrets) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, Mapping):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.catalogue_store import catalogue_key
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 Principal = tuple[str, ...]
 

@@ -16,7 +16,7 @@ from gatepost.upstreams.fields import (
     checked_name,
     checked_url,
 )
-from gatepost.upstreams.server import Status
+from gatepost.upstreams.upstream_server import Status
 from gatepost_authz.address_policy import ToolAddressPolicy
 
 PROGRAM = ("command", "args", "env")

@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.names import LEAST_CHARACTERS
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 API_KEY = "api_key"
 

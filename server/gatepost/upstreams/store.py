@@ -19,7 +19,7 @@ from gatepost.upstreams.sealed_headers import (
     ServerSecrets,
     names_of,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 SERVERS = "mcp_servers"
 SERVER_NAMES = "mcp_server_names"

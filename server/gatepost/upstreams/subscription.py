@@ -12,9 +12,9 @@ from gatepost.storage.leases import LeaseLost, Leases
 from gatepost.tools.uri_template import is_uri
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.connection import ConnectionFailure, Connections, UpstreamNotification
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.update import listing_view
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 LEASE_S = 30.0
 OPEN_S = 15.0

@@ -8,19 +8,19 @@ from functools import partial
 
 import msgspec
 
-from gatepost.tools.context import Listed as ListName
+from gatepost.tools.context import ListName
 from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section, same_content
 from gatepost.upstreams.catalogue_store import CatalogueTooLarge
 from gatepost.upstreams.connection import ConnectionFailure, Connections
 from gatepost.upstreams.fetch import fetched
 from gatepost.upstreams.listed_secrets import without_secrets
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.plan import Principal
 from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.upstream_server import UpstreamServer
 
-Announce = Callable[[str, frozenset[ListName]], Awaitable[None]]
+AnnounceLists = Callable[[str, frozenset[ListName]], Awaitable[None]]
 """Tells the clients of a tenant which of its lists changed."""
-Principal = tuple[str, ...]
 Redacted = Callable[[str, str], str]
 """Returns a text without the secrets of a tenant."""
 
@@ -45,7 +45,7 @@ class CatalogueUpdate:
         self,
         store: UpstreamStore,
         connections: Connections,
-        announce: Announce,
+        announce: AnnounceLists,
         redacted: Redacted = lambda tenant, text: text,
         *,
         clock: Callable[[], float] = time.time,

@@ -17,10 +17,11 @@ from gatepost.tools.tenant_offers import Agent, TenantOffers
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue import Catalogue, LeftOut, same_content
 from gatepost.upstreams.cleaning import shown
-from gatepost.upstreams.names import tool_prefix
-from gatepost.upstreams.offers import OfferCalls, ServerOffers, server_offers
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.offered_names import tool_prefix
+from gatepost.upstreams.plan import Principal
+from gatepost.upstreams.server_offers import OfferCalls, ServerOffers, server_offers
 from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
 
@@ -34,7 +35,6 @@ AGAIN_S = 0.1
 """How long a snapshot may be used that became outdated while it was read."""
 NOTHING = TenantOffers()
 
-Principal = tuple[str, ...]
 Built = tuple[UpstreamServer, Catalogue, ServerOffers]
 Key = TypeVar("Key", str, tuple[str, Principal])
 

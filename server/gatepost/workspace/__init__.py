@@ -3,7 +3,7 @@
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, is_repository, parts_of, problem_of
 from gatepost.workspace.removal import clear
 from gatepost.workspace.resolver import Kernel, Resolver, Walk, kernel_resolves, resolver_of
-from gatepost.workspace.tenant import TenantWorkspace, Workspaces
+from gatepost.workspace.tenant_workspace import TenantWorkspace, Workspaces
 from gatepost.workspace.usage import DEFAULT_QUOTA, Quota
 
 __all__ = [

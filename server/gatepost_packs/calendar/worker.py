@@ -26,7 +26,7 @@ MOST_NESTED = 32
 TEXT_CHARS = 1_000
 """Characters of a description, or of any other text, that are kept."""
 
-Found = tuple[tuple[Any, ...], dict[str, Any]]
+SortedEvent = tuple[tuple[Any, ...], dict[str, Any]]
 """The sort key of an occurrence, and its shown form."""
 
 # Exceptions that the libraries raise for hostile or broken documents.
@@ -78,7 +78,7 @@ class CalendarReader:
         self.words: list[str] = request["words"]
         self.left_s: float = request["seconds"]
         self.share_s = 0.0
-        self.found: list[Found] = []
+        self.found: list[SortedEvent] = []
         self.readable = 0
         self.left_out: list[dict[str, str]] = []
         self.unreadable: list[dict[str, str]] = []
@@ -140,7 +140,7 @@ class CalendarReader:
         except ODD:
             self._leave_out(name, events[0], "it is not valid iCalendar")
 
-    def _within_time(self, name: str, zone: ZoneInfo, series: Any) -> list[Found]:
+    def _within_time(self, name: str, zone: ZoneInfo, series: Any) -> list[SortedEvent]:
         most = min(SERIES_S, self.share_s / 2)  # half, so that there is always time left
         signal.setitimer(signal.ITIMER_VIRTUAL, most)
         try:
@@ -150,7 +150,7 @@ class CalendarReader:
             self.share_s -= most - left
             self.left_s -= most - left
 
-    def _expanded(self, name: str, zone: ZoneInfo, series: Any) -> list[Found]:
+    def _expanded(self, name: str, zone: ZoneInfo, series: Any) -> list[SortedEvent]:
         query = recurring_ical_events.of(series)
         between = query.between(self.start.astimezone(zone), self.end.astimezone(zone))
         recurring = any(event.get("RRULE") or event.get("RDATE") for event in series.walk("VEVENT"))

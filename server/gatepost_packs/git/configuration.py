@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from gatepost_packs.git.rules import MAY_SET, NAME
+from gatepost_packs.git.permitted_commands import MAY_SET, NAME
 from gatepost_packs.git.url import RemoteUrl, remote_of
 
 MOST_BYTES = 65_536

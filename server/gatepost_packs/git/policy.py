@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gatepost_packs.git.rules import (
+from gatepost_packs.git.permitted_commands import (
     RULES,
     ArgumentsRefused,
     CheckedArguments,
@@ -33,7 +33,7 @@ DELETING = re.compile(r":[^\s~^?*\[\\:+-][^\s~^?*\[\\:]*")
 FOLDER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", re.ASCII)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class GitPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A permitted command, its arguments in an unambiguous form."""
 
     command: str
@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Below *folder*: where a repository is created."""
 
 
-def decide(args: Sequence[str]) -> ArgumentsRefused | Plan:
+def decide(args: Sequence[str]) -> ArgumentsRefused | GitPlan:
     """Return the plan for a call's arguments, or why they are refused."""
     folder: tuple[str, ...] = ()
     if args and args[0] == "-C":
@@ -136,7 +136,7 @@ class _Reading:
                 return problem
         return None
 
-    def plan(self) -> ArgumentsRefused | Plan:
+    def plan(self) -> ArgumentsRefused | GitPlan:
         """Return the plan; a command's own rules are applied last."""
         settled = self._settled()
         if isinstance(settled, ArgumentsRefused):
@@ -144,7 +144,7 @@ class _Reading:
         argv = [self.command, *self.rule.forced, *self.options, *settled.operands]
         if self.paths is not None:
             argv += ["--", *self.paths]
-        return Plan(
+        return GitPlan(
             command=self.command,
             folder=self.folder,
             argv=tuple(argv),

@@ -15,16 +15,16 @@ TOTAL = float(100 * len(STAGES))
 MOST = 4096
 """Bytes of an unfinished line that are kept."""
 
-Tell = Callable[[float, float, str], Awaitable[None]]
+ReportProgress = Callable[[float, float, str], Awaitable[None]]
 
 
-class Progress:
+class GitProgress:
     """
     Collects git's progress lines and reports the newest; older ones that were not reported are
     dropped.
     """
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: ReportProgress) -> None:
         self._tell = tell
         self._rest = ""
         self._reached = 0.0

@@ -30,7 +30,7 @@ HELPER = (
 )
 
 
-class Secret(msgspec.Struct, frozen=True):
+class RemoteSecret(msgspec.Struct, frozen=True):
     """The credentials that git signs in with."""
 
     place: str
@@ -47,7 +47,7 @@ class RemoteAccess(msgspec.Struct, frozen=True):
     ports: tuple[int, ...] = ()
     env: dict[str, str] = {}
     reads: tuple[str, ...] = ()
-    secret: Secret | None = None
+    secret: RemoteSecret | None = None
 
 
 async def access_to(ctx: CallContext, remotes: Sequence[RemoteUrl], ground: Ground) -> RemoteAccess:
@@ -102,7 +102,7 @@ def _ssh(ctx: CallContext, hosts: dict[str, tuple[str, int]], key: str, ground: 
     return ssh_command(configuration)
 
 
-async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> Secret | None:
+async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> RemoteSecret | None:
     place = host if port == USUAL_PORTS[scheme] else f"{host}:{port}"
     reference = ctx.settings(GitSettings).credentials.get(place)
     if reference is None or scheme != "https":
@@ -119,11 +119,13 @@ async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> Sec
         user, password = "oauth2", secret
     if set("\n\r\0") & set(secret) or len(secret) > MOST_CHARACTERS:
         raise ToolFailure("denied", f"The secret for {place} is not a user name and password.")
-    return Secret(f"https://{place}", user, password)
+    return RemoteSecret(f"https://{place}", user, password)
 
 
 @contextmanager
-def handed(secret: Secret | None) -> Iterator[tuple[dict[str, str], tuple[tuple[int, int], ...]]]:
+def handed(
+    secret: RemoteSecret | None,
+) -> Iterator[tuple[dict[str, str], tuple[tuple[int, int], ...]]]:
     """
     Provide settings and an open file by which git gets credentials.
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gatepost import CallContext, Effects, Pack, ToolFailure
-from gatepost_packs.git.command import GitResult, perform
-from gatepost_packs.git.policy import Plan, decide
+from gatepost_packs.git.git_command import GitResult, perform
+from gatepost_packs.git.policy import GitPlan, decide
 
 pack = Pack("git")
 
@@ -19,7 +19,7 @@ MARGIN_S = 30
 def only_reads(arguments: Mapping[str, Any]) -> bool:
     """Return whether these arguments change nothing: status, log, diff, show, and lists."""
     plan = decide(arguments["args"])
-    return isinstance(plan, Plan) and plan.reads
+    return isinstance(plan, GitPlan) and plan.reads
 
 
 @pack.tool(
@@ -53,6 +53,6 @@ async def git(
 ) -> GitResult:
     """Execute whitelisted git commands within the workspace."""
     plan = decide(args)
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, GitPlan):
         raise ToolFailure("validation", plan.message, field="args")
     return await perform(ctx, plan, timeout_s)

@@ -69,8 +69,8 @@ class Created(BaseModel):
     url: str
 
 
-Repo = Annotated[str, Field(description="The repository, as owner/name", max_length=220)]
-Names = list[Annotated[str, Field(min_length=1, max_length=100)]]
+RepositoryName = Annotated[str, Field(description="The repository, as owner/name", max_length=220)]
+GitHubNames = list[Annotated[str, Field(min_length=1, max_length=100)]]
 
 
 @pack.tool(
@@ -84,12 +84,12 @@ Names = list[Annotated[str, Field(min_length=1, max_length=100)]]
 )
 async def github_list_issues(
     ctx: CallContext,
-    repo: Repo,
+    repo: RepositoryName,
     state: Annotated[
         Literal["open", "closed", "all"], Field(description="Which issues to list")
     ] = "open",
     labels: Annotated[
-        Names, Field(description="Only issues that have all of these labels", max_length=50)
+        GitHubNames, Field(description="Only issues that have all of these labels", max_length=50)
     ] = [],  # noqa: B006  # the default that clients are shown; no code changes it
     limit: Annotated[int, Field(description="Issues on a page", ge=1, le=100)] = 30,
     page: Annotated[int, Field(description="Which page, from 1", ge=1, le=100_000)] = 1,
@@ -129,12 +129,12 @@ async def github_list_issues(
 )
 async def github_create_issue(
     ctx: CallContext,
-    repo: Repo,
+    repo: RepositoryName,
     title: Annotated[str, Field(description="What it is about", min_length=1, max_length=256)],
     body: Annotated[str, Field(description="The text, as Markdown", max_length=65_536)] = "",
-    labels: Annotated[Names, Field(description="Labels to give it", max_length=100)] = [],  # noqa: B006  # see above
+    labels: Annotated[GitHubNames, Field(description="Labels to give it", max_length=100)] = [],  # noqa: B006  # see above
     assignees: Annotated[
-        Names, Field(description="User names of who should see to it", max_length=10)
+        GitHubNames, Field(description="User names of who should see to it", max_length=10)
     ] = [],  # noqa: B006  # see above
 ) -> Created:
     """Create an issue in a GitHub repository."""

@@ -1,6 +1,6 @@
 """All tools of the pack `gitlab`."""
 
-from gatepost_packs.gitlab import description, request
+from gatepost_packs.gitlab import api_request, description
 from gatepost_packs.gitlab.pack import pack
 
-__all__ = ["description", "help", "pack", "request"]
+__all__ = ["api_request", "description", "pack"]

@@ -7,19 +7,19 @@ from pydantic import BaseModel, Field
 
 from gatepost import CallContext, OutboundReply, Sending, ToolFailure
 from gatepost_packs.openapi import credential, store
+from gatepost_packs.openapi.description.api_response import (
+    PROMPT_BYTES,
+    READ_BYTES,
+    shown_body,
+    shown_headers,
+)
 from gatepost_packs.openapi.description.operation import Operation
-from gatepost_packs.openapi.description.request import (
+from gatepost_packs.openapi.description.operation_request import (
     Misuse,
     OperationInput,
     request_body,
     request_headers,
     request_target,
-)
-from gatepost_packs.openapi.description.response import (
-    PROMPT_BYTES,
-    READ_BYTES,
-    shown_body,
-    shown_headers,
 )
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
 from gatepost_packs.openapi.lookup import described

@@ -21,7 +21,7 @@ MOST_COMPARED = 2_000
 MOST_LIKE = 40
 """Templates that are compared letter by letter; crafted ones take longest."""
 LONGEST = 200
-CUTOFF = 0.7
+LEAST_SIMILARITY = 0.7
 
 
 async def described(
@@ -75,11 +75,14 @@ def _alike(path: str, templates: list[str]) -> list[str]:
     for template in templates:
         if len(template) <= LONGEST:
             matcher.set_seq1(template)
-            if matcher.real_quick_ratio() >= CUTOFF and (rank := matcher.quick_ratio()) >= CUTOFF:
+            if (
+                matcher.real_quick_ratio() >= LEAST_SIMILARITY
+                and (rank := matcher.quick_ratio()) >= LEAST_SIMILARITY
+            ):
                 ranked.append((rank, template))
     # Compare by set of letters first, so that few templates are compared in full.
     likely = [template for _, template in sorted(ranked, reverse=True)[:MOST_LIKE]]
-    return difflib.get_close_matches(path[:LONGEST], likely, n=SHOWN, cutoff=CUTOFF)
+    return difflib.get_close_matches(path[:LONGEST], likely, n=SHOWN, cutoff=LEAST_SIMILARITY)
 
 
 def _fills(steps: list[str], template: list[str]) -> bool:

@@ -12,7 +12,7 @@ HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
 URL = re.compile(r"https?://[^\s?#@]+")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
-Method = Literal["get", "put", "post", "delete", "options", "head", "patch", "trace"]
+RouteMethod = Literal["get", "put", "post", "delete", "options", "head", "patch", "trace"]
 
 
 class Api(PackSettings, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Api(PackSettings, frozen=True, kw_only=True):
     """Only operations with one of these tags; default: all."""
     paths: tuple[str, ...] = ()
     """Only paths that match one of these patterns (`/pets/*`); default: all."""
-    methods: tuple[Method, ...] = ()
+    methods: tuple[RouteMethod, ...] = ()
     """Only these methods; default: all."""
     prefix: str = ""
     """Prefix of the tools' names."""

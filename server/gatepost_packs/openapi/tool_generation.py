@@ -22,25 +22,25 @@ from gatepost import (
 from gatepost_authz import origin_of
 from gatepost_packs.openapi import credential
 from gatepost_packs.openapi.credential import Credential
-from gatepost_packs.openapi.description.arguments import (
-    OperationArguments,
-    arguments_of,
-    tool_names,
-)
+from gatepost_packs.openapi.description.api_response import PROMPT_BYTES, READ_BYTES, shown_body
 from gatepost_packs.openapi.description.document import (
     ApiDescription,
     OperationSummary,
     Unresolvable,
 )
 from gatepost_packs.openapi.description.operation import Operation, answer_schema, read_operation
-from gatepost_packs.openapi.description.reading import MOST_BYTES, DescriptionUnreadable
-from gatepost_packs.openapi.description.request import (
+from gatepost_packs.openapi.description.operation_arguments import (
+    OperationArguments,
+    arguments_of,
+    tool_names,
+)
+from gatepost_packs.openapi.description.operation_request import (
     Misuse,
     request_body,
     request_headers,
     request_target,
 )
-from gatepost_packs.openapi.description.response import PROMPT_BYTES, READ_BYTES, shown_body
+from gatepost_packs.openapi.description.reading import MOST_BYTES, DescriptionUnreadable
 from gatepost_packs.openapi.description.schema import Simplified
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
 from gatepost_packs.openapi.errors import refusal_of

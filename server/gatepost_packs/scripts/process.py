@@ -65,8 +65,8 @@ class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
     message: str = ""
 
 
-Frame = Printed | ToolRequested | ScriptValue | Failed
-_frames: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+WorkerMessage = Printed | ToolRequested | ScriptValue | Failed
+_frames: msgspec.json.Decoder[WorkerMessage] = msgspec.json.Decoder(WorkerMessage)
 
 
 class ScriptWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +180,7 @@ class ScriptProcess:
             self._out.write(len(data).to_bytes(4, "big") + data)
             await self._out.drain()
 
-    async def _frame(self) -> Frame:
+    async def _frame(self) -> WorkerMessage:
         try:
             size = int.from_bytes(await self._in.readexactly(4), "big")
             if size > MOST_FRAME:

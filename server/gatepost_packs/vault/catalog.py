@@ -15,8 +15,8 @@ import msgspec
 from gatepost import CallContext, FileHead, Item, ToolFailure, Workspace
 from gatepost_packs.text import decoded
 from gatepost_packs.vault.index import SETTLED_S, BrokenIndex, Index, IndexedFile
-from gatepost_packs.vault.names import SHOWN, is_note
 from gatepost_packs.vault.note import read_note
+from gatepost_packs.vault.note_names import SHOWN, is_note
 from gatepost_packs.vault.settings import VaultSettings
 
 T = TypeVar("T")

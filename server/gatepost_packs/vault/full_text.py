@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from gatepost import ToolFailure
 
-MOST_TERMS = 32
+MOST_QUERY_WORDS = 32
 
-TERM = re.compile(r'(-?)(?:"([^"]*)"|([^\s"]+))')
+QUERY_WORD = re.compile(r'(-?)(?:"([^"]*)"|([^\s"]+))')
 # Scripts without spaces between words: each character becomes a word, in notes and in queries, so
 # that words are found as phrases (Han, kana, and their half-width forms).
 SPACELESS = re.compile(
@@ -44,12 +44,12 @@ def query_of(text: str) -> Query:
     """
     wanted: list[str] = []
     unwanted: list[str] = []
-    for minus, phrase, word in TERM.findall(text):
-        term = _quoted(phrase or word.rstrip("*"))
-        if term is None:
+    for minus, phrase, word in QUERY_WORD.findall(text):
+        quoted = _quoted(phrase or word.rstrip("*"))
+        if quoted is None:
             continue
         begins = not phrase and word.endswith("*")
-        (unwanted if minus else wanted).append(f"{term}*" if begins else term)
+        (unwanted if minus else wanted).append(f"{quoted}*" if begins else quoted)
     if not wanted:
         message = (
             '`query` holds no word to search for. Write words, "a phrase", prefixes (`meet*`), '
@@ -57,8 +57,8 @@ def query_of(text: str) -> Query:
         )
         raise ToolFailure("validation", message, field="query")
     # Each word once: its positions in a text are compared with those of every other.
-    without = "".join(f" NOT {term}" for term in [*dict.fromkeys(unwanted)][:MOST_TERMS])
-    wanted = [*dict.fromkeys(wanted)][:MOST_TERMS]
+    without = "".join(f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MOST_QUERY_WORDS])
+    wanted = [*dict.fromkeys(wanted)][:MOST_QUERY_WORDS]
     return Query(
         f"({' AND '.join(wanted)}){without}",
         f"({' OR '.join(wanted)}){without}",

@@ -14,13 +14,13 @@ import msgspec
 from gatepost import Item, ToolFailure
 from gatepost_packs.file_lock import taken
 from gatepost_packs.vault.full_text import TOKENIZE, spaced
-from gatepost_packs.vault.names import is_note, key_of, name_of
 from gatepost_packs.vault.note import Note
+from gatepost_packs.vault.note_names import is_note, key_of, name_of
 
 T = TypeVar("T")
 
 FILE = "vault.sqlite"
-VERSION = 1
+VERSION = 2
 """Version of the tables; an index of another version is rebuilt."""
 PAGE = 4096
 CACHE_KIB = 8_000
@@ -90,7 +90,7 @@ class IndexedFile(msgspec.Struct, frozen=True):
     """Whether it stayed unchanged while, and shortly before, it was read."""
 
 
-Memory = Mapping[str, tuple[int, str]]
+KnownFiles = Mapping[str, tuple[int, str]]
 """By path: the row number, which is never used again, and the stamp at reading."""
 
 
@@ -132,7 +132,7 @@ class Index:
                 rows.execute("BEGIN")
                 return work(rows)
 
-    def known(self) -> Memory:
+    def known(self) -> KnownFiles:
         """Return the stamps of the indexed files."""
         return self.read(
             lambda rows: {
@@ -141,7 +141,7 @@ class Index:
             }
         )
 
-    def behind(self, known: Memory, items: Sequence[Item]) -> list[Item]:
+    def behind(self, known: KnownFiles, items: Sequence[Item]) -> list[Item]:
         """
         Remove deleted files; return the new and changed ones.
 
@@ -155,7 +155,7 @@ class Index:
             self._drop(lambda rows: _forget(rows, gone))
         return changed
 
-    def put(self, known: Memory, found: Sequence[IndexedFile]) -> bool:
+    def put(self, known: KnownFiles, found: Sequence[IndexedFile]) -> bool:
         """Store the contents of these files; return False if there is no room."""
         before = [known[one.item.path][0] for one in found if one.item.path in known]
         # In a transaction of its own: if there is no space for the new contents, the old ones must

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gatepost_packs.vault.full_text import Query, excerpts, unspaced
-from gatepost_packs.vault.names import beside, chosen, is_note, key_of, name_of
 from gatepost_packs.vault.note import NoteLink
+from gatepost_packs.vault.note_names import beside, chosen, is_note, key_of, name_of
 
 Rows = sqlite3.Connection
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gatepost_packs.vault.front_matter import FrontMatter, split
-from gatepost_packs.vault.names import of_markdown, stem
+from gatepost_packs.vault.note_names import of_markdown, stem
 
 MOST_LINKS = 2_000
 MOST_TAGS = 500

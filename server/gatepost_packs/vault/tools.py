@@ -10,8 +10,8 @@ from gatepost_packs.text import encoded
 from gatepost_packs.vault import lookup
 from gatepost_packs.vault.catalog import MOST_NOTE_BYTES, VaultCatalog, text_of
 from gatepost_packs.vault.full_text import query_of
-from gatepost_packs.vault.names import SHOWN, asked, is_note
 from gatepost_packs.vault.note import Note, read_note, section
+from gatepost_packs.vault.note_names import SHOWN, asked, is_note
 from gatepost_packs.vault.writing import changed_by, content_after, place_of
 
 pack = Pack("vault")

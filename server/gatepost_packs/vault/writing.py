@@ -5,7 +5,7 @@ from typing import Any
 
 from gatepost import SettingsLookup, ToolFailure
 from gatepost_packs.vault.front_matter import FrontMatterError, merged, split
-from gatepost_packs.vault.names import SHOWN, SUFFIX, is_note
+from gatepost_packs.vault.note_names import SHOWN, SUFFIX, is_note
 from gatepost_packs.vault.settings import VaultSettings
 
 

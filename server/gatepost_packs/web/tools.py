@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field
 from gatepost import CallContext, OutboundReply, Pack, ToolFailure
 from gatepost_packs.child.process import WorkerFailed, ask
 from gatepost_packs.retry_after import retry_after
-from gatepost_packs.web.content import decoded, kind_of
 from gatepost_packs.web.robots import LIMIT_BYTES, RobotsCache, allows
 from gatepost_packs.web.settings import WebSettings
+from gatepost_packs.web.text_decoding import decoded, kind_of
 
 pack = Pack("web")
 

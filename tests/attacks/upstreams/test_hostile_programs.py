@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.sandbox import service
+from gatepost.sandbox import confined_service as service
 from gatepost.sandbox.launch import ARCHITECTURES, landlock_version
 from tests.attacks.upstreams.conftest import UpstreamScene, UpstreamUser, outcome_of, scene_of
 from tests.support.issuers import Idp

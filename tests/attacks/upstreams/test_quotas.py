@@ -10,7 +10,7 @@ import pytest
 
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.calls.parked import ParkingLimits
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.attacks.upstreams.conftest import (
     AGENTS,
     SERVERS,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost.config.packs import Packs
-from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.tenant_credentials import CredentialRegistry
 from gatepost.credentials.token_client import CredentialServices
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.runtime.tool_services import TenantToolServices
@@ -15,14 +15,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY
 from gatepost_authz.config import Network
-from tests.mcp.approval_wait.conftest import (
-    MESSAGE,
-    PAGE,
-    RETRY_AFTER_S,
-    DecisionStage,
-    Paid,
-    with_decisions,
-)
+from tests.mcp.conftest import MESSAGE, PAGE, RETRY_AFTER_S, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import EndpointPair
 

@@ -11,14 +11,14 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.tasks import TaskRecord
-from tests.mcp.approval_wait.conftest import (
+from tests.mcp.conftest import (
     MESSAGE,
     PAGE,
     DecisionStage,
     Paid,
     Request,
     Verdict,
-    pack,
+    paying_pack,
     with_decisions,
 )
 from tests.support.endpoint import JSON, META, TASKS, VERSION, EndpointTaskClient, message
@@ -239,7 +239,7 @@ async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(decisions: Deci
     """Also where no tool wants to be one; a call that need not wait is none."""
     asks, asks_not = (
         with_decisions(decisions, EndpointTaskClient),
-        EndpointTaskClient(pack.tools.values()),
+        EndpointTaskClient(paying_pack.tools.values()),
     )
     for client, declared in ((asks, True), (asks_not, False)):
         discovered = (await client.ask("server/discover")).json["result"]

@@ -14,7 +14,7 @@ from gatepost.mcp.tasks.running_task import failed
 from gatepost.mcp.tasks.store import TaskStore
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
-from tests.mcp import fixture_client_requests
+from tests.support import client_requests
 from tests.support.endpoint import DECLARED, META, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import listening
 
@@ -28,7 +28,7 @@ async def write_slowly(ctx: CallContext) -> str:
     return "written"
 
 
-TOOLS = [*fixture_client_requests.task_pack.tools.values(), *pack.tools.values()]
+TOOLS = [*client_requests.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture

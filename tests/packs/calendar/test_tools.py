@@ -20,7 +20,7 @@ from tests.packs.conftest import (
     StubResponse,
     open_server,
 )
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.processes import Process, free_port, python_environment
 
 USERS = {"ada-of-acme": "ada's first word", "ada-of-globex": "ada's other word"}

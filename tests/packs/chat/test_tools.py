@@ -22,9 +22,8 @@ from tests.packs.conftest import (
     StubResponse,
     open_server,
 )
-from tests.support.cases import each
 from tests.support.client import request
-from tests.support.measuring import eventually
+from tests.support.measuring import each, eventually
 from tests.support.processes import free_port
 
 

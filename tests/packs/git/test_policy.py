@@ -2,11 +2,11 @@
 
 import pytest
 
-from gatepost_packs.git.policy import Plan, decide
-from gatepost_packs.git.rules import RULES, ArgumentsRefused
+from gatepost_packs.git.permitted_commands import RULES, ArgumentsRefused
+from gatepost_packs.git.policy import GitPlan, decide
 from gatepost_packs.git.tools import only_reads
 from gatepost_packs.git.url import remote_of
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -59,7 +59,7 @@ DOCUMENTED = [
 @each("line", DOCUMENTED)
 def test_what_the_reference_allows_is_allowed(line: str) -> None:
     """Every command with every option of its table."""
-    assert isinstance(decide(line.split()), Plan)
+    assert isinstance(decide(line.split()), GitPlan)
 
 
 @each("command", MOST)
@@ -253,7 +253,7 @@ def test_a_message_is_any_ordinary_text(message: str) -> None:
     """No shell reads it, so punctuation does nothing."""
     for args in (["commit", "-m", message], ["commit", f"--message={message}"]):
         plan = decide(args)
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, GitPlan)
         assert plan.argv[-2:] == ("-m", message)
 
 
@@ -290,7 +290,7 @@ def test_what_only_reads_is_told_from_the_rest(line: str, reads: bool) -> None:
     """By it a retry runs again, and the kernel lets nothing be written."""
     plan = decide(line.split())
 
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, GitPlan)
     assert plan.reads is reads
     assert only_reads({"args": line.split()}) is reads
 
@@ -314,7 +314,7 @@ def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, .
     """Relative paths, values at their options, and what is no option behind `--`."""
     plan = decide(line.split())
 
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, GitPlan)
     assert plan.argv[-len(ends) :] == ends
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gatepost_packs.git.permitted_commands import RULES, ArgumentsRefused
 from gatepost_packs.git.policy import decide
-from gatepost_packs.git.rules import RULES, ArgumentsRefused
 
 pytestmark = pytest.mark.requirement("X2")
 

@@ -16,8 +16,8 @@ from starlette.routing import Route
 from gatepost.tools.api import Tool
 from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.packs.openapi.conftest import DOCUMENTS, Petstore
-from tests.support.cases import each
 from tests.support.issuers import AsgiServer
+from tests.support.measuring import each
 from tests.support.server import check_problems
 
 pytestmark = pytest.mark.requirement("X7")

@@ -9,12 +9,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatepost.tools.raw_schema import validator_of
-from gatepost_packs.openapi.description.arguments import arguments_of
+from gatepost_packs.openapi.description.api_response import shortened, shown_body
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.operation import answer_schema, read_operation
+from gatepost_packs.openapi.description.operation_arguments import arguments_of
+from gatepost_packs.openapi.description.operation_request import (
+    Misuse,
+    OperationInput,
+    request_target,
+)
 from gatepost_packs.openapi.description.reading import canonical
-from gatepost_packs.openapi.description.request import Misuse, OperationInput, request_target
-from gatepost_packs.openapi.description.response import shortened, shown_body
 from gatepost_packs.openapi.description.schema import Simplified
 
 pytestmark = pytest.mark.requirement("X7")

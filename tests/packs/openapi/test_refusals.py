@@ -7,7 +7,7 @@ import pytest
 
 from tests.packs.conftest import PackCaller, PackServer
 from tests.packs.openapi.conftest import APIS, INLINE, Petstore, load
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("X7")
 

@@ -10,8 +10,8 @@ import pytest
 
 from examples.tickets.app import DESCRIPTION, TOKENS, TicketServer
 from tests.architecture.source import ROOT
-from tests.docs.conftest import pasted
 from tests.packs.conftest import PackCaller, PackServer, open_server
+from tests.support.commands import pasted
 from tests.support.issuers import AsgiServer
 
 pytestmark = pytest.mark.requirement("O14")

@@ -11,13 +11,9 @@ import pytest
 from pydantic import BaseModel
 
 from gatepost import CallContext, Pack
-from gatepost.policy.approvals.scripts import (
-    SUBJECT,
-    Place,
-    Script,
-    ScriptApprovals,
-    ScriptApprover,
-)
+from gatepost.policy.approvals.request import DisplayedParty
+from gatepost.policy.script_reviews.script import Place, Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
 from tests.packs.conftest import PackCaller, PackServer, Protocol, open_server
@@ -68,7 +64,7 @@ async def held(ctx: CallContext, until: str) -> str:
 
 
 T = TypeVar("T")
-ADMIN = ScriptApprover(subject="admin", operator=True)
+ADMIN = DisplayedParty(subject="admin", kind="operator")
 
 WEATHER = """\
 # Current weather in a city.

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost_packs.vault.names import beside, chosen, key_of, keys_of
 from gatepost_packs.vault.note import MOST_READ, STEP, read_note, section
-from tests.support.cases import each
-from tests.support.measuring import HOLD_S, shortest_hold, steps
+from gatepost_packs.vault.note_names import beside, chosen, key_of, keys_of
+from tests.support.measuring import HOLD_S, each, shortest_hold, steps
 
 TITLES = [
     ("---\ntitle: Of its own\n---\n# Heading", "Of its own"),

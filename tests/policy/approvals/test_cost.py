@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.policy.approvals.request import no_page, page_of
 from gatepost.tools.api import Call, Offer
-from tests.policy.conftest import ALICE, ApprovalDeployment
+from tests.support.approvals import ALICE, ApprovalDeployment
 from tests.support.measuring import steps
 
 MOST_STEPS = 8

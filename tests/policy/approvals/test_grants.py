@@ -9,7 +9,7 @@ from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord
-from tests.policy.conftest import (
+from tests.support.approvals import (
     ACME,
     ALICE,
     BOB,

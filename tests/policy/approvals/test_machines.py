@@ -4,7 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from gatepost.policy.approvals.request import GrantScope, Undecidable
-from tests.policy.conftest import ACME, BOB, CAROL, ROBOT, ApprovalDeployment, failure_kind, text_of
+from tests.support.approvals import (
+    ACME,
+    BOB,
+    CAROL,
+    ROBOT,
+    ApprovalDeployment,
+    failure_kind,
+    text_of,
+)
 from tests.support.endpoint import a_caller
 
 

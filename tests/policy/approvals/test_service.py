@@ -15,7 +15,7 @@ from gatepost.policy.approvals.request import (
     Undecidable,
 )
 from gatepost_authz.caller import TenantContext
-from tests.policy.conftest import (
+from tests.support.approvals import (
     ACME,
     BOB,
     CAROL,

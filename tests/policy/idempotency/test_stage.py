@@ -7,20 +7,19 @@ import msgspec
 import pytest
 
 from gatepost import Outcome, ToolFailure
-from gatepost.policy.idempotency.record import KEPT_BYTES, digest_of
+from gatepost.policy.idempotency.idempotency_record import KEPT_BYTES, digest_of
 from gatepost.tools.api import Failure
 from gatepost.tools.client import ProtocolError
 from gatepost.tools.stage import Next
 from gatepost_authz.errors import InsufficientScope
-from tests.policy.conftest import (
+from tests.support.measuring import capture_logs, each
+from tests.support.runners import (
     LETS_GO,
     PROTOCOL_ERROR,
     STAYS,
     IdempotencyDeployment,
     text_or_failure,
 )
-from tests.support.cases import each
-from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("O12")
 

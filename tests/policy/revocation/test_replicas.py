@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.policy.revocation.conftest import TASKS, OpenRequests, RevocationReplicas, ended, stopped
+from tests.policy.conftest import TASKS, OpenRequests, RevocationReplicas, ended, stopped
 from tests.support.replicas import ReplicaClient
 from tests.support.tokens import ABSENT
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gatepost.runtime.services import Services
-from gatepost.upstreams.names import offered_name
+from gatepost.upstreams.offered_names import offered_name
 from tests.support.client import MODERN
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs
-from tests.support.node import FOLDER, NODE, install
+from tests.support.programs import FOLDER, NODE, install
 from tests.support.server import Server, issuer_settings, running_server
 from tests.upstreams.across_revisions.conftest import RevisionCaller, calling
 

@@ -26,7 +26,7 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.support.client_requests import input_requests_of
 from tests.support.endpoint import EndpointClient, Response
 

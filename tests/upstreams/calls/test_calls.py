@@ -13,7 +13,7 @@ from gatepost.tools.client import SilentClient
 from gatepost.tools.content import Relevance
 from gatepost.tools.offers import ResourceOffer
 from gatepost.upstreams.calls.health import FAILURES
-from gatepost.upstreams.calls.notifications import passed_on
+from gatepost.upstreams.calls.progress_and_logs import passed_on
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.connection import (
     ConnectionFailure,
@@ -24,7 +24,7 @@ from gatepost.upstreams.connection import (
     UpstreamNotification,
     UpstreamResult,
 )
-from gatepost.upstreams.server import Allowed
+from gatepost.upstreams.upstream_server import Allowed
 from gatepost.workspace import TenantWorkspace
 from tests.support.client_requests import ask_again, said
 from tests.support.endpoint import a_caller

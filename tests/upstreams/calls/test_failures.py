@@ -7,7 +7,7 @@ import pytest
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.upstreams.calls.failures import MISSING_CAPABILITY, errored
 from gatepost.upstreams.calls.machine import Errored
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 SERVER = UpstreamServer(id="1", tenant="acme", name="crm", allow=("sampling",))
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}

@@ -14,6 +14,7 @@ from gatepost.upstreams.calls.machine import (
     AskCaller,
     Concluded,
     Ended,
+    ExchangeStep,
     Finish,
     Forward,
     HolderAction,
@@ -24,17 +25,16 @@ from gatepost.upstreams.calls.machine import (
     RoundAction,
     Send,
     SessionCall,
-    Step,
     StopExchange,
 )
-from gatepost.upstreams.calls.state import ModernState, RoundState, UpstreamTarget
+from gatepost.upstreams.calls.round_state import ModernState, RoundState, UpstreamTarget
 from gatepost.upstreams.connection import (
     UpstreamError,
     UpstreamNotification,
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
 SERVER = UpstreamServer(
@@ -129,7 +129,7 @@ class OnceSent(RuleBasedStateMachine):
         self.ids = 0
         self.responses: list[int | str] = []
         self.stops = 0
-        self.before: list[Step] = []
+        self.before: list[ExchangeStep] = []
 
     def note(self, actions: list[HolderAction]) -> None:
         for action in actions:

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.client import InputRequest, SilentClient
-from gatepost.upstreams.calls.state import target_of
+from gatepost.upstreams.calls.round_state import target_of
 from gatepost.upstreams.calls.tasks import LOST_AFTER, UpstreamTask
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
 from gatepost.workspace import TenantWorkspace

@@ -21,7 +21,7 @@ import pytest
 
 from gatepost.config.credentials import CredentialSettings
 from gatepost.config.settings import Config
-from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.tenant_credentials import CredentialRegistry
 from gatepost.credentials.token_client import CredentialServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
@@ -31,8 +31,8 @@ from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams.connection import UpstreamResult
 from tests.architecture.source import ROOT
 from tests.mcp.test_official_suite import PROGRAM, Check, read
-from tests.support.node import Program, environment, loaded
 from tests.support.processes import python_environment
+from tests.support.programs import Program, environment, loaded
 from tests.upstreams.transport.conftest import ConnectingProcess
 
 RUN_WITHIN_S = 90

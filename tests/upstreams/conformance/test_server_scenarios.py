@@ -19,8 +19,8 @@ from tests.mcp.test_official_suite import PROGRAM, SELECTIONS, Check, run_suite
 from tests.rest.conftest import Octopus
 from tests.support import commands
 from tests.support.issuers import Idp, serving
-from tests.support.node import Program, environment, loaded
 from tests.support.processes import Process, free_port, python_environment
+from tests.support.programs import Program, environment, loaded
 from tests.support.proxies import TokenProxy, with_token
 from tests.support.server import issuer_settings, running_server
 

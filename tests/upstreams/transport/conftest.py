@@ -17,9 +17,9 @@ from gatepost.upstreams.connection import (
     UpstreamMessage,
     UpstreamResult,
 )
-from gatepost.upstreams.server import StdioProgram, UpstreamServer
 from gatepost.upstreams.transport.connections import UpstreamConnections
 from gatepost.upstreams.transport.stdio_program import ProgramServices
+from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.issuers import AsgiServer, Receive, Scope, Send

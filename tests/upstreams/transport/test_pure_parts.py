@@ -33,7 +33,7 @@ from gatepost.upstreams.transport.reader import (
     MessageReader,
 )
 
-SESSION_ERAS: list[era.Outcome] = [
+SESSION_ERAS: list[era.DiscoveryAnswer] = [
     None,
     UpstreamError(-32601, "Method not found"),
     UpstreamError(-32602, "Received request before initialization was complete"),
@@ -46,7 +46,9 @@ SESSION_ERAS: list[era.Outcome] = [
 
 
 @pytest.mark.parametrize("outcome", SESSION_ERAS)
-def test_a_server_without_the_newest_revision_gets_a_handshake(outcome: era.Outcome) -> None:
+def test_a_server_without_the_newest_revision_gets_a_handshake(
+    outcome: era.DiscoveryAnswer,
+) -> None:
     """Only a list without any common revision speaks against it."""
     assert era.of_discovery(outcome) == "initialize"
 

@@ -18,9 +18,9 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import StdioProgram
 from gatepost.upstreams.transport import stdio_connection
 from gatepost.upstreams.transport.stderr_log import LINES, StderrLog
+from gatepost.upstreams.upstream_server import StdioProgram
 from tests.support.measuring import capture_logs
 from tests.upstreams.transport.conftest import (
     PROGRAM,

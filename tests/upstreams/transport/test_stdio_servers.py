@@ -12,8 +12,8 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import StdioProgram
-from tests.support.node import FOLDER, NODE, install
+from gatepost.upstreams.upstream_server import StdioProgram
+from tests.support.programs import FOLDER, NODE, install
 from tests.upstreams.transport.conftest import ConnectingProcess, messages_of, result_of
 
 

@@ -17,7 +17,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.sessions import SessionRecord, SessionStore
 from gatepost.storage.shared_store import SharedStore, Subscription, TenantSharedStore
 
-Kind = Literal["cancel", "end", "listen", "watch", "asked", "answer", "event", "resume"]
+SignalKind = Literal["cancel", "end", "listen", "watch", "asked", "answer", "event", "resume"]
 
 _encode = msgspec.msgpack.encode
 
@@ -30,15 +30,15 @@ class Signal(msgspec.Struct, frozen=True, array_like=True):
     distinguishes two connections that want the same stream.
     """
 
-    kind: Kind
+    kind: SignalKind
     about: str = ""
     by: str = ""
 
 
 _decode = msgspec.msgpack.Decoder(Signal).decode
 
-Hear = Callable[[Signal], None]
-Edit = Callable[[SessionRecord], SessionRecord]
+ReceiveSignal = Callable[[Signal], None]
+EditSession = Callable[[SessionRecord], SessionRecord]
 """Returns the changed record; it may be called again with a newer one."""
 
 NEW_PER_S, NEW_AT_ONCE = 0.2, 1000
@@ -89,7 +89,7 @@ class MessageChannel:
         self._shared_store = shared_store
         self._topic = f"session/{session.key.hex()}"
 
-    async def revise(self, change: Edit) -> SessionRecord:
+    async def revise(self, change: EditSession) -> SessionRecord:
         """Change the session's record durably; raises JsonRpcError above the rate limit."""
         self.record = await revise(self._sessions, self._shared_store, self.session, change)
         return self.record
@@ -99,11 +99,11 @@ class MessageChannel:
         self.record = await self._sessions.get(self.session.key)
         return self.record
 
-    async def tell(self, kind: Kind, about: str = "", by: str = "") -> None:
+    async def tell(self, kind: SignalKind, about: str = "", by: str = "") -> None:
         """Send a message to all parts of the session, in any process."""
         await self._shared_store.publish(self._topic, _encode(Signal(kind, about, by)))
 
-    async def follow(self, hear: Hear) -> Subscription:
+    async def follow(self, receive: ReceiveSignal) -> Subscription:
         """Subscribe to the session's messages from now on."""
 
         def deliver(message: bytes) -> None:
@@ -111,15 +111,15 @@ class MessageChannel:
                 signal = _decode(message)
             except msgspec.DecodeError:
                 return  # sent by a replica of a newer release, with a kind unknown here
-            hear(signal)
+            receive(signal)
 
         return await self._shared_store.follow(self._topic, deliver)
 
-    async def leave(self, kind: Kind, about: str, value: bytes, *, ttl_s: float) -> None:
+    async def leave(self, kind: SignalKind, about: str, value: bytes, *, ttl_s: float) -> None:
         """Store a value for another process to collect."""
         await self._shared_store.put(f"{self._topic}/{kind}/{about}", value, ttl_s=ttl_s)
 
-    async def collect(self, kind: Kind, about: str) -> bytes | None:
+    async def collect(self, kind: SignalKind, about: str) -> bytes | None:
         """Remove and return a stored value."""
         return await self._shared_store.take(f"{self._topic}/{kind}/{about}")
 
@@ -139,7 +139,7 @@ async def revise(
     sessions: SessionStore,
     shared_store: TenantSharedStore,
     session: McpSession,
-    change: Edit,
+    change: EditSession,
 ) -> SessionRecord:
     """
     Change a session's record durably, even if others change it at the same time.
@@ -180,7 +180,7 @@ MOST = 5000
 GOOD_S = 10.0
 IDLE_S = 60.0
 
-Place = tuple[str, bytes]
+SessionKey = tuple[str, bytes]
 
 
 class RegisteredSession:
@@ -194,7 +194,7 @@ class RegisteredSession:
         self.stale = True
         self.following: Subscription | None = None
 
-    def hear(self, signal: Signal) -> None:
+    def receive(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind in ("end", "watch"):
             self.stale = True
@@ -219,7 +219,7 @@ class SessionRegistry:
         self._records = records
         self._shared_store = shared_store
         self._clock = clock
-        self._entries: OrderedDict[Place, RegisteredSession] = OrderedDict()
+        self._entries: OrderedDict[SessionKey, RegisteredSession] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -246,7 +246,7 @@ class SessionRegistry:
             return None
         return channel
 
-    async def revise(self, tenant: str, session: McpSession, change: Edit) -> None:
+    async def revise(self, tenant: str, session: McpSession, change: EditSession) -> None:
         """Change a session's record durably and tell all its parts."""
         channel = await self.channel(tenant, session)
         if channel is not None:
@@ -271,7 +271,7 @@ class SessionRegistry:
             self._drop(place)
         await asyncio.gather(*self._closing)
 
-    async def _enter(self, place: Place, session: McpSession) -> RegisteredSession:
+    async def _enter(self, place: SessionKey, session: McpSession) -> RegisteredSession:
         tenant, _ = place
         sessions, shared_store = self._records.of(tenant).sessions, self._shared_store.of(tenant)
         entry = RegisteredSession(
@@ -279,7 +279,7 @@ class SessionRegistry:
         )
         entry.used = self._clock()
         try:
-            entry.following = await entry.channel.follow(entry.hear)
+            entry.following = await entry.channel.follow(entry.receive)
         except StoreUnavailable:
             return entry  # changes are not announced, so every request reads the record
         if (other := self._entries.get(place)) is not None:
@@ -296,7 +296,7 @@ class SessionRegistry:
             if len(self._entries) > MOST or self._entries[place].used < quiet:
                 self._drop(place)
 
-    def _drop(self, place: Place) -> None:
+    def _drop(self, place: SessionKey) -> None:
         entry = self._entries.pop(place, None)
         if entry is not None:
             self._close(entry)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from gatepost.http.body import WATCH_AFTER_S, EndableRequest, RunningRequests
-from gatepost.mcp.sessions.channel import Hear, MessageChannel, Signal
+from gatepost.mcp.sessions.channel import MessageChannel, ReceiveSignal, Signal
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import Subscription
 from gatepost.tools.interruption import Stop, timer
@@ -33,7 +33,7 @@ class RequestMessages:
         """The request's id, as JSON."""
 
     @cached_property
-    def _listeners(self) -> list[Hear]:
+    def _listeners(self) -> list[ReceiveSignal]:
         return []
 
     @cached_property
@@ -44,15 +44,15 @@ class RequestMessages:
     def _tasks(self) -> set[asyncio.Task[None]]:
         return set()
 
-    async def open(self, hear: Hear) -> None:
+    async def open(self, receive: ReceiveSignal) -> None:
         """Deliver messages to *hear* from now on."""
-        self._listeners.append(hear)
+        self._listeners.append(receive)
         await self._open()
 
-    def mute(self, hear: Hear) -> None:
+    def mute(self, receive: ReceiveSignal) -> None:
         """Stop delivering messages to *hear*."""
         with contextlib.suppress(ValueError):  # after `close`
-            self._listeners.remove(hear)
+            self._listeners.remove(receive)
 
     def interrupt_with(self, stop: Stop) -> None:
         """Pull *stop* if the request is cancelled or its session ends, or already was."""
@@ -94,8 +94,8 @@ class RequestMessages:
             self._pull()
         elif signal.kind == "cancel" and signal.about == self.identity.decode():
             self._cancel()
-        for hear in tuple(self._listeners):
-            hear(signal)
+        for receive in tuple(self._listeners):
+            receive(signal)
 
     def _cancel(self) -> None:
         if self._stop is not None:

@@ -18,11 +18,18 @@ from gatepost.mcp.jsonrpc import (
     read_id,
     read_part,
 )
-from gatepost.mcp.methods import INITIALIZE, Handler, served
-from gatepost.mcp.request import NO_META, Exchange, Marks, Params, marks_of, read_params
+from gatepost.mcp.methods import INITIALIZE, served
+from gatepost.mcp.request import (
+    NO_META,
+    Exchange,
+    KeyAndCorrelation,
+    Params,
+    key_and_correlation,
+    read_params,
+)
 from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, MethodResult, Replies, result
 from gatepost.mcp.revisions import BATCHING
-from gatepost.mcp.server import McpRequest, McpServer
+from gatepost.mcp.server import McpRequest, McpServer, MethodHandler
 from gatepost.mcp.sessions.batch import BatchAnswers
 from gatepost.mcp.sessions.channel import MessageChannel
 from gatepost.mcp.sessions.client import PendingClientRequests, SessionClient
@@ -189,7 +196,9 @@ class SessionEndpoint:
             self._running, request_messages, work, caller, self._server.running_requests
         )
 
-    def _read(self, exchange: Exchange, message: IncomingMessage) -> tuple[Handler, Params, Marks]:
+    def _read(
+        self, exchange: Exchange, message: IncomingMessage
+    ) -> tuple[MethodHandler, Params, KeyAndCorrelation]:
         """Return the handler, parameters and marks of a request; raises JsonRpcError."""
         if message.method == INITIALIZE:
             raise JsonRpcError(INVALID_REQUEST, "The session is already open")
@@ -199,7 +208,7 @@ class SessionEndpoint:
         params, problem = read_params(message.params)
         if problem is not None:
             raise problem
-        return method.handler, params, marks_of(exchange.headers, params)
+        return method.handler, params, key_and_correlation(exchange.headers, params)
 
     async def notify(
         self, exchange: Exchange, message: IncomingMessage, channel: MessageChannel

@@ -8,11 +8,11 @@ from gatepost.http.body import RequestCancelled, UntilDisconnect
 from gatepost.mcp.client import StreamClient, progress_token
 from gatepost.mcp.event_stream import SseResponse, accepts_events
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, IncomingMessage, JsonRpcError, error, read_part
-from gatepost.mcp.methods import Handler, Method, served
-from gatepost.mcp.request import NO_META, Exchange, Params, marks_of, read_params
+from gatepost.mcp.methods import Method, served
+from gatepost.mcp.request import NO_META, Exchange, Params, key_and_correlation, read_params
 from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, MethodResult, Replies
 from gatepost.mcp.revisions import BATCHING, BEFORE_STREAMABLE
-from gatepost.mcp.server import McpRequest, McpServer
+from gatepost.mcp.server import McpRequest, McpServer, MethodHandler
 from gatepost.mcp.sessions.batch import BatchAnswers
 from gatepost.mcp.sessions.client import UNSET_LEVEL
 from gatepost.mcp.sessions.requests import EMPTY, LOST, NO_SESSION
@@ -117,7 +117,7 @@ class Sessionless:
         caller, (params, problem) = exchange.caller, read
         try:
             method, handler = self._method(message, problem)
-            idempotency_key, correlation = marks_of(exchange.headers, params)
+            idempotency_key, correlation = key_and_correlation(exchange.headers, params)
         except JsonRpcError as refusal:
             raise await self._server.counted(caller, refusal) from None
         if not method.runs:
@@ -140,7 +140,7 @@ class Sessionless:
 
     def _method(
         self, message: IncomingMessage, problem: JsonRpcError | None
-    ) -> tuple[Method, Handler]:
+    ) -> tuple[Method, MethodHandler]:
         """Return the method and its handler; raises JsonRpcError, or *problem* if there is one."""
         method = self._methods.get(message.method or "")
         if method is None or method.handler is None:

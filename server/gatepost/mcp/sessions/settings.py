@@ -7,7 +7,7 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, RATE_LIMITED, JsonRpcError
 from gatepost.mcp.request import uri_in
 from gatepost.mcp.resources import unknown_document
 from gatepost.mcp.server import McpRequest, McpServer
-from gatepost.mcp.sessions.channel import Edit
+from gatepost.mcp.sessions.channel import EditSession
 from gatepost.mcp.subscriptions import MOST_NAMES
 from gatepost.storage.sessions import SessionRecord
 from gatepost.tools.client import LEVELS
@@ -77,7 +77,7 @@ async def unsubscribe(server: McpServer, ask: McpRequest) -> bytes:
     return await _revise(server, ask, change)
 
 
-async def _revise(server: McpServer, ask: McpRequest, change: Edit) -> bytes:
+async def _revise(server: McpServer, ask: McpRequest, change: EditSession) -> bytes:
     if ask.session is not None:
         await server.register.revise(ask.caller.tenant_id, ask.session, change)
     return b"{}"

@@ -12,7 +12,7 @@ from gatepost.tools.client import (
     Capabilities,
     Client,
     InputRequest,
-    LogLevel,
+    LoggingLevel,
     MissingCapability,
     ToolClock,
     Unaccepted,
@@ -125,7 +125,7 @@ class TaskClient:
         reached = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
         await self._task.note(reached if message is None else message)
 
-    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send a log message to the request's client, if there still is one."""
         await self._client.log(level, data, logger)
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from gatepost.mcp.tasks import store
 from gatepost.mcp.tasks.store import Edit, InputKeys, TaskStore
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import QuotaExceeded
+from gatepost.storage.shared_store import Wakeable
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import InputRequest, Unaccepted
@@ -78,7 +78,7 @@ class RunningTask:
         self._runner = record.runner
         self._task_store = task_store
         self._look_s = task_store.limits.lease_s / LOOKS_PER_LEASE
-        self._turn = asyncio.Event()
+        self._turn = Wakeable()
         self._news = asyncio.Event()
         self._message = record.status_message
         self._noted_at = 0.0
@@ -89,11 +89,11 @@ class RunningTask:
         """Whether it has not yet resumed work that an earlier run began elsewhere."""
         self._leaving = False
         self._withdrawn: set[str] = set()
-        work.add_done_callback(lambda _: self._turn.set())
+        work.add_done_callback(lambda _: self._turn.wake())
 
     def wake(self) -> None:
         """Read the record soon, because it has changed."""
-        self._turn.set()
+        self._turn.wake()
 
     def stop(self, reason: Reason) -> None:
         """
@@ -120,10 +120,7 @@ class RunningTask:
     async def interrupt_with(self) -> None:
         """Manage the task until its outcome is stored or another server has taken it over."""
         while not self.work.done():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._look_s):
-                    await self._turn.wait()
-            self._turn.clear()
+            await self._turn.wait(self._look_s)
             if not self.work.done():
                 await self._look()
         await self._conclude()
@@ -199,7 +196,7 @@ class RunningTask:
         except asyncio.CancelledError:
             # The tool stopped asking or is stopped, so these requests are withdrawn.
             self._withdrawn.update(posed.keys.values())
-            self._turn.set()
+            self._turn.wake()
             raise
         return answers
 

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from gatepost.policy.approvals.exact_json import decoded, encoded
-from gatepost.policy.approvals.request import SealedArguments, Undecidable
-from gatepost.policy.idempotency.record import digest_of
+from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.approvals.stored_request import SealedArguments
+from gatepost.policy.idempotency.idempotency_record import digest_of
 from gatepost.redaction import json_document
 from gatepost.redaction.redactor import are_clear, is_prompt
 from gatepost.secrets.keyring import KeyRing
@@ -24,7 +24,7 @@ from gatepost.storage.approvals import ApprovalRecord
 from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.secret import literals
-from gatepost_authz.strict_json import StrictJsonError, members
+from gatepost_authz.strict_json import StrictJsonError, constant, members
 
 MOST_ARGUMENTS = 180_000
 """Maximum size of arguments for approval, in bytes; encryption adds a third."""
@@ -265,3 +265,48 @@ def _is_key(text: str) -> bool:
     except (ValueError, UnsupportedAlgorithm):
         return False
     return True
+
+
+class ExactNumber(str):
+    """A number as it was written, so that the approver sees every digit."""
+
+    __slots__ = ()
+
+
+def decoded(encoded: bytes) -> Any:
+    """Decode JSON with numbers as `ExactNumber`; ValueError, also for a repeated member name."""
+    try:
+        return json.loads(
+            encoded,
+            parse_int=ExactNumber,
+            parse_float=ExactNumber,
+            parse_constant=constant,
+            object_pairs_hook=members,
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def compact(value: Any, gap: str = " ") -> str:
+    """Encode a value as JSON on one line, with numbers as written and *gap* after separators."""
+    match value:
+        case ExactNumber():
+            return str(value)
+        case Mapping():
+            pairs = (f"{quoted(k)}:{gap}{compact(v, gap)}" for k, v in value.items())
+            return f"{{{f',{gap}'.join(pairs)}}}"
+        case str() | None | bool() | int() | float():
+            return quoted(value)
+        case Sequence():
+            return f"[{f',{gap}'.join(compact(one, gap) for one in value)}]"
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def encoded(value: Any) -> bytes:
+    """Encode a value without gaps, in UTF-8; UnicodeEncodeError for half a surrogate pair."""
+    return compact(value, "").encode()
+
+
+def quoted(value: Any) -> str:
+    """Encode a value with Python's own encoder."""
+    return json.dumps(value, ensure_ascii=False)

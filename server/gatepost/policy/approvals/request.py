@@ -1,16 +1,13 @@
-"""
-Approval requests, decisions and grants: as approvers see them, as they are stored, and whether
-they still count once a party is revoked.
-"""
+"""Approval requests, decisions and grants, as approvers see them."""
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
-from gatepost.storage.approvals import ApprovalRecord, State
+from gatepost.storage.approvals import State
+from gatepost.tools.api import Tool
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.config import TENANT, Resource, SiblingPaths
 
@@ -42,6 +39,9 @@ class SignedInApprover(TenantContext, frozen=True, kw_only=True, gc=False):
     peer: str = ""
 
 
+SCRIPT_PREFIX = "script:"
+"""Prefix of the id of a request for a script; the digest of the script follows."""
+
 Approver = TenantContext | Operator
 """A signed-in person (`ApprovalService` checks their roles) or the operator."""
 
@@ -60,7 +60,7 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     actor: str | None = None
     """The acting party, as the token says (``act``, RFC 8693 section 4.1)."""
     issued_at: int | None = None
-    """When that token was issued; None if it did not say, or in records of older versions."""
+    """When that token was issued; None if it did not say."""
     client_name: str = ""
     """The name that the client gives itself, without secrets; it proves nothing."""
 
@@ -68,6 +68,10 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> str:
         """Return the display name, or the id if there is none."""
         return self.name or self.subject
+
+
+ERASED = DisplayedParty(subject="", name="erased")
+"""Takes the place of a person whose data was erased."""
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +104,29 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the upstream."""
     upstream_tool: str = ""
     """The tool's own name there."""
+
+    @classmethod
+    def of(cls, tool: Tool) -> "ToolFacts":
+        """Return what decides the policy of a tool."""
+        return cls(
+            name=tool.name,
+            pack=tool.pack,
+            approval=tool.approval,
+            destructive=tool.effects.destructive,
+            reading_form=tool.read_only_form is not None,
+            definition=definition_of(tool),
+            upstream="" if tool.origin is None else tool.origin.server,
+            upstream_tool="" if tool.origin is None else tool.origin.key,
+        )
+
+
+def definition_of(tool: Tool) -> str:
+    """
+    Return the digest of the tool's definition at its upstream, and the upstream's place.
+
+    It is empty for a tool of this server.
+    """
+    return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.place}"
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,67 +245,6 @@ def party_of(who: Approver) -> DisplayedParty:
     )
 
 
-class StoredRequest(msgspec.Struct, frozen=True):
-    """The part of a request that is stored in plain text."""
-
-    request: ApprovalRequest
-    policy: str
-    digest: bytes
-    """The digest of the arguments."""
-    timeout_s: float
-    caller: dict[str, Any] = {}
-    """The caller as conditions see it, to evaluate edited arguments."""
-
-
-class SealedArguments(msgspec.Struct, frozen=True):
-    """The part of a request that is stored encrypted."""
-
-    arguments: bytes
-    """Raw JSON, as the call sent it."""
-    edited: bytes | None = None
-
-
-class StoredApproval(msgspec.Struct, frozen=True):
-    """A request as a stored record and in its decoded form."""
-
-    record: ApprovalRecord
-    details: StoredRequest
-
-    @property
-    def request(self) -> ApprovalRequest:
-        """Return the request as approvers see it."""
-        return self.details.request
-
-    def changed(self, now: float, *, keep_s: float, **changes: Any) -> "StoredApproval":
-        """Return a copy with changed fields; ``binding`` and ``sealed`` belong to the record."""
-        own = {name: changes.pop(name) for name in ("binding", "sealed") if name in changes}
-        request = replace(self.request, **changes)
-        details = replace(self.details, request=request)
-        record = replace(
-            self.record,
-            state=request.state,
-            until=request.until,
-            changed_at=now if changes else self.record.changed_at,
-            # Kept long enough for a retry to get the decision, however short the history.
-            expires_at=max(request.until, now) + max(keep_s, self.details.timeout_s),
-            details=msgspec.msgpack.encode(details),
-            **own,
-        )
-        return StoredApproval(record, details)
-
-    def kept(self) -> "StoredApproval":
-        """Return a copy with the next revision number, after the record was stored."""
-        return StoredApproval(replace(self.record, revision=self.record.revision + 1), self.details)
-
-
-_decode = msgspec.msgpack.Decoder(StoredRequest).decode
-
-
-def approval_of(record: ApprovalRecord) -> StoredApproval:
-    """Decode a record."""
-    return StoredApproval(record, _decode(record.details))
-
-
 def reason_sentence(reason: str) -> str:
     """Return a rejection's reason as a sentence that follows another; empty without a reason."""
     return f" Their reason: {reason}" + ("" if reason[-1:] in ".!?" else ".") if reason else ""
@@ -303,12 +269,6 @@ def no_page(tenant: str, request_id: str) -> str:
     return ""
 
 
-CLOCKS_S = 60.0
-"""
-If the issue time of a token is unknown, it counts as issued this long before it was used. Clocks
-differ, and a revoked token must not be taken for one that was issued later.
-"""
-
 IsRevoked = Callable[[TenantContext], bool]
 """Returns whether a caller is revoked; the same rule as for tokens, applied to stored data."""
 
@@ -316,51 +276,3 @@ IsRevoked = Callable[[TenantContext], bool]
 def none_revoked(caller: TenantContext) -> bool:
     """Return False: no caller is revoked."""
     return False
-
-
-def token_claims(party: DisplayedParty, tenant: str, at: float) -> TenantContext | None:
-    """
-    Rebuild the claims of the token that a party used *at* that time, for the check of revocations.
-
-    Return None for an operator on the command line, who used no token.
-    """
-    if party.kind == "operator":
-        return None
-    return TenantContext(
-        tenant_id=tenant,
-        issuer=party.issuer,
-        subject=party.subject,
-        subject_kind=party.kind,
-        client_id=party.client_id,
-        actor=party.actor,
-        issued_at=int(at - CLOCKS_S) if party.issued_at is None else party.issued_at,
-        resource="",
-        expires_at=0,
-    )
-
-
-def caller_is_revoked(request: ApprovalRequest, is_revoked: IsRevoked) -> bool:
-    """Return whether the caller of the request is revoked."""
-    return _revoked(request.caller, request.tenant, request.created_at, is_revoked)
-
-
-def revoked_approvals(
-    request: ApprovalRequest, is_revoked: IsRevoked
-) -> tuple[ApprovalDecision, ...]:
-    """Return the approvals by revoked approvers; their rejections stay valid."""
-    return tuple(
-        one
-        for one in request.decisions
-        if one.verdict == "approved" and _revoked(one.by, request.tenant, one.at, is_revoked)
-    )
-
-
-def is_valid_grant(grant: ApprovalGrant, is_revoked: IsRevoked) -> bool:
-    """Return whether neither the grant's caller nor its approver is revoked."""
-    people = (grant.caller, grant.by)
-    return not any(_revoked(one, grant.tenant, grant.created_at, is_revoked) for one in people)
-
-
-def _revoked(party: DisplayedParty, tenant: str, at: float, is_revoked: IsRevoked) -> bool:
-    token = token_claims(party, tenant, at)
-    return token is not None and is_revoked(token)

@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from gatepost.background import during
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals import script_reviews
+from gatepost.policy.approvals.approvers import objection, outdated
 from gatepost.policy.approvals.arguments import merged, shown_arguments
 from gatepost.policy.approvals.grants import GrantService
 from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.policies import TenantTools, ToolPolicies
+from gatepost.policy.approvals.policies import Plan, TenantTools, ToolPolicies, variables_of
 from gatepost.policy.approvals.request import (
+    SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalGrant,
     ApprovalRequest,
@@ -27,22 +28,13 @@ from gatepost.policy.approvals.request import (
     GrantScope,
     IsRevoked,
     Operator,
-    SealedArguments,
-    StoredApproval,
     Undecidable,
-    approval_of,
     none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.rules import Plan, objection, variables_of
-from gatepost.policy.approvals.script_reviews import ScriptReviews
-from gatepost.policy.approvals.waiting_page import (
-    WaitingPage,
-    WaitingSince,
-    cursor_of,
-    place_of,
-)
+from gatepost.policy.approvals.stored_request import SealedArguments, StoredApproval
+from gatepost.policy.approvals.waiting import RequestLists, ScriptRequests
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
@@ -54,7 +46,6 @@ from gatepost.tools.redaction import Redaction
 MOST_REASON = 1_000
 HALF = re.compile("[\ud800-\udfff]")
 """The replacement for bytes of a terminal that are not UTF-8."""
-PAGE = 50
 EXPIRE_EVERY_S = 5.0
 TIDY_EVERY = 720
 """Rejected scripts, which are kept for weeks, are removed every so many runs (about an hour)."""
@@ -62,12 +53,11 @@ DICE = random.SystemRandom()
 
 DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 UNKNOWN = "There is no such request (any more)."
-CHANGED = "The definition of this tool has changed, or its server. The call has to be made again."
 
 log = logging.getLogger("gatepost.approvals")
 
 
-class ApprovalService:
+class ApprovalService(RequestLists):
     """
     The requests of all tenants; one per process, and one for a command.
 
@@ -80,24 +70,25 @@ class ApprovalService:
     policies: ToolPolicies
     settings: ApprovalsSettings
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         records: Records,
         keyring: KeyRing,
         redaction: Redaction,
         notifier: ApprovalNotifier,
+        scripts: ScriptRequests,
         *,
         is_revoked: IsRevoked = none_revoked,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.records, self.clock, self._redaction = records, clock, redaction
-        self.waiting_calls = 0
-        """Number of calls of this process that wait for a decision."""
-        self.requests = RequestStore(
+        requests = RequestStore(
             records, keyring, redaction, notifier, is_revoked=is_revoked, clock=clock
         )
+        super().__init__(records, requests, scripts)
+        self.clock, self._redaction = clock, redaction
+        self.waiting_calls = 0
+        """Number of calls of this process that wait for a decision."""
         self.granting = GrantService(records, self.requests, notifier, clock, is_revoked=is_revoked)
-        self.scripts = ScriptReviews(records, notifier, clock, is_revoked=is_revoked)
         self.apply(ApprovalsSettings(), {}, {})
 
     def apply(
@@ -116,62 +107,10 @@ class ApprovalService:
         self.policies = ToolPolicies(settings, plan, tools, beside)
         self.requests.apply(settings, self.policies)
 
-    async def waiting_page(self, tenant: str, after: WaitingSince | None = None) -> WaitingPage:
-        """Return a page of what `waiting` returns, and where the next one begins."""
-        found = await self.waiting(tenant, after=after, most=PAGE + 1)
-        page = tuple(found[:PAGE])
-        return WaitingPage(page, cursor_of(page[-1]) if len(found) > PAGE else "")
-
-    async def waiting(
-        self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE
-    ) -> list[ApprovalRequest]:
-        """
-        Return calls and scripts that wait for approval, the oldest first, page by page.
-
-        *after* is the place of the last request of the previous page.
-        """
-        found = [
-            one for one in await self.scripts.waiting(tenant) if not after or place_of(one) > after
-        ]
-        place, left = after, most
-        while left:
-            records = await self._of(tenant).waiting(left, place)
-            current = [await self.requests.current(approval_of(one)) for one in records]
-            some = [one.request for one in current if one and one.request.state == "waiting"]
-            if len(records) == left:
-                place, left = (records[-1].created_at, records[-1].id), left - len(some)
-            else:
-                left = 0
-            found += some
-        return sorted(found, key=place_of)[:most]
-
-    async def history(
-        self, tenant: str, *, before: ApprovalRequest | None = None, most: int = PAGE
-    ) -> list[ApprovalRequest]:
-        """Return calls and scripts that no longer wait, the last changed first, page by page."""
-        place = None
-        if before is not None and before.kind == "script":
-            place = (before.decided_at or before.created_at, before.id)
-        elif before is not None:
-            record = await self._of(tenant).get(before.id)
-            place = None if record is None else (record.changed_at, record.id)
-        records = await self._of(tenant).past(place, most)
-        approvals = [approval_of(one) for one in records]
-        # A request that has just ended moves to the first page, so read again.
-        if any([await self.requests.current(one) is not one for one in approvals]):
-            records = await self._of(tenant).past(place, most)
-        found = [((one.changed_at, one.id), approval_of(one).request) for one in records]
-        for script in await self.scripts.rejected(tenant):
-            own = (script.decided_at or script.created_at, script.id)
-            if place is None or own < place:
-                found.append((own, script))
-        found.sort(key=lambda one: one[0], reverse=True)
-        return [request for _, request in found[:most]]
-
     async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
         """Return a call or script in any state; None if the tenant has none with this id."""
-        if request_id.startswith(script_reviews.PREFIX):
-            return await self.scripts.one(tenant, request_id)
+        if request_id.startswith(SCRIPT_PREFIX):
+            return await self._scripts.get(tenant, request_id)
         approval = await self.requests.get(tenant, request_id)
         if approval is None:
             return None
@@ -182,14 +121,8 @@ class ApprovalService:
     def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
         """Return a sentence why *who* cannot approve the request, or None."""
         if request.kind == "script":
-            return script_reviews.objection(request, who, now=self.clock())
-        return self._objection(request, who, request.policy)
-
-    def _objection(self, request: ApprovalRequest, who: Approver, policy: str) -> str | None:
-        why = objection(request, who, now=self.clock(), policies=self.policies, policy=policy)
-        if why is None and request.facts is not None and self.policies.has_changed(request):
-            return CHANGED
-        return why
+            return self._scripts.objection(request, who)
+        return objection(request, who, now=self.clock()) or outdated(request, self.policies)
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
         self,
@@ -209,7 +142,7 @@ class ApprovalService:
         that has changed since is not approved. *edited* are other arguments, a JSON object that
         may contain the redaction placeholders unchanged. *grant* covers further calls.
         """
-        if request_id.startswith(script_reviews.PREFIX):
+        if request_id.startswith(SCRIPT_PREFIX):
             yes = ApprovalDecision(by=party_of(by), verdict="approved", at=self.clock())
             return await self._decide_script(tenant, request_id, by, yes, seen=seen)
         while True:
@@ -229,7 +162,7 @@ class ApprovalService:
         self, tenant: str, request_id: str, by: Approver, reason: str
     ) -> ApprovalRequest:
         """Reject the call; the agent gets *reason*, which may be empty. Raises Undecidable."""
-        if request_id.startswith(script_reviews.PREFIX):
+        if request_id.startswith(SCRIPT_PREFIX):
             reason = self._cleaned(tenant, reason)
             no = ApprovalDecision(
                 by=party_of(by), verdict="rejected", at=self.clock(), reason=reason
@@ -256,7 +189,7 @@ class ApprovalService:
 
     async def withdraw(self, tenant: str) -> int:
         """End requests, unused approvals and grants of revoked people; return their number."""
-        ended = await self.granting.withdraw(tenant) + await self.scripts.withdraw(tenant)
+        ended = await self.granting.withdraw(tenant) + await self._scripts.withdraw(tenant)
         for approval_id in await self._of(tenant).undecided():
             approval = await self.requests.get(tenant, approval_id)
             ended += approval is not None and approval.request.state == "withdrawn"
@@ -284,7 +217,7 @@ class ApprovalService:
             try:
                 await self.requests.expire_due()
                 if run % TIDY_EVERY == 0:
-                    await self.scripts.tidy()
+                    await self._scripts.tidy()
             except StoreUnavailable as outage:
                 log.debug("approvals_not_expired", extra={"reason": str(outage)})
 
@@ -299,7 +232,7 @@ class ApprovalService:
     ) -> ApprovalRequest:
         _check_tenant(tenant, by)
         until = decision.at + self.settings.keep_s
-        return await self.scripts.decide(tenant, request_id, by, decision, seen=seen, until=until)
+        return await self._scripts.decide(tenant, request_id, by, decision, seen=seen, until=until)
 
     def _of(self, tenant: str) -> ApprovalStore:
         return self.records.of(tenant).approvals
@@ -312,8 +245,7 @@ class ApprovalService:
             raise Undecidable(UNKNOWN)
         if approval.request.facts is not None:
             await self.policies.ready(approval.request)
-        why = self._objection(approval.request, by, approval.details.policy)
-        if why is not None:
+        if (why := self.objection(approval.request, by)) is not None:
             raise Undecidable(why)
         return approval
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.policy.idempotency.record import (
+from gatepost.policy.idempotency.idempotency_record import (
     NO_ROOM,
     NOTHING_DONE,
     OTHER_ARGUMENTS,

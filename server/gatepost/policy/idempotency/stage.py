@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from gatepost.policy.idempotency.execution import RunningCalls
-from gatepost.policy.idempotency.record import (
+from gatepost.policy.idempotency.idempotency_record import (
     DAY_S,
     KEPT_S,
     IdempotentWork,

@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from gatepost.policy.limits.rules import Kind
+from gatepost.tools.failure import FailureLimit
 
 LOOKS = 100
 """Tenants that are compared when a running call ends: those that have waited longest."""
@@ -18,7 +18,7 @@ Waiter = asyncio.Future[bool]
 class ConcurrencyCounter(msgspec.Struct, weakref=True):
     """The number of running and waiting calls of a tenant or tool, and their maximum."""
 
-    kind: Kind
+    kind: FailureLimit
     most: float
     taken: int = 0
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 import msgspec
 
 from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
-from gatepost.policy.limits.rules import Bound, Kind, LimitRules, Principal, named
+from gatepost.policy.limits.rules import Bound, LimitRules, PrincipalKey, named
 from gatepost.storage.rate_limits import (
     CONCURRENCY_WAIT_S,
     Bucket,
@@ -15,6 +15,7 @@ from gatepost.storage.rate_limits import (
     Spending,
 )
 from gatepost.storage.shared_store import TenantSharedStore
+from gatepost.tools.failure import FailureLimit
 
 LEAST_S = 1e-5
 """The smallest amount that a store can represent; spent if nothing is owed."""
@@ -25,7 +26,7 @@ TOLD_PART = 1_000
 class QuotaRate(msgspec.Struct, frozen=True, gc=False):
     """How fast a quota refills, the same for each caller or each tenant."""
 
-    kind: Kind
+    kind: FailureLimit
     byte_s: float
     """Seconds in which the quota regains one byte."""
     room_s: float
@@ -36,7 +37,7 @@ class QuotaRow(msgspec.Struct, frozen=True, gc=False):
     """A quota of a caller or a tenant."""
 
     rate: QuotaRate
-    owner: Principal | tuple[str]
+    owner: PrincipalKey | tuple[str]
     """The caller; or the tenant alone."""
 
     @property
@@ -50,7 +51,7 @@ class QuotaRow(msgspec.Struct, frozen=True, gc=False):
         return ("audit", self.owner), 0.0, self.rate.room_s
 
 
-def caller_quota(rules: LimitRules, principal: Principal) -> list[QuotaRow]:
+def caller_quota(rules: LimitRules, principal: PrincipalKey) -> list[QuotaRow]:
     """Return the quota of a caller; none if there is no limit."""
     rate = quota_rate("caller_audit", rules.caller_audit)
     return [] if rate is None else [QuotaRow(rate, principal)]
@@ -64,7 +65,7 @@ def tenant_quota(rules: LimitRules, tenant: str) -> list[QuotaRow]:
 
 # Callers share one object: a hundred thousand of them have a quota.
 @lru_cache(maxsize=16)
-def quota_rate(kind: Kind, bound: Bound) -> QuotaRate | None:
+def quota_rate(kind: FailureLimit, bound: Bound) -> QuotaRate | None:
     """Return the rate of a quota; None if it is unlimited."""
     return QuotaRate(kind, 1 / bound.rate, bound.burst / bound.rate) if bound.rate else None
 
@@ -117,7 +118,7 @@ class OwedQuotas:
             quota.bucket.owed_s += owed_s
 
 
-Key = tuple[str, str, str, str, str | None, bool]
+CallLimitsKey = tuple[str, str, str, str, str | None, bool]
 """
 The arguments are the caller's tenant, issuer, kind and subject; the tool's name (empty if it is not
 a tool, None if the request is not recorded either); and whether the calls are nested.
@@ -135,7 +136,7 @@ class CallLimits(msgspec.Struct):
     tenant: str
     buckets: Sequence[Bucket]
     concurrency: Sequence[ConcurrencyCounter]
-    kinds: Sequence[Kind]
+    kinds: Sequence[FailureLimit]
     """The kinds of the buckets, followed by the kinds of the concurrency limits."""
     queue: AdmissionQueue | None
     """The queue of the process; None for nested calls."""
@@ -176,7 +177,7 @@ class CallLimits(msgspec.Struct):
                 return
             counter.taken -= 1
 
-    def shortage(self, now: float) -> tuple[Kind, float]:
+    def shortage(self, now: float) -> tuple[FailureLimit, float]:
         """Return the limit that was reached, and the seconds until there may be room again."""
         waits = [bucket.wait_s(now) for bucket in self.buckets]
         longest = max(waits, default=0.0)

@@ -11,7 +11,7 @@ from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCo
 from gatepost.policy.limits.call_limits import (
     AuditQuota,
     CallLimits,
-    Key,
+    CallLimitsKey,
     caller_quota,
     tenant_quota,
 )
@@ -19,9 +19,8 @@ from gatepost.policy.limits.rules import (
     ANY,
     IN_QUEUE,
     BoundKey,
-    Kind,
     LimitRules,
-    Principal,
+    PrincipalKey,
     named,
     rows_of,
     seconds_of,
@@ -29,6 +28,7 @@ from gatepost.policy.limits.rules import (
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, ConcurrencyLimit, Spending
 from gatepost.storage.shared_store import SharedStore
+from gatepost.tools.failure import FailureLimit
 
 LEAST_CALL_LIMITS = 50_000
 CALL_LIMITS_PER_TOKEN = 2
@@ -36,7 +36,7 @@ CALL_LIMITS_PER_TOKEN = 2
 
 
 SharedKey = tuple[str, str | None, bool]
-"""Tenant, tool and whether the calls are nested, as in `Key`."""
+"""Tenant, tool and whether the calls are nested, as in `CallLimitsKey`."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -48,7 +48,7 @@ class SharedLimits(msgspec.Struct, frozen=True):
     buckets: Sequence[Bucket]
     concurrency: Sequence[ConcurrencyCounter]
     quotas: tuple[AuditQuota, ...]
-    kinds: Sequence[Kind]
+    kinds: Sequence[FailureLimit]
     """The kinds of these limits, and of the caller's own buckets, which are the same for each."""
     spendings: Sequence[Spending]
     shared_concurrency: Sequence[ConcurrencyLimit]
@@ -58,9 +58,9 @@ class LocalCounters:
     """Counters that survive a reload, so that running calls keep counting."""
 
     def __init__(self) -> None:
-        self.call_limits: dict[Key, CallLimits] = {}
+        self.call_limits: dict[CallLimitsKey, CallLimits] = {}
         """Cached limits by key; cleared when the settings change or the cache is full."""
-        self.audited: dict[Principal, tuple[AuditQuota, ...]] = {}
+        self.audited: dict[PrincipalKey, tuple[AuditQuota, ...]] = {}
         """Cached quotas of audit records, by caller."""
         self._shared: dict[SharedKey, SharedLimits] = {}
         self.buckets = Buckets(forgetting=self.forget)
@@ -80,7 +80,9 @@ class LocalCounters:
         self.audited.clear()
         self._shared.clear()
 
-    def audit(self, principal: Principal, rules: LimitRules, now: float) -> tuple[AuditQuota, ...]:
+    def audit(
+        self, principal: PrincipalKey, rules: LimitRules, now: float
+    ) -> tuple[AuditQuota, ...]:
         """Return a caller's quotas of audit records."""
         known = self.audited.get(principal)
         if known is not None:
@@ -92,7 +94,7 @@ class LocalCounters:
         return quotas
 
     def limits_of(
-        self, key: Key, rules: LimitRules, now: float, shared_store: SharedStore | None
+        self, key: CallLimitsKey, rules: LimitRules, now: float, shared_store: SharedStore | None
     ) -> CallLimits:
         """Return the limits of calls with this key under these rules."""
         principal, tool, inner = key[:4], key[4], key[5]
@@ -157,8 +159,8 @@ class LocalCounters:
         ]
         found = self.buckets.these(wanted, now)
         of_rows, of_quotas = found[len(own) : len(own) + len(rated)], found[len(own) + len(rated) :]
-        own_rate: list[Kind] = ["caller"] if rules.caller.rate else []
-        own_quota: list[Kind] = (
+        own_rate: list[FailureLimit] = ["caller"] if rules.caller.rate else []
+        own_quota: list[FailureLimit] = (
             ["caller_audit"] if rules.caller_audit.rate and tool is not None else []
         )
         made = SharedLimits(
@@ -201,7 +203,7 @@ class LocalCounters:
 class BucketUsage(msgspec.Struct, frozen=True):
     """A token bucket: its rate per second, its capacity and its current level."""
 
-    kind: Kind
+    kind: FailureLimit
     name: str
     """The tool's name or the caller's subject; empty for the tenant's bucket."""
     rate: float
@@ -212,7 +214,7 @@ class BucketUsage(msgspec.Struct, frozen=True):
 class ConcurrencyUsage(msgspec.Struct, frozen=True):
     """A concurrency limit: running calls in all processes that count together, and the maximum."""
 
-    kind: Kind
+    kind: FailureLimit
     name: str
     most: int
     taken: int

@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from gatepost.policy.limits.call_limits import Key
+from gatepost.policy.limits.call_limits import CallLimitsKey
 from gatepost.policy.limits.stage import LimitStage, refusal_by
 from gatepost.storage.rate_limits import Buckets
 from gatepost.tools.api import Call, Offer, Outcome
@@ -43,7 +43,7 @@ class CallerRequests:
         """Count a request as `spend` does, without the metric; the audit writer counts it."""
         return await self._take((*caller.principal_key, "", True))
 
-    async def _take(self, key: Key) -> Outcome | None:
+    async def _take(self, key: CallLimitsKey) -> Outcome | None:
         limits = self._limits
         # Like a call without a tool and without concurrency limits.
         call_limits = limits.limits_of(key)

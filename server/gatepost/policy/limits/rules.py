@@ -19,13 +19,7 @@ IN_QUEUE = (ConcurrencyLimit("queue", 0),)
 """The shared counter of a tenant's waiting calls; it has no maximum."""
 
 DAY_S = 86_400.0
-
-Kind = FailureLimit
-"""
-The limit that refused a call. "server" is the concurrency limit of this process, "hold" the hold
-after repeated denials; the last two are the quotas of audit records.
-"""
-Principal = tuple[str, str, str, str]
+PrincipalKey = tuple[str, str, str, str]
 """A caller: tenant, issuer, kind and subject, as in `TenantContext.principal_key`."""
 
 
@@ -124,7 +118,7 @@ def _bound(rate: float, burst: float, concurrency: int) -> Bound:
 class BoundKey(msgspec.Struct, frozen=True):
     """A limited caller, tenant or tool, with its keys at the shared store and in this process."""
 
-    kind: Kind
+    kind: FailureLimit
     name: str
     """The tool's name or the caller's subject; empty for the tenant."""
     shared: str
@@ -133,7 +127,7 @@ class BoundKey(msgspec.Struct, frozen=True):
 
 
 def rows_of(
-    rules: LimitRules, tenant: str, tools: Iterable[str], principals: Iterable[Principal]
+    rules: LimitRules, tenant: str, tools: Iterable[str], principals: Iterable[PrincipalKey]
 ) -> list[BoundKey]:
     """Return the keys of these callers of a tenant, of the tenant and of these tools."""
     rows = [
@@ -148,7 +142,7 @@ def rows_of(
     return rows
 
 
-def named(principal: Principal) -> str:
+def named(principal: PrincipalKey) -> str:
     """Return a name that is unique to a caller within its tenant."""
     _, issuer, kind, subject = principal
     return f"{kind} {len(issuer)} {issuer} {subject}"

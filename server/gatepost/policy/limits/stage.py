@@ -11,14 +11,15 @@ from typing import Any
 import msgspec
 
 from gatepost.policy.limits.admission_queue import AdmissionQueue
-from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, Key, OwedQuotas
+from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, CallLimitsKey, OwedQuotas
 from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
-from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, Kind, LimitRules, rows_of
+from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, LimitRules, rows_of
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.tools.api import OFF_RECORD, Call, Failure, Offer, Outcome
 from gatepost.tools.client import NOBODY
+from gatepost.tools.failure import FailureLimit
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
@@ -30,7 +31,7 @@ HELD = (
     "Too many calls of this caller were denied, so all its calls are refused for {seconds} "
     "seconds. Do something else, or ask your user."
 )
-AUDIT_EXCEEDED: dict[Kind, str] = {
+AUDIT_EXCEEDED: dict[FailureLimit, str] = {
     "caller_audit": (
         "The audit records of this caller have reached their quota of bytes a day "
         "(`limits.audit_bytes_per_day`). Please try again later."
@@ -127,7 +128,7 @@ class LimitStage(Stage):
             else:
                 admitted.end()
 
-    def limits_of(self, key: Key) -> CallLimits:
+    def limits_of(self, key: CallLimitsKey) -> CallLimits:
         """Return the limits of calls with this key."""
         known = self._call_limits.get(key)
         return known or self.counters.limits_of(
@@ -263,7 +264,7 @@ async def _held(held_s: float) -> Outcome:
     return Outcome(failure=Failure("rate_limit", message, retry_after=seconds, limit="hold"))
 
 
-def refusal_by(limit: Kind, wait_s: float) -> Outcome:
+def refusal_by(limit: FailureLimit, wait_s: float) -> Outcome:
     """Return the outcome of a call that this limit refused."""
     wait = max(1, math.ceil(wait_s))
     message = AUDIT_EXCEEDED.get(limit, EXCEEDED)

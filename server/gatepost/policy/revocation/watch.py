@@ -15,7 +15,7 @@ FRESH_S = 30.0
 """How long a reading is used without a change: a writer may have died before it announced one."""
 FRESHLY_S = 3600.0
 """A starting process ignores older revocations: other processes have acted on them."""
-Ended = Callable[[tuple[RevocationRecord, ...]], object]
+EndRevoked = Callable[[tuple[RevocationRecord, ...]], object]
 """Called with new revocations, on the event loop; must not raise."""
 
 
@@ -101,7 +101,7 @@ class Revocations:
         self,
         records: Records,
         *,
-        ended: Ended,
+        ended: EndRevoked,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

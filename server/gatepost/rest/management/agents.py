@@ -2,7 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from gatepost.rest.management.management_requests import AdminRequest, Handler, answered, nothing
+from gatepost.rest.management.management_requests import (
+    AdminRequest,
+    ManagementHandler,
+    answered,
+    nothing,
+)
 from gatepost.rest.management.representation import (
     agent_shown,
     pack_capability,
@@ -25,7 +30,7 @@ class AgentRoutes:
     ) -> None:
         self._agents, self._servers, self._packs = agents, servers, packs
 
-    def handlers(self) -> dict[str, dict[str, Handler]]:
+    def handlers(self) -> dict[str, dict[str, ManagementHandler]]:
         """Return the handlers by path below `/v1` and method."""
         return {
             "/agents": {"GET": self._all, "POST": self._add},

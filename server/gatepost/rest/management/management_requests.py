@@ -37,14 +37,14 @@ class AdminRequest(msgspec.Struct, frozen=True):
         return self.caller.tenant_id
 
 
-Handler = Callable[[AdminRequest], Awaitable[RestResponse]]
+ManagementHandler = Callable[[AdminRequest], Awaitable[RestResponse]]
 
 
 class AdminRoute:
     """An ASGI app for a gate to guard: one path, with a handler for each method."""
 
     def __init__(
-        self, exchange: RestExchange, handlers: Mapping[str, Handler], *, scope: str
+        self, exchange: RestExchange, handlers: Mapping[str, ManagementHandler], *, scope: str
     ) -> None:
         self._exchange, self._handlers = exchange, dict(handlers)
         if "GET" in self._handlers:

@@ -11,7 +11,7 @@ from gatepost.upstreams.registration_changes import (
     MOST_CLIENT_ID,
     MOST_WORD,
 )
-from gatepost.upstreams.server import MOST_DESCRIPTION, MOST_HEADERS, MOST_NAME, MOST_URL
+from gatepost.upstreams.upstream_server import MOST_DESCRIPTION, MOST_HEADERS, MOST_NAME, MOST_URL
 
 JSON = "application/json"
 READING = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)

@@ -6,7 +6,7 @@ from typing import Any
 
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue import Catalogue, CatalogueSummary
-from gatepost.upstreams.server import UpstreamServer, capability
+from gatepost.upstreams.upstream_server import UpstreamServer, capability
 
 ICON, CATEGORY = "plug", "MCP Servers"
 """The icon of every upstream, as agent platforms show it."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from gatepost.rest.exchange import RestExchange
 from gatepost.rest.management.agents import AgentRoutes
-from gatepost.rest.management.management_requests import AdminRoute, Handler
+from gatepost.rest.management.management_requests import AdminRoute, ManagementHandler
 from gatepost.rest.management.servers import ServerRoutes
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
@@ -35,7 +35,7 @@ def management_handlers(
     servers: UpstreamAdministration,
     agents: AgentAdministration,
     packs: Callable[[], Mapping[str, str]],
-) -> dict[str, dict[str, Handler]]:
+) -> dict[str, dict[str, ManagementHandler]]:
     """Return the handlers by path below the base and method; fixed paths come first."""
     found = ServerRoutes(servers).handlers() | AgentRoutes(agents, servers, packs).handlers()
     return {f"{VERSION}{path}": handlers for path, handlers in found.items()}

@@ -1,6 +1,11 @@
 """`/v1/mcp-servers`: a tenant's upstream MCP servers."""
 
-from gatepost.rest.management.management_requests import AdminRequest, Handler, answered, nothing
+from gatepost.rest.management.management_requests import (
+    AdminRequest,
+    ManagementHandler,
+    answered,
+    nothing,
+)
 from gatepost.rest.management.representation import server_shown, server_with_tools
 from gatepost.rest.responses import RestResponse
 from gatepost.upstreams.administration import UpstreamAdministration
@@ -13,7 +18,7 @@ class ServerRoutes:
     def __init__(self, administration: UpstreamAdministration) -> None:
         self._administration = administration
 
-    def handlers(self) -> dict[str, dict[str, Handler]]:
+    def handlers(self) -> dict[str, dict[str, ManagementHandler]]:
         """Return the handlers by path below `/v1` and method."""
         return {
             "/mcp-servers": {"GET": self._all, "POST": self._add},

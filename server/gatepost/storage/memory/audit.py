@@ -7,7 +7,6 @@ from gatepost.storage.audit import (
     CHECKPOINTS,
     AuditQuery,
     AuditRow,
-    Batch,
     ChainHead,
     ChainKey,
     Checkpoint,
@@ -15,6 +14,7 @@ from gatepost.storage.audit import (
     Link,
     Linker,
     NewAuditRecord,
+    RecordsByChain,
     Segment,
     Sign,
 )
@@ -190,7 +190,7 @@ class MemoryAuditStore:
     async def settle(self) -> None:
         """Do nothing, for the same reason."""
 
-    async def write(self, batch: Batch, link: Link) -> None:
+    async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Add a batch to its chains, all or nothing, durably; raises StoreUnavailable."""
         chains = {key: self._trail_of(key[0]).chain(key[1]) for key in batch}
         made = {key: link(key, chains[key].end, batch[key]) for key in batch}

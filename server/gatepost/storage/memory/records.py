@@ -10,7 +10,7 @@ from gatepost.storage.memory.approvals import MemoryApprovals, MemoryGrants
 from gatepost.storage.memory.audit import MemoryAuditStore, MemoryTrail
 from gatepost.storage.memory.outbox import MemoryOutbox, leased
 from gatepost.storage.memory.revocations import MemoryRevocations
-from gatepost.storage.memory.tenant_data import Kept, MemoryTenantData
+from gatepost.storage.memory.tenant_data import MemoryTenantData, TenantTable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.revocations import SUBJECT
 from gatepost.storage.sessions import SessionRecord
@@ -137,7 +137,7 @@ class MemoryTenant:
             sum(size for size, _ in kept), min((end for _, end in kept), default=None)
         )
 
-    def kept(self) -> Iterator[Kept]:
+    def kept(self) -> Iterator[TenantTable]:
         """Return the records by kind, without the audit records, which outlive the tenant."""
         yield "outbox_messages", self.outbox.held
         yield "approval_requests", self.approvals.held

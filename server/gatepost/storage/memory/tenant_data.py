@@ -9,14 +9,14 @@ from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.tasks import TaskRecord
 from gatepost.storage.tenant_data import ErasureSubject
 
-Kept = tuple[str, MutableMapping[Any, Any]]
+TenantTable = tuple[str, MutableMapping[Any, Any]]
 """A kind of record, and the records of that kind."""
 
 
 class Holder(Protocol):
     """One tenant's records."""
 
-    def kept(self) -> Iterable[Kept]:
+    def kept(self) -> Iterable[TenantTable]:
         """Return the records of a tenant, except the kinds of `APART`."""
 
 
@@ -65,7 +65,7 @@ class MemoryTenantData:
                 del records[key]
         return gone
 
-    def _of(self, tenant: str) -> Iterable[Kept]:
+    def _of(self, tenant: str) -> Iterable[TenantTable]:
         holder = self._tenants.get(tenant)
         return () if holder is None else holder.kept()
 

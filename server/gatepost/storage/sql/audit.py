@@ -22,13 +22,13 @@ from gatepost.storage.audit import (
     CHECKPOINTS,
     AuditQuery,
     AuditRow,
-    Batch,
     ChainHead,
     Checkpoint,
     Count,
     Link,
     Linker,
     NewAuditRecord,
+    RecordsByChain,
     Segment,
     Sign,
 )
@@ -277,7 +277,7 @@ class SqlAuditStore:
     async def settle(self) -> None:
         """Do nothing, for the same reason."""
 
-    async def write(self, batch: Batch, link: Link) -> None:
+    async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Implement `AuditStore`."""
         raise NotImplementedError
 

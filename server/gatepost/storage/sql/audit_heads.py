@@ -9,11 +9,11 @@ from sqlalchemy import Row, bindparam, func, insert, select, tuple_
 
 from gatepost.storage.audit import (
     CHECKPOINTS,
-    Batch,
     ChainHead,
     ChainKey,
     Checkpoint,
     Link,
+    RecordsByChain,
     Segment,
     Sign,
 )
@@ -216,7 +216,7 @@ def among(chains: Sequence[ChainKey]) -> Any:
 
 async def add(
     connection: AsyncConnection,
-    batch: Batch,
+    batch: RecordsByChain,
     heads: Mapping[ChainKey, ChainHead | None],
     link: Link,
 ) -> None:

@@ -37,8 +37,8 @@ _BEGIN = {"sqlite": ("BEGIN IMMEDIATE",), "postgresql": ("BEGIN",)}
 log = logging.getLogger("gatepost.storage")
 
 Values = Mapping[str, Any]
-Change = tuple[Executable, Values]
-Found = TypeVar("Found")
+SqlStatement = tuple[Executable, Values]
+T = TypeVar("T")
 
 
 class Database:
@@ -80,7 +80,7 @@ class Database:
         """Change rows durably and return their number."""
         return (await self.apart(self._execute(statement, values))).rowcount
 
-    async def change_both(self, first: Change, second: Change) -> int:
+    async def change_both(self, first: SqlStatement, second: SqlStatement) -> int:
         """
         Execute *first* and, if it changed any rows, *second*, durably in one transaction.
 
@@ -88,13 +88,11 @@ class Database:
         """
         return await self.apart(self._execute_both(first, second))
 
-    async def look(self, at: Callable[[Connection], Found]) -> Found:
+    async def look(self, at: Callable[[Connection], T]) -> T:
         """Call *at* with a connection and return its result."""
         return await self.apart(self._look(at))
 
-    async def apart(
-        self, work: Coroutine[Any, Any, Found], *, within_s: float | None = None
-    ) -> Found:
+    async def apart(self, work: Coroutine[Any, Any, T], *, within_s: float | None = None) -> T:
         """Run *work* in a task of its own and return its result, by default within `ANSWER_S`."""
         within_s = ANSWER_S if within_s is None else within_s
         task = asyncio.create_task(self._bounded(work, within_s))
@@ -161,7 +159,7 @@ class Database:
             # The caller may have left. Then no other code retrieves the exception.
             task.exception()
 
-    async def _look(self, at: Callable[[Connection], Found]) -> Found:
+    async def _look(self, at: Callable[[Connection], T]) -> T:
         async with self.engine.connect() as connection:
             return await connection.run_sync(at)
 
@@ -169,14 +167,14 @@ class Database:
         async with self.engine.connect() as connection:
             return await connection.execute(statement, values)
 
-    async def _execute_both(self, first: Change, second: Change) -> int:
+    async def _execute_both(self, first: SqlStatement, second: SqlStatement) -> int:
         async with self.transaction() as connection:
             changed = (await connection.execute(*first)).rowcount
             if changed:
                 await connection.execute(*second)
         return changed
 
-    async def _bounded(self, work: Coroutine[Any, Any, Found], within_s: float) -> Found:
+    async def _bounded(self, work: Coroutine[Any, Any, T], within_s: float) -> T:
         began = time.monotonic()
         with answering(self._errors):
             try:

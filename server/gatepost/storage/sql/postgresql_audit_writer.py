@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 from sqlalchemy import Column, select
 from sqlalchemy.exc import IntegrityError
 
-from gatepost.storage.audit import Batch, ChainHead, ChainKey, Link, Segment
+from gatepost.storage.audit import ChainHead, ChainKey, Link, RecordsByChain, Segment
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.async_engine import AsyncConnection
 from gatepost.storage.sql.audit import SqlAuditStore
@@ -110,7 +110,7 @@ class PostgresAuditStore(SqlAuditStore):
         self._heads: dict[ChainKey, ChainHead | None] = {}
         """The heads that this process has written last."""
 
-    async def write(self, batch: Batch, link: Link) -> None:
+    async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Implement `AuditStore`."""
         if any(batch.values()) and not await self._write_at_once(batch, link):
             await self._database.apart(self._write(batch, link))
@@ -119,7 +119,7 @@ class PostgresAuditStore(SqlAuditStore):
         """Close the connection."""
         self._writer.close()
 
-    async def _write_at_once(self, batch: Batch, link: Link) -> bool:
+    async def _write_at_once(self, batch: RecordsByChain, link: Link) -> bool:
         """
         Write a batch over the open connection if its heads are known; else return False.
 
@@ -141,7 +141,7 @@ class PostgresAuditStore(SqlAuditStore):
         self._heads |= made
         return True
 
-    async def _write(self, batch: Batch, link: Link) -> None:
+    async def _write(self, batch: RecordsByChain, link: Link) -> None:
         known = {chain: self._heads.pop(chain) for chain in batch if chain in self._heads}
         ends = known
         if len(known) < len(batch):
@@ -162,7 +162,7 @@ class PostgresAuditStore(SqlAuditStore):
             read = await _read(connection, chains)
             return read, await _shown(connection, read)
 
-    async def _write_in_turn(self, batch: Batch, link: Link) -> dict[ChainKey, ChainHead]:
+    async def _write_in_turn(self, batch: RecordsByChain, link: Link) -> dict[ChainKey, ChainHead]:
         """Write after the heads in the database, which wait for this meanwhile."""
         for _ in range(MOST_ATTEMPTS):
             # A head that is new may still be added by another process.
@@ -291,7 +291,7 @@ async def _shown(
 
 
 def _linked(
-    batch: Batch, ends: Mapping[ChainKey, ChainHead | None], link: Link
+    batch: RecordsByChain, ends: Mapping[ChainKey, ChainHead | None], link: Link
 ) -> tuple[dict[ChainKey, ChainHead], list[tuple[str, Segment]]]:
     """Return the heads after a batch that is added after these ends, and its segments."""
     made: dict[ChainKey, ChainHead] = {}

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from gatepost.storage.entries import Entry, EntryValue
 from gatepost.storage.errors import StoreRefused
 from gatepost.storage.outbox import OutboxMessage
-from gatepost.storage.sql import schema, sqlite
+from gatepost.storage.sql import database_schema, sqlite
 from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
 from gatepost.storage.sql.audit import SqlAuditStore, SqlTrail
 from gatepost.storage.sql.database import Database
@@ -233,11 +233,11 @@ async def opened(url: str) -> SqlRecords:
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(database.aclose)
         if url.startswith(sqlite.SCHEME):
-            move = await schema.make(database)
+            move = await database_schema.make(database)
             if move.before != move.after:
                 log.info("database_migrated", extra={"before": move.before, "after": move.after})
         else:
-            await schema.check(database)
+            await database_schema.check(database)
         undo.pop_all()
     return SqlRecords(database)
 
@@ -246,17 +246,17 @@ async def check(url: str) -> None:
     """Raise StoreRefused unless the database is at our revision; it is left as it is."""
     if url.startswith(sqlite.SCHEME) and not sqlite.exists(url):
         # Looking at the database would create the file.
-        raise StoreRefused(schema.behind(None))
+        raise StoreRefused(database_schema.behind(None))
     database = database_of(url)
     async with contextlib.aclosing(database):
-        await schema.check(database)
+        await database_schema.check(database)
 
 
-async def migrate(url: str) -> schema.Move:
+async def migrate(url: str) -> database_schema.Move:
     """Bring a database to our revision; raises StoreRefused and StoreUnavailable."""
     database = database_of(url)
     async with contextlib.aclosing(database):
-        return await schema.migrate(database)
+        return await database_schema.migrate(database)
 
 
 def database_of(url: str) -> Database:

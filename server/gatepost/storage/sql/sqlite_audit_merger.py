@@ -18,7 +18,6 @@ from msgspec.structs import astuple
 from gatepost.storage.audit import (
     EVERY_TENANT,
     FIRST_WRITER,
-    Batch,
     ChainHead,
     ChainKey,
     Checkpoint,
@@ -26,6 +25,7 @@ from gatepost.storage.audit import (
     Link,
     Linker,
     NewAuditRecord,
+    RecordsByChain,
     Segment,
     Sign,
 )
@@ -84,7 +84,7 @@ class SqliteConnection:
         self.is_in_doubt = False
         """Whether a transaction has failed that may have been committed all the same."""
 
-    def write(self, batch: Batch, link: Link) -> None:
+    def write(self, batch: RecordsByChain, link: Link) -> None:
         """Add a batch to the tables."""
         if any(batch.values()):
             with self.transaction() as execute:
@@ -106,7 +106,7 @@ class SqliteConnection:
             self._uncopied += sum(len(one[2]) + len(one[3]) for one in checks)
         return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
 
-    def extend(self, execute: Execute, batch: Batch, link: Link) -> None:
+    def extend(self, execute: Execute, batch: RecordsByChain, link: Link) -> None:
         """Add a batch to the tables, within a transaction."""
         # In the order of the tables: neighbours share pages, which are changed once.
         named = [(chain, (escaped(chain[0]), chain[1])) for chain in batch]

@@ -21,8 +21,6 @@ from gatepost.storage.sql.tables import (
 MOST_ROWS = 64
 """The number of rows that one statement adds or reads."""
 
-Key = tuple[str, int]
-"""A chain: its tenant, as the database spells it, and its writer."""
 Execute = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Execute a statement with its parameters, and return its rows."""
 
@@ -76,9 +74,9 @@ def _insert(table: str, columns: int, size: int, conflict: str) -> str:
     return f"INSERT INTO {table} VALUES {', '.join([row] * size)} {conflict}"  # noqa: S608  # the same
 
 
-def heads_of(execute: Execute, chains: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
+def heads_of(execute: Execute, chains: Sequence[ChainKey]) -> dict[ChainKey, tuple[Any, ...]]:
     """Return the columns of the heads of these chains; a missing head is left out."""
-    found: dict[Key, tuple[Any, ...]] = {}
+    found: dict[ChainKey, tuple[Any, ...]] = {}
     for part in _parts(chains):
         rows = execute(_heads(len(part)), [one for chain in part for one in chain])
         found |= {(row[0], row[1]): row for row in rows}
@@ -109,7 +107,7 @@ def records_since(execute: Execute, chain: ChainKey, at: int) -> list[str]:
 
 
 def shown(
-    execute: Execute, chains: Mapping[ChainKey, Key]
+    execute: Execute, chains: Mapping[ChainKey, ChainKey]
 ) -> Iterator[tuple[ChainKey, ChainHead | None]]:
     """Yield the end of each chain that records are added after, as `audit_heads.shown` does."""
     for part in _parts([*chains.items()]):

@@ -26,7 +26,7 @@ from typing import Annotated
 
 import msgspec
 
-from gatepost.storage.audit import Batch, ChainHead, Linker, NewAuditRecord, Stored
+from gatepost.storage.audit import ChainHead, Linker, NewAuditRecord, RecordsByChain, StoredInteger
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS
 from gatepost.storage.sql.sqlite import WAL, check_file, overwrite
@@ -63,20 +63,20 @@ class Frame(msgspec.Struct, frozen=True):
     end: int
     """The offset behind the frame."""
     size: int
-    batch: Batch
+    batch: RecordsByChain
     proof: str = ""
     """The proof by the key ring; empty for a frame of this process, which knows it."""
 
 
 class _StoredRecord(msgspec.Struct, array_like=True, frozen=True):
     body: bytes
-    at: Stored
-    sort: Annotated[tuple[str | Stored, ...], msgspec.Meta(min_length=3, max_length=5)]
+    at: StoredInteger
+    sort: Annotated[tuple[str | StoredInteger, ...], msgspec.Meta(min_length=3, max_length=5)]
     side: bytes | None
 
 
 _encode = msgspec.msgpack.encode
-_decode = msgspec.msgpack.Decoder(list[tuple[bytes, Stored, list[_StoredRecord]]]).decode
+_decode = msgspec.msgpack.Decoder(list[tuple[bytes, StoredInteger, list[_StoredRecord]]]).decode
 
 
 class WriteAheadLog:
@@ -103,7 +103,7 @@ class WriteAheadLog:
         self._opened = {path: os.stat(path)}
         """The database and the write-ahead log."""
         self._number, self._digest = 0, b""
-        self._last: tuple[Batch | None, bytes] = None, b""
+        self._last: tuple[RecordsByChain | None, bytes] = None, b""
         """The last batch that should have been appended, and the digest of its frame."""
 
     @property
@@ -111,7 +111,7 @@ class WriteAheadLog:
         """Return the bytes of the frames that are not known to be merged."""
         return self._appended - self._forgotten
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: RecordsByChain) -> None:
         """
         Append a batch, durably; raises StoreUnavailable.
 
@@ -365,7 +365,7 @@ def _digest(previous: bytes, number: int, content: bytes) -> bytes:
     return sha256(b"%b%d %b" % (previous, number, content)).digest()
 
 
-def _read(content: bytes) -> Batch | None:
+def _read(content: bytes) -> RecordsByChain | None:
     """Return the batch that was encoded so; None if it cannot be one."""
     try:
         return {

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.storage.audit import Batch, ChainKey, Checkpoint, Link, Linker, Sign
+from gatepost.storage.audit import ChainKey, Checkpoint, Link, Linker, RecordsByChain, Sign
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit import SqlAuditStore
 from gatepost.storage.sql.database import ANSWER_S, LATE, Database
@@ -74,7 +74,7 @@ class SqliteAuditStore(SqlAuditStore):
         if self._wal is None:
             self._wal = WriteAheadLog(self._path, linker)
 
-    async def write(self, batch: Batch, link: Link) -> None:
+    async def write(self, batch: RecordsByChain, link: Link) -> None:
         """Implement `AuditStore`."""
         if self._linker is None or self._wal is None:
             await self._merge(partial(self._merger.write, batch, link))
@@ -112,7 +112,7 @@ class SqliteAuditStore(SqlAuditStore):
     async def _merge(self, work: Callable[[], Any]) -> Any:
         return await self._merging.do(work, within_s=ANSWER_S)
 
-    def _append(self, wal: WriteAheadLog, batch: Batch) -> None:
+    def _append(self, wal: WriteAheadLog, batch: RecordsByChain) -> None:
         waited = wal.unmerged
         wal.append(batch)
         self._chains.update(batch)

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from gatepost.background import started
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.shared_store import Deliver
+from gatepost.storage.shared_store import DeliverMessage
 
 # Not the generator that all code in the process shares, and that a tool may have seeded.
 DICE = random.SystemRandom()
@@ -43,7 +43,7 @@ class Channels:
         self._asked: Counter[bytes] = Counter()
         self._reader: asyncio.Task[None] | None = None
 
-    async def follow(self, name: bytes, deliver: Deliver) -> "ValkeySubscription":
+    async def follow(self, name: bytes, deliver: DeliverMessage) -> "ValkeySubscription":
         """Deliver the messages of a channel from now on; raises StoreUnavailable."""
         following = ValkeySubscription(self, name, deliver)
         channel = self._followed.get(name)
@@ -168,9 +168,9 @@ class ValkeySubscription:
 
     __slots__ = ("_channels", "_deliver", "name")
 
-    def __init__(self, channels: Channels, name: bytes, deliver: Deliver) -> None:
+    def __init__(self, channels: Channels, name: bytes, deliver: DeliverMessage) -> None:
         self._channels = channels
-        self._deliver: Deliver | None = deliver
+        self._deliver: DeliverMessage | None = deliver
         self.name = name
 
     def hear(self, message: bytes) -> None:

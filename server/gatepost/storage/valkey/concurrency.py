@@ -12,7 +12,7 @@ import msgspec
 
 from gatepost.storage.rate_limits import CONCURRENCY_WAIT_S, LEASE_S, Denial
 from gatepost.storage.valkey.rate_limits import (
-    Bucket,
+    KeyedBucket,
     LimitedKey,
     RateLimitRequest,
     ValkeyRateLimits,
@@ -133,7 +133,7 @@ return levels
 """
 """The seconds until each bucket is full, and the running calls of each limit."""
 
-Run = Callable[[Sequence[bytes], bytes], Awaitable[bytes]]
+RunScript = Callable[[Sequence[bytes], bytes], Awaitable[bytes]]
 """Runs `TAKE` with keys and its argument; raises StoreUnavailable."""
 
 _encode = msgspec.msgpack.encode
@@ -143,7 +143,7 @@ _denials = msgspec.msgpack.Decoder(list[tuple[int, int, float]]).decode
 class ValkeyConcurrency:
     """Counts this process's running calls in every tenant's limits, and tells other processes."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunScript) -> None:
         self._run = run
         self._me = secrets.token_hex(8)
         self._held: Counter[bytes] = Counter()
@@ -154,7 +154,7 @@ class ValkeyConcurrency:
         self._rate_limits = ValkeyRateLimits(self._ask, self._taken)
 
     async def take(
-        self, buckets: Sequence[Bucket], concurrency: Sequence[LimitedKey]
+        self, buckets: Sequence[KeyedBucket], concurrency: Sequence[LimitedKey]
     ) -> Denial | None:
         """Take, as `TenantSharedStore.spend_all` does; the names are keys of Valkey."""
         request = RateLimitRequest(buckets, concurrency, asyncio.get_running_loop().create_future())

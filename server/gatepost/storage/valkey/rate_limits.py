@@ -15,7 +15,7 @@ AT_ONCE = 100
 """The most requests in one run of the script, during which Valkey serves nothing else."""
 
 
-Bucket = tuple[bytes, float, float]
+KeyedBucket = tuple[bytes, float, float]
 """A bucket's key, rate and burst."""
 LimitedKey = tuple[bytes, int]
 """A concurrency limit's key, and the most calls that may run."""
@@ -24,12 +24,12 @@ LimitedKey = tuple[bytes, int]
 class RateLimitRequest(msgspec.Struct):
     """The buckets and limits of one call, by their keys in Valkey; all are taken or none."""
 
-    buckets: Sequence[Bucket]
+    buckets: Sequence[KeyedBucket]
     concurrency: Sequence[LimitedKey]
     answer: "asyncio.Future[Denial | None]"
 
 
-Ask = Callable[[list[RateLimitRequest]], Awaitable[list[Denial | None]]]
+AskServer = Callable[[list[RateLimitRequest]], Awaitable[list[Denial | None]]]
 """Sends requests to Valkey; called also without requests, to report changes of this process."""
 
 
@@ -42,7 +42,7 @@ class ValkeyRateLimits:
     request that was granted and whose call still waits.
     """
 
-    def __init__(self, ask: Ask, taken: Callable[[RateLimitRequest], None]) -> None:
+    def __init__(self, ask: AskServer, taken: Callable[[RateLimitRequest], None]) -> None:
         self._ask = ask
         self._taken = taken
         self._asked: list[RateLimitRequest] = []

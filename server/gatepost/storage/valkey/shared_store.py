@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import ConcurrencyLimit, Denial, Spending
-from gatepost.storage.shared_store import Deliver, LogEvent
+from gatepost.storage.shared_store import DeliverMessage, LogEvent
 from gatepost.storage.valkey.channels import ANSWER_S, Channels, ValkeySubscription
 from gatepost.storage.valkey.concurrency import LEVELS, TAKE, ValkeyConcurrency
 from gatepost.storage.valkey.script_connection import ScriptConnection
@@ -105,7 +105,7 @@ class ValkeyTenantSharedStore:
         with answering():
             await self._client.publish(self._key(self._topics, topic), message)
 
-    async def follow(self, topic: str, deliver: Deliver) -> ValkeySubscription:
+    async def follow(self, topic: str, deliver: DeliverMessage) -> ValkeySubscription:
         """Subscribe to a topic; messages published after this returns are delivered."""
         return await self._channels.follow(self._key(self._topics, topic), deliver)
 

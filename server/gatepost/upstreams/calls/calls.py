@@ -11,7 +11,7 @@ import msgspec
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.shared_store import SharedStore
-from gatepost.tools.api import CallContext, Outcome, ToolFailure
+from gatepost.tools.api import CallContext, Invoke, Outcome, ToolFailure
 from gatepost.tools.client import Capabilities, InputNeeded
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.header_arguments import routed_arguments
@@ -32,7 +32,6 @@ from gatepost.upstreams.calls.machine import (
     Refuse,
     Send,
 )
-from gatepost.upstreams.calls.notifications import passed_on
 from gatepost.upstreams.calls.outcome import (
     Malformed,
     completion_outcome,
@@ -41,15 +40,8 @@ from gatepost.upstreams.calls.outcome import (
     tool_outcome,
 )
 from gatepost.upstreams.calls.parked import DEFAULT_PARKING, ParkedCalls, ParkingLimits
-from gatepost.upstreams.calls.request import (
-    UpstreamCall,
-    header_arguments,
-    idempotency_key,
-    options_of,
-    principal_of,
-)
-from gatepost.upstreams.calls.session_calls import SessionCalls
-from gatepost.upstreams.calls.state import (
+from gatepost.upstreams.calls.progress_and_logs import passed_on
+from gatepost.upstreams.calls.round_state import (
     ParkedState,
     RoundState,
     Stale,
@@ -58,7 +50,15 @@ from gatepost.upstreams.calls.state import (
     kept_for,
     target_of,
 )
+from gatepost.upstreams.calls.session_calls import SessionCalls
 from gatepost.upstreams.calls.tasks import UpstreamTask, gone, is_task, task_in
+from gatepost.upstreams.calls.upstream_call import (
+    UpstreamCall,
+    header_arguments,
+    idempotency_key,
+    options_of,
+    principal_of,
+)
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.compiled_schemas import compiled
 from gatepost.upstreams.connection import (
@@ -71,12 +71,11 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.caller import TenantContext
 
-Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
-Prepare = Callable[[Any], UpstreamCall]
-Read = Callable[[UpstreamResult, Any], Outcome]
+PrepareCall = Callable[[Any], UpstreamCall]
+ReadResult = Callable[[UpstreamResult, Any], Outcome]
 
 CANCEL_S = 2.0
 UNSUPPORTED = {"error": {"code": METHOD_NOT_FOUND, "message": "The client has no such method."}}
@@ -87,8 +86,8 @@ class _Way(msgspec.Struct, frozen=True):
 
     server: UpstreamServer
     definition: Definition
-    prepare: Prepare
-    read: Read
+    prepare: PrepareCall
+    read: ReadResult
     reads: bool = True
     """Whether a call has no effect, so that it can be sent again."""
 

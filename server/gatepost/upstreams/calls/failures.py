@@ -24,7 +24,7 @@ from gatepost.upstreams.calls.input_requests import (
 from gatepost.upstreams.calls.machine import Ended, Errored
 from gatepost.upstreams.calls.outcome import MOST_MESSAGE, Malformed, untrusted
 from gatepost.upstreams.connection import ConnectionFailure
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
 NOT_FOUND = -32002

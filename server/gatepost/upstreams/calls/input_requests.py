@@ -10,7 +10,7 @@ import msgspec
 from gatepost.tools.client import Capabilities, InputRequest, lacking, required_by
 from gatepost.tools.elicitation import Elicitation, UrlElicitation
 from gatepost.tools.sampling import Sampling
-from gatepost.upstreams.server import Allowed, UpstreamServer
+from gatepost.upstreams.upstream_server import Allowed, UpstreamServer
 
 MOST_TOGETHER = 8
 """The most requests that an upstream may have open at once."""

@@ -1,13 +1,12 @@
 """Keep the resources that a result names apart from those of other servers."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
 from gatepost.tools.api import Outcome
+from gatepost.upstreams.calls.outcome import ContentBlock
 
-Block = Mapping[str, Any]
 OwnerOf = Callable[[str], str | None]
 """Returns the id of the server that answers when the caller reads a URI here, if any does."""
 
@@ -25,7 +24,7 @@ def own_links(outcome: Outcome, server_id: str, owner_of: OwnerOf) -> Outcome:
     return msgspec.structs.replace(outcome, content=content)
 
 
-def _own(block: Block, server_id: str, owner_of: OwnerOf) -> Block:
+def _own(block: ContentBlock, server_id: str, owner_of: OwnerOf) -> ContentBlock:
     inner = block.get("resource")
     named = inner if block.get("type") == "resource" else block
     uri = named.get("uri") if isinstance(named, Mapping) else None

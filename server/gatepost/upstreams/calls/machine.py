@@ -14,7 +14,7 @@ import msgspec
 
 from gatepost.tools.client import Capabilities, InputRequest
 from gatepost.upstreams.calls.input_requests import MOST_TOGETHER, Unsupported, input_request
-from gatepost.upstreams.calls.state import ModernState, UpstreamTarget, encoded
+from gatepost.upstreams.calls.round_state import ModernState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import (
     FailureReason,
     UpstreamError,
@@ -23,7 +23,7 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 MOST_ROUNDS = 16
 PARKED_S = 900.0
@@ -166,7 +166,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     retry_after_s: float | None = None
 
 
-Step = InputRequested | Concluded | Errored | Ended
+ExchangeStep = InputRequested | Concluded | Errored | Ended
 LastStep = Concluded | Errored | Ended
 
 
@@ -210,7 +210,7 @@ class SessionCall:
 
     def __init__(self, server: UpstreamServer, declared: Capabilities, now: float) -> None:
         self._server, self._declared = server, declared
-        self.steps: list[Step] = []
+        self.steps: list[ExchangeStep] = []
         self._open: dict[str, int | str] = {}
         self._next: list[tuple[int | str, InputRequest]] = []
         self._count = 0

@@ -7,7 +7,7 @@ from contextlib import suppress
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore
-from gatepost.upstreams.calls.machine import Answer, Ended, Step
+from gatepost.upstreams.calls.machine import Answer, Ended, ExchangeStep
 from gatepost.upstreams.calls.parked_messages import (
     ALIVE,
     BEAT_S,
@@ -20,8 +20,8 @@ from gatepost.upstreams.calls.parked_messages import (
     reply_topic,
     step_note,
 )
-from gatepost.upstreams.calls.running import Listener
-from gatepost.upstreams.calls.state import ParkedState
+from gatepost.upstreams.calls.round_state import ParkedState
+from gatepost.upstreams.calls.running import ReceiveNotification
 from gatepost.upstreams.connection import UpstreamNotification
 
 MOST_HEARD = 256
@@ -45,12 +45,12 @@ class OtherReplicaExchange:
         """
         self._valid_until = valid_until
         self._silent_s = silent_s
-        self.listener: Listener | None = None
+        self.listener: ReceiveNotification | None = None
         self._reply = ""
         self._tenant = kept.target.tenant
         self._shared_store, self._keyring, self._kept = shared_store.of(self._tenant), keyring, kept
 
-    async def after(self, step: int, answer: Answer | None = None) -> Step:
+    async def after(self, step: int, answer: Answer | None = None) -> ExchangeStep:
         """
         Answer the request of *step* there and return the next step.
 
@@ -78,7 +78,7 @@ class OtherReplicaExchange:
         finally:
             with suppress(StoreUnavailable):
                 await subscription.aclose()
-        found: Step | None = None if note is None else sealing.open(note, Step)  # type: ignore[arg-type]
+        found: ExchangeStep | None = None if note is None else sealing.open(note, ExchangeStep)  # type: ignore[arg-type]
         return Ended("gone") if found is None else found
 
     async def _wait(self, reply: str, sealing: Sealing, heard: asyncio.Queue[bytes]) -> None:

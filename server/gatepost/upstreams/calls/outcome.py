@@ -10,12 +10,12 @@ from msgspec import UNSET, Raw
 from gatepost.tools.api import Failure, Outcome, ToolFailure
 from gatepost.tools.content import MIME_TYPE
 from gatepost.tools.results import text_of
+from gatepost.tools.schema import ValidateJson
 from gatepost.upstreams.calls.input_requests import clean
 from gatepost.upstreams.connection import UpstreamResult
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
-Block = Mapping[str, Any]
-Check = Callable[[bytes], Any]
+ContentBlock = Mapping[str, Any]
 """A function of `raw_schema.checker`, which bounds the time that a hostile schema can cost."""
 
 MOST_BLOCKS = 1_000
@@ -45,7 +45,7 @@ def untrusted(server: UpstreamServer) -> str:
 
 
 def tool_outcome(
-    server: UpstreamServer, result: UpstreamResult, check: Check | None = None
+    server: UpstreamServer, result: UpstreamResult, check: ValidateJson | None = None
 ) -> Outcome:
     """
     Return the outcome of a tool; *check* is that of the definition's output schema.
@@ -73,7 +73,7 @@ def tool_outcome(
     return Outcome(content, Raw(encoded), untrusted=label)
 
 
-def blocks(content: Any) -> tuple[Block, ...]:
+def blocks(content: Any) -> tuple[ContentBlock, ...]:
     """Return the content blocks of a result: empty texts are left out, unknown types named."""
     if not isinstance(content, list | tuple) or len(content) > MOST_BLOCKS:
         raise Malformed(f"`content` is not a list of at most {MOST_BLOCKS} blocks")
@@ -81,7 +81,7 @@ def blocks(content: Any) -> tuple[Block, ...]:
     return tuple(one for one in shown if one is not None)
 
 
-def block_of(block: Any) -> Block | None:
+def block_of(block: Any) -> ContentBlock | None:
     """Return one content block in MCP's form; None for an empty text."""
     if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
         raise Malformed("a content block has no type")
@@ -95,12 +95,12 @@ def block_of(block: Any) -> Block | None:
     return {**converted, **_annotated(block)}
 
 
-def _text(block: Block) -> Block | None:
+def _text(block: ContentBlock) -> ContentBlock | None:
     text = block.get("text")
     return {"type": "text", "text": text} if isinstance(text, str) else None
 
 
-def _media(block: Block) -> Block | None:
+def _media(block: ContentBlock) -> ContentBlock | None:
     # Some servers write the member as the REST protocol does.
     kind = block.get("mimeType", block.get("mime_type"))
     data = block.get("data")
@@ -109,13 +109,13 @@ def _media(block: Block) -> Block | None:
     return {"type": block["type"], "data": data, "mimeType": kind}
 
 
-def _resource(block: Block) -> Block | None:
+def _resource(block: ContentBlock) -> ContentBlock | None:
     inner = block.get("resource")
     shown = contents_of(inner) if isinstance(inner, Mapping) else None
     return None if shown is None else {"type": "resource", "resource": shown}
 
 
-def _link(block: Block) -> Block | None:
+def _link(block: ContentBlock) -> ContentBlock | None:
     uri, name = block.get("uri"), block.get("name")
     if not isinstance(uri, str) or not isinstance(name, str):
         return None
@@ -130,7 +130,7 @@ def _link(block: Block) -> Block | None:
     return shown
 
 
-KNOWN: Mapping[str, Callable[[Block], Block | None]] = {
+KNOWN: Mapping[str, Callable[[ContentBlock], ContentBlock | None]] = {
     "text": _text,
     "image": _media,
     "audio": _media,
@@ -139,7 +139,7 @@ KNOWN: Mapping[str, Callable[[Block], Block | None]] = {
 }
 
 
-def contents_of(one: Any) -> Block | None:
+def contents_of(one: Any) -> ContentBlock | None:
     """Return one part of a resource's content; None if it has neither text nor bytes."""
     if not isinstance(one, Mapping) or not isinstance(one.get("uri"), str):
         return None
@@ -211,7 +211,7 @@ def completion_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcom
     return Outcome(structured=Raw(_encode(answer)), untrusted=untrusted(server))
 
 
-def _annotated(block: Block) -> Block:
+def _annotated(block: ContentBlock) -> ContentBlock:
     annotations = block.get("annotations")
     shown: dict[str, Any] = {}
     if isinstance(annotations, Mapping) and len(_encode(annotations)) <= MOST_ANNOTATION_BYTES:

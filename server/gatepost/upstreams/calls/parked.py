@@ -15,7 +15,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, Subscription, TenantSharedStore
 from gatepost.tools.runner import GRACE_S
-from gatepost.upstreams.calls.machine import PARKED_S, Answer, Ended, Step
+from gatepost.upstreams.calls.machine import PARKED_S, Answer, Ended, ExchangeStep
 from gatepost.upstreams.calls.parked_messages import (
     ALIVE,
     BEAT_S,
@@ -31,7 +31,7 @@ from gatepost.upstreams.calls.parked_messages import (
 )
 from gatepost.upstreams.calls.running import NoSuchStep, RunningExchange
 from gatepost.upstreams.connection import UpstreamNotification
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.upstreams")
@@ -273,7 +273,7 @@ class ParkedCalls:
         running: RunningExchange | None,
         step: int,
         answer: Answer | None,
-    ) -> Step:
+    ) -> ExchangeStep:
         if running is None:
             return GONE
         waiting = asyncio.create_task(running.after(step, answer))

@@ -5,8 +5,8 @@ from typing import TypeVar
 import msgspec
 
 from gatepost.secrets.keyring import KeyRing
-from gatepost.upstreams.calls.machine import Answer, Step
-from gatepost.upstreams.calls.state import ParkedState
+from gatepost.upstreams.calls.machine import Answer, ExchangeStep
+from gatepost.upstreams.calls.round_state import ParkedState
 from gatepost.upstreams.connection import UpstreamNotification
 
 PURPOSE = "parked-call"
@@ -20,7 +20,7 @@ CHUNK_BYTES = 150_000
 """The key ring opens no larger message at once."""
 ALIVE, READY = b"alive", b"ready"
 
-Message = TypeVar("Message")
+T = TypeVar("T")
 
 
 class ParkedRequest(msgspec.Struct, frozen=True):
@@ -43,7 +43,9 @@ class Sealing:
         self._keyring = keyring
         self._context = msgspec.json.encode([tenant, reply])
 
-    def seal(self, message: ParkedRequest | ParkedState | UpstreamNotification | Step) -> bytes:
+    def seal(
+        self, message: ParkedRequest | ParkedState | UpstreamNotification | ExchangeStep
+    ) -> bytes:
         """Return the message, encrypted."""
         text = msgspec.json.encode(message)
         starts = range(0, len(text), CHUNK_BYTES)
@@ -55,7 +57,7 @@ class Sealing:
         ]
         return msgspec.json.encode([len(text), *parts])
 
-    def open(self, sealed: bytes, kind: type[Message]) -> Message | None:
+    def open(self, sealed: bytes, kind: type[T]) -> T | None:
         """Return the message; None if it was not sealed for this request."""
         try:
             size, *parts = msgspec.json.decode(sealed)

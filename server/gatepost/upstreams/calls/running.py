@@ -9,12 +9,12 @@ from contextvars import Context
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.upstreams.calls.machine import (
     Answer,
+    ExchangeStep,
     Forward,
     HolderAction,
     LastStep,
     Respond,
     SessionCall,
-    Step,
     StopExchange,
 )
 from gatepost.upstreams.connection import (
@@ -29,8 +29,8 @@ CANCEL_S = 5.0
 """How long an upstream may take to accept a cancellation."""
 BROKEN = "The call ended unexpectedly."
 
-Listener = Callable[[UpstreamNotification], Awaitable[None]]
-Open = Callable[[], AbstractAsyncContextManager[UpstreamExchange]]
+ReceiveNotification = Callable[[UpstreamNotification], Awaitable[None]]
+OpenExchange = Callable[[], AbstractAsyncContextManager[UpstreamExchange]]
 
 
 class NoSuchStep(Exception):
@@ -46,7 +46,7 @@ class RunningExchange:
     """
 
     def __init__(
-        self, machine: SessionCall, open_: Open, *, ended: Callable[[LastStep], None]
+        self, machine: SessionCall, open_: OpenExchange, *, ended: Callable[[LastStep], None]
     ) -> None:
         self._machine, self._open, self._ended = machine, open_, ended
         self._loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class RunningExchange:
         self._stopping: str | None = None
         self.waiting = 0
         """Requests that wait for a step."""
-        self.listener: Listener | None = None
+        self.listener: ReceiveNotification | None = None
         """The caller's request that waits now; notifications are dropped without one."""
         # In an empty context, because that of the first request would keep its call in memory.
         self.task = self._loop.create_task(self._run(), context=Context())
@@ -67,7 +67,7 @@ class RunningExchange:
         """Return whether the call has ended."""
         return self._machine.over
 
-    async def after(self, step: int, answer: Answer | None = None) -> Step:
+    async def after(self, step: int, answer: Answer | None = None) -> ExchangeStep:
         """
         Answer the request of *step* and return the next step; 0 stands for the beginning.
 

@@ -20,18 +20,23 @@ from gatepost.upstreams.calls.machine import (
     Answer,
     Concluded,
     Ended,
+    ExchangeStep,
     InputRequested,
     LastStep,
     SessionCall,
-    Step,
 )
-from gatepost.upstreams.calls.notifications import passed_on
 from gatepost.upstreams.calls.other_replica import OtherReplicaExchange
 from gatepost.upstreams.calls.parked import STOPPED, ParkedCall, ParkedCalls
 from gatepost.upstreams.calls.parked_messages import Sealing
-from gatepost.upstreams.calls.running import Listener, NoSuchStep, Open, RunningExchange
-from gatepost.upstreams.calls.state import ParkedState, UpstreamTarget, encoded
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.calls.progress_and_logs import passed_on
+from gatepost.upstreams.calls.round_state import ParkedState, UpstreamTarget, encoded
+from gatepost.upstreams.calls.running import (
+    NoSuchStep,
+    OpenExchange,
+    ReceiveNotification,
+    RunningExchange,
+)
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 REJECTED = -1
 """The code with which clients say that their user refused."""
@@ -41,9 +46,9 @@ NO_ROOM = "The client cannot be asked now."
 class Steps(Protocol):
     """The source of the steps of a call: this process, or the replica that holds it."""
 
-    listener: Listener | None
+    listener: ReceiveNotification | None
 
-    async def after(self, step: int, answer: Answer | None = None) -> Step:
+    async def after(self, step: int, answer: Answer | None = None) -> ExchangeStep:
         """Answer the request of a step and return the next step."""
 
 
@@ -67,7 +72,7 @@ class SessionCalls:
         server: UpstreamServer,
         declared: Capabilities,
         target: UpstreamTarget,
-        open_: Open,
+        open_: OpenExchange,
         *,
         tie: str | None,
     ) -> LastStep:

@@ -9,11 +9,11 @@ from typing import Any
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.upstreams.calls.input_requests import MOST_TOGETHER, Unsupported, clean, input_request
 from gatepost.upstreams.calls.machine import MOST_ROUNDS
-from gatepost.upstreams.calls.state import TaskState, UpstreamTarget, encoded
+from gatepost.upstreams.calls.round_state import TaskState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.upstream_server import UpstreamServer
 
-Ask = Callable[[str, Mapping[str, Any]], Awaitable[UpstreamResult | UpstreamError]]
+SendRequest = Callable[[str, Mapping[str, Any]], Awaitable[UpstreamResult | UpstreamError]]
 """Sends one more request to the upstream."""
 
 POLL_S, LONGEST_POLL_S = 1.0, 30.0
@@ -54,7 +54,7 @@ class UpstreamTask:
         server: UpstreamServer,
         target: UpstreamTarget,
         declared: Mapping[str, Any],
-        ask: Ask,
+        ask: SendRequest,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

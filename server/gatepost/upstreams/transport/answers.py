@@ -8,7 +8,7 @@ from gatepost.upstreams.transport.event_parser import EventParser
 from gatepost.upstreams.transport.failures import invalid
 from gatepost.upstreams.transport.incoming import (
     InvalidMessage,
-    Received,
+    ReceivedMessage,
     UpstreamResponse,
     read_messages,
 )
@@ -29,7 +29,7 @@ def media_type(reply: StreamedReply) -> str:
 
 async def streamed_messages(
     reply: StreamedReply, parser: EventParser, max_bytes: int | None, *, batches: bool = False
-) -> AsyncGenerator[Received, None]:
+) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield the messages of an event stream as they arrive."""
     async for part in reply.parts(max_bytes):
         for event in parser.receive(part):
@@ -45,7 +45,7 @@ async def answered_messages(
     max_bytes: int,
     *,
     batches: bool = False,
-) -> AsyncGenerator[Received, None]:
+) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield the messages of a successful answer, JSON or events; raises ConnectionFailure."""
     kind = media_type(reply)
     if kind == JSON:

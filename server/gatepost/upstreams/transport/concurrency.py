@@ -13,7 +13,7 @@ WAITING = 4
 RESERVED = 4
 """One in this many requests is kept for callers other than the one that uses all others."""
 
-Caller = tuple[str, ...] | None
+ConcurrencyKey = tuple[str, ...] | None
 
 
 class UpstreamConcurrency:
@@ -29,11 +29,11 @@ class UpstreamConcurrency:
         self._server, self._most, self._wait_s = server, max(most, 1), wait_s
         self._share = self._most - self._most // RESERVED
         self._running = 0
-        self._of_caller: Counter[Caller] = Counter()
-        self._waiters: dict[asyncio.Future[None], Caller] = {}
+        self._of_caller: Counter[ConcurrencyKey] = Counter()
+        self._waiters: dict[asyncio.Future[None], ConcurrencyKey] = {}
         """In the order of arrival; each request that may run is admitted at once."""
 
-    async def acquire(self, caller: Caller = None) -> None:
+    async def acquire(self, caller: ConcurrencyKey = None) -> None:
         """Wait for admission; raises ConnectionFailure("overloaded")."""
         if self._running < self._most and self._has_share(caller):
             self._admit(caller)
@@ -56,11 +56,11 @@ class UpstreamConcurrency:
                 raise self._overloaded() from None
             raise
 
-    def resume(self, caller: Caller = None) -> None:
+    def resume(self, caller: ConcurrencyKey = None) -> None:
         """Count a request again whose admission was released while the upstream waited for us."""
         self._admit(caller)
 
-    def release(self, caller: Caller = None) -> None:
+    def release(self, caller: ConcurrencyKey = None) -> None:
         """End an admission, and pass it to the next that waits and may run."""
         self._running -= 1
         self._of_caller[caller] -= 1
@@ -76,11 +76,11 @@ class UpstreamConcurrency:
                 self._admit(waiting)
                 waiter.set_result(None)
 
-    def _admit(self, caller: Caller) -> None:
+    def _admit(self, caller: ConcurrencyKey) -> None:
         self._running += 1
         self._of_caller[caller] += 1
 
-    def _has_share(self, caller: Caller) -> bool:
+    def _has_share(self, caller: ConcurrencyKey) -> bool:
         return caller is None or self._of_caller[caller] < self._share
 
     def _overloaded(self) -> ConnectionFailure:
@@ -100,7 +100,7 @@ class OpenClientRequests:
     """
 
     def __init__(
-        self, clock: ExchangeClock, concurrency: UpstreamConcurrency, caller: Caller
+        self, clock: ExchangeClock, concurrency: UpstreamConcurrency, caller: ConcurrencyKey
     ) -> None:
         self._clock, self._concurrency, self._caller = clock, concurrency, caller
         self._open: set[int | str] = set()

@@ -7,13 +7,13 @@ from typing import Protocol
 from gatepost.credentials.credential import OutboundCredential
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.upstreams.connection import UpstreamConnection
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
 from gatepost.upstreams.transport.era import KnownEra
 from gatepost.upstreams.transport.http_connection import HttpConnection
 from gatepost.upstreams.transport.http_requester import HttpRequester
 from gatepost.upstreams.transport.stdio_connection import StdioConnection
 from gatepost.upstreams.transport.stdio_program import ProgramServices
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 KEPT = 1_000
 """The most idle connections that a process keeps; the least recently used ones end first."""

@@ -19,11 +19,11 @@ SPOKEN = (*HANDSHAKE, BEFORE_STREAMABLE)
 MOST_NAME = 255
 MOST_INSTRUCTIONS = 100_000
 
-Next = Literal["initialize", "incompatible"]
-Outcome = UpstreamResult | UpstreamError | None
+NegotiationStep = Literal["initialize", "incompatible"]
+DiscoveryAnswer = UpstreamResult | UpstreamError | None
 
 
-def of_discovery(outcome: Outcome) -> ServerDescription | Next:
+def of_discovery(outcome: DiscoveryAnswer) -> ServerDescription | NegotiationStep:
     """
     Return the description of a modern server, or what to do about another.
 

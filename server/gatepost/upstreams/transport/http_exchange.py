@@ -33,7 +33,7 @@ from gatepost.upstreams.transport.failures import (
     session_lost,
 )
 from gatepost.upstreams.transport.http_requester import HttpRequester
-from gatepost.upstreams.transport.incoming import Received, UpstreamResponse
+from gatepost.upstreams.transport.incoming import ReceivedMessage, UpstreamResponse
 from gatepost.upstreams.transport.merging import merged
 from gatepost.upstreams.transport.negotiation import UpstreamPeer
 from gatepost.upstreams.transport.outgoing import PreparedRequest
@@ -81,7 +81,7 @@ class HttpExchange:
         stream: SessionStream | None = None,
     ) -> None:
         self._stream = stream
-        self._side: asyncio.Queue[Received] = asyncio.Queue(MOST_ASIDE)
+        self._side: asyncio.Queue[ReceivedMessage] = asyncio.Queue(MOST_ASIDE)
         self._host, self._peer, self._request = host, peer, request
         self._server = host.requester.server.name
         self._options = request.options
@@ -139,7 +139,7 @@ class HttpExchange:
             await self.cancel("the request was given up")
         self._client_requests.close()
 
-    def receive_aside(self, message: Received) -> None:
+    def receive_aside(self, message: ReceivedMessage) -> None:
         """Take a message from the stream of the session (`SideReceiver`)."""
         if not self._side.full():
             self._side.put_nowait(message)
@@ -161,7 +161,7 @@ class HttpExchange:
                 if message is not None:
                     yield message
 
-    async def _next(self, incoming: AsyncIterator[Received]) -> UpstreamMessage | None:
+    async def _next(self, incoming: AsyncIterator[ReceivedMessage]) -> UpstreamMessage | None:
         """Return the next message to pass on; None after one that only shows that it works."""
         async for received in incoming:
             with reported(self._server):
@@ -177,7 +177,7 @@ class HttpExchange:
                 return None
         raise broken(self._server)
 
-    async def _received(self) -> AsyncGenerator[Received, None]:
+    async def _received(self) -> AsyncGenerator[ReceivedMessage, None]:
         try:
             async with aclosing(self._posted()) as messages:
                 async for one in messages:
@@ -191,7 +191,7 @@ class HttpExchange:
                     yield one
         raise broken(self._server)
 
-    async def _posted(self) -> AsyncGenerator[Received, None]:
+    async def _posted(self) -> AsyncGenerator[ReceivedMessage, None]:
         headers = self._request.headers() | self._peer.headers()
         body = self._request.body()
         self._sent = True
@@ -225,7 +225,7 @@ class HttpExchange:
             self._sent = failed.reason in {"timeout", "invalid", "outcome_unknown"}
             raise
 
-    async def _refused(self, reply: StreamedReply) -> Received:
+    async def _refused(self, reply: StreamedReply) -> ReceivedMessage:
         """Return the error of an answer 4xx or 5xx; raises ConnectionFailure if it has none."""
         refusal = await refusal_in(reply)
         error = None if refusal is None else refusal.outcome
@@ -243,7 +243,7 @@ class HttpExchange:
     def _can_resume(self) -> bool:
         return self._is_session and bool(self._parser.last_id) and not self._ended
 
-    async def _resumed(self) -> AsyncGenerator[Received, None]:
+    async def _resumed(self) -> AsyncGenerator[ReceivedMessage, None]:
         """Continue the stream after its last event; raises ConnectionFailure if that fails."""
         before = self._parser.last_id
         wait_ms = self._parser.retry_ms

@@ -16,7 +16,7 @@ from gatepost.upstreams.transport.answers import EVENTS, media_type, streamed_me
 from gatepost.upstreams.transport.event_parser import EventParser
 from gatepost.upstreams.transport.failures import broken, invalid, raise_for_refusal
 from gatepost.upstreams.transport.http_requester import HttpRequester
-from gatepost.upstreams.transport.incoming import Received, UpstreamResponse
+from gatepost.upstreams.transport.incoming import ReceivedMessage, UpstreamResponse
 from gatepost.upstreams.transport.negotiation import UpstreamPeer
 from gatepost.upstreams.transport.reader import CHANGES, AnswerItself, is_same, judged_request
 
@@ -113,7 +113,7 @@ async def _pumped(
 
 
 def _take(
-    host: NotificationHost, peer: UpstreamPeer, received: Received, queue: AnnouncementQueue
+    host: NotificationHost, peer: UpstreamPeer, received: ReceivedMessage, queue: AnnouncementQueue
 ) -> None:
     if isinstance(received, UpstreamNotification) and received.method in CHANGES:
         queue.put(received)
@@ -125,7 +125,7 @@ def _take(
 
 async def _listened(
     host: NotificationHost, peer: UpstreamPeer, uris: Sequence[str], identity: int
-) -> AsyncGenerator[Received, None]:
+) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield the acknowledgement of `subscriptions/listen`, and what follows."""
     name, declared = host.requester.server.name, peer.description.capabilities
     wanted: dict[str, Any] = {
@@ -148,7 +148,7 @@ async def _listened(
             yield one
 
 
-async def got(host: NotificationHost, peer: UpstreamPeer) -> AsyncGenerator[Received, None]:
+async def got(host: NotificationHost, peer: UpstreamPeer) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield an empty notification once the GET stream of a session is open, and what follows."""
     name = host.requester.server.name
     headers = peer.headers() | {"accept": EVENTS}

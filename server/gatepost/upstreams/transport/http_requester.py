@@ -8,8 +8,8 @@ from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.streaming import StreamedReply, streamed
 from gatepost.tools.context import Sending, SignedHeaders
 from gatepost.upstreams.connection import ConnectionFailure
-from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.transport.failures import reported
+from gatepost.upstreams.upstream_server import UpstreamServer
 
 FRAMING = frozenset({"accept", "cookie", "host", "idempotency-key", "last-event-id", "traceparent"})
 """Headers that no credential sets; nor any of `content-*`, `mcp-*` and `proxy-*`."""

@@ -39,10 +39,10 @@ class UpstreamResponse(msgspec.Struct, frozen=True):
     outcome: UpstreamResult | UpstreamError
 
 
-Received = UpstreamResponse | UpstreamRequest | UpstreamNotification
+ReceivedMessage = UpstreamResponse | UpstreamRequest | UpstreamNotification
 
 
-def read_messages(data: bytes, *, batches: bool = False) -> list[Received]:
+def read_messages(data: bytes, *, batches: bool = False) -> list[ReceivedMessage]:
     """Return the message in *data*, or the messages of a batch where the revision has them."""
     value = read_json(data)
     if isinstance(value, list) and batches and 0 < len(value) <= MOST_BATCH:
@@ -75,7 +75,7 @@ def _bare(value: Any) -> Any:
     return {**value, "result": kept}
 
 
-def _message(value: Any) -> Received:
+def _message(value: Any) -> ReceivedMessage:
     if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
         raise InvalidMessage("sent a message that is not JSON-RPC 2.0")
     if "method" in value:

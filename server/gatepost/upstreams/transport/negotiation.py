@@ -41,7 +41,9 @@ class UpstreamPeer(msgspec.Struct):
         return found
 
 
-async def discover(requester: HttpRequester, identity: int) -> ServerDescription | era.Next:
+async def discover(
+    requester: HttpRequester, identity: int
+) -> ServerDescription | era.NegotiationStep:
     """Ask for the newest revision; return what to do if the server does not know it."""
     params = {"_meta": outgoing.modern_meta({})}
     headers = outgoing.common_headers("modern", MODERN) | {"mcp-method": "server/discover"}

@@ -12,7 +12,7 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from gatepost.upstreams.transport.incoming import InvalidMessage, Received, UpstreamResponse
+from gatepost.upstreams.transport.incoming import InvalidMessage, ReceivedMessage, UpstreamResponse
 
 MOST_MESSAGES = 10_000
 """The most messages of one request."""
@@ -52,7 +52,7 @@ class Announce(msgspec.Struct, frozen=True):
     notification: UpstreamNotification
 
 
-Judgement = Deliver | AnswerItself | Announce | Literal["heard", "ignored"]
+MessageAction = Deliver | AnswerItself | Announce | Literal["heard", "ignored"]
 """`heard` shows that the server works on the request; `ignored` shows nothing."""
 
 
@@ -63,7 +63,7 @@ class MessageReader:
         self._identity, self._token, self._asks = identity, progress_token, asks
         self._count = 0
 
-    def judge(self, received: Received) -> Judgement:
+    def judge(self, received: ReceivedMessage) -> MessageAction:
         """Return what to do with a message; raises InvalidMessage after too many."""
         self._count += 1
         if self._count > MOST_MESSAGES:
@@ -76,7 +76,7 @@ class MessageReader:
             return judged_request(received, asks=self._asks)
         return self._notified(received)
 
-    def _notified(self, received: UpstreamNotification) -> Judgement:
+    def _notified(self, received: UpstreamNotification) -> MessageAction:
         if received.method == "notifications/progress":
             if not is_same(received.params.get("progressToken"), self._identity):
                 return "ignored"
@@ -106,7 +106,9 @@ def is_same(given: object, identity: int) -> bool:
     return given == identity or given == str(identity)
 
 
-def outcome_for(messages: list[Received], identity: int) -> UpstreamResult | UpstreamError | None:
+def outcome_for(
+    messages: list[ReceivedMessage], identity: int
+) -> UpstreamResult | UpstreamError | None:
     """Return the response to a request among the messages of a JSON body."""
     for one in messages:
         if isinstance(one, UpstreamResponse) and is_same(one.id, identity):

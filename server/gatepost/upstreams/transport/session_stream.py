@@ -16,7 +16,7 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.transport import outgoing
 from gatepost.upstreams.transport.attribution import owner_of
 from gatepost.upstreams.transport.http_notifications import NotificationHost, got
-from gatepost.upstreams.transport.incoming import Received, UpstreamResponse
+from gatepost.upstreams.transport.incoming import ReceivedMessage, UpstreamResponse
 from gatepost.upstreams.transport.negotiation import UpstreamPeer
 from gatepost.upstreams.transport.reader import CHANGES, AnswerItself, judged_request
 
@@ -29,7 +29,7 @@ ATTEMPTS = 3
 class SideReceiver(Protocol):
     """A running request that accepts messages from streams other than its own."""
 
-    def receive_aside(self, message: Received) -> None:
+    def receive_aside(self, message: ReceivedMessage) -> None:
         """Take a message."""
 
 
@@ -69,7 +69,7 @@ class SessionStream(msgspec.Struct):
                 self.is_open = False
             await asyncio.sleep(PAUSE_S)
 
-    def _take(self, host: NotificationHost, peer: UpstreamPeer, received: Received) -> None:
+    def _take(self, host: NotificationHost, peer: UpstreamPeer, received: ReceivedMessage) -> None:
         if isinstance(received, UpstreamResponse):
             return
         if isinstance(received, UpstreamNotification):

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from gatepost.mcp.revisions import MODERN
-from gatepost.sandbox.service import ConfinedService
+from gatepost.sandbox.confined_service import ConfinedService
 from gatepost.upstreams.connection import (
     NO_OPTIONS,
     ConnectionFailure,
@@ -19,7 +19,6 @@ from gatepost.upstreams.connection import (
     UpstreamNotification,
     UpstreamResult,
 )
-from gatepost.upstreams.server import StdioProgram, UpstreamServer
 from gatepost.upstreams.transport import era, outgoing
 from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
 from gatepost.upstreams.transport.era import KnownEra
@@ -34,6 +33,7 @@ from gatepost.upstreams.transport.stdio_process import (
     ended_before,
 )
 from gatepost.upstreams.transport.stdio_program import ProgramServices, confined, environment
+from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
 
 PROBE_S, HANDSHAKE_S = 15.0, 30.0
 STABLE_S = 60.0

@@ -15,7 +15,7 @@ from gatepost.upstreams.transport.answers import STREAMS
 from gatepost.upstreams.transport.clock import ExchangeClock
 from gatepost.upstreams.transport.concurrency import OpenClientRequests, UpstreamConcurrency
 from gatepost.upstreams.transport.failures import invalid, late
-from gatepost.upstreams.transport.incoming import InvalidMessage, Received
+from gatepost.upstreams.transport.incoming import InvalidMessage, ReceivedMessage
 from gatepost.upstreams.transport.outgoing import PreparedRequest
 from gatepost.upstreams.transport.reader import AnswerItself, Deliver, MessageReader
 from gatepost.upstreams.transport.stdio_process import StdioProcess
@@ -33,7 +33,7 @@ class StdioExchange:
         self._reader = MessageReader(
             request.id, request.options.progress_token, asks=request.era == "session"
         )
-        self._received: deque[tuple[Received, int]] = deque()
+        self._received: deque[tuple[ReceivedMessage, int]] = deque()
         self._arrived = asyncio.Event()
         self._failure: ConnectionFailure | None = None
         self._bytes = 0
@@ -72,7 +72,7 @@ class StdioExchange:
             await self.cancel("the request was given up")
         self._client_requests.close()
 
-    def receive(self, message: Received, size: int) -> None:
+    def receive(self, message: ReceivedMessage, size: int) -> None:
         """Take a message from the process (`MessageReceiver`)."""
         most = self._request.options.max_bytes
         self._bytes += size

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from gatepost.mcp.pipes import LineReader, LineTooLong
-from gatepost.sandbox.service import ConfinedService, ServiceEnded
+from gatepost.sandbox.confined_service import ConfinedService, ServiceEnded
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     ServerDescription,
@@ -19,7 +19,7 @@ from gatepost.upstreams.transport.attribution import owner_of
 from gatepost.upstreams.transport.failures import broken, invalid
 from gatepost.upstreams.transport.incoming import (
     InvalidMessage,
-    Received,
+    ReceivedMessage,
     UpstreamResponse,
     read_messages,
 )
@@ -37,7 +37,7 @@ MOST_LINE = 16_000_000
 class MessageReceiver(Protocol):
     """A request that waits for messages."""
 
-    def receive(self, message: Received, size: int) -> None:
+    def receive(self, message: ReceivedMessage, size: int) -> None:
         """Take a message of *size* bytes."""
 
     def fail(self, failure: ConnectionFailure) -> None:
@@ -149,7 +149,7 @@ class StdioProcess:
             (receiver,) = self._running.values()
             receiver.fail(invalid(self.server, what))
 
-    def _take(self, message: Received, size: int) -> None:
+    def _take(self, message: ReceivedMessage, size: int) -> None:
         if isinstance(message, UpstreamResponse):
             identity = message.id
             if isinstance(identity, str) and identity.isdecimal() and len(identity) < 20:
@@ -178,7 +178,7 @@ class SingleAnswer:
             asyncio.get_running_loop().create_future()
         )
 
-    def receive(self, message: Received, size: int) -> None:
+    def receive(self, message: ReceivedMessage, size: int) -> None:
         """Take the response."""
         if isinstance(message, UpstreamResponse) and not self.outcome.done():
             self.outcome.set_result(message.outcome)

@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost.sandbox import SYSTEM, Confined
 from gatepost.upstreams.connection import ConnectionFailure
-from gatepost.upstreams.server import StdioProgram, UpstreamServer
+from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
 
 REFERENCE = "secret:"
 USUAL_PATH = ("/usr/local/bin", "/usr/bin", "/bin")

@@ -18,7 +18,7 @@ HOPS = 10
 REMEMBERED = 64
 """Deeper places whose members are cached; many references point to few of them."""
 
-Level = Mapping[str, msgspec.Raw] | list[msgspec.Raw]
+RawContainer = Mapping[str, msgspec.Raw] | list[msgspec.Raw]
 
 
 class Unresolvable(LookupError):
@@ -53,8 +53,8 @@ class ApiDescription:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self._levels: dict[tuple[str, ...], Level] = {(): _level(msgspec.Raw(data))}
-        self._deep: dict[tuple[str, ...], Level] = {}
+        self._levels: dict[tuple[str, ...], RawContainer] = {(): _level(msgspec.Raw(data))}
+        self._deep: dict[tuple[str, ...], RawContainer] = {}
         self.dialect = self._dialect()
         info = self.member("info")
         info = info if isinstance(info, dict) else {}
@@ -89,7 +89,7 @@ class ApiDescription:
         names = tuple(
             unquote(part).replace("~1", "/").replace("~0", "~") for part in reference[2:].split("/")
         )
-        level: Level = self._levels[()]
+        level: RawContainer = self._levels[()]
         raw = _inside(level, names[0], reference)
         for at, name in enumerate(names[1:], 1):
             raw = _inside(self._opened(names[:at], raw), name, reference)
@@ -160,7 +160,7 @@ class ApiDescription:
                         )
                     yield entry
 
-    def _opened(self, names: tuple[str, ...], raw: msgspec.Raw | None) -> Level:
+    def _opened(self, names: tuple[str, ...], raw: msgspec.Raw | None) -> RawContainer:
         """Return the members at a place; those near the root are cached."""
         if names in self._levels:
             return self._levels[names]
@@ -178,9 +178,9 @@ class ApiDescription:
         return level
 
 
-def _level(raw: msgspec.Raw) -> Level:
+def _level(raw: msgspec.Raw) -> RawContainer:
     first = bytes(memoryview(raw)[:1])
-    level: Level = {}
+    level: RawContainer = {}
     if first == b"{":
         level = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     elif first == b"[":
@@ -192,7 +192,7 @@ def _level(raw: msgspec.Raw) -> Level:
     return level
 
 
-def _inside(level: Level, name: str, reference: str) -> msgspec.Raw:
+def _inside(level: RawContainer, name: str, reference: str) -> msgspec.Raw:
     try:
         return level[int(name)] if isinstance(level, list) else level[name]
     except (KeyError, IndexError, ValueError):

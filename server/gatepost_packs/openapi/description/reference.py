@@ -10,7 +10,7 @@ import msgspec
 from gatepost_packs.openapi.description.document import ApiDescription, Unresolvable
 from gatepost_packs.openapi.description.reading import DescriptionUnreadable
 
-Place = Literal["node", "map", "examples", "example", "data"]
+ReferencePlace = Literal["node", "map", "examples", "example", "data"]
 
 MOST_BYTES = 1_500_000
 """Bytes of JSON that references may add to one operation."""
@@ -77,7 +77,9 @@ def resolved(document: ApiDescription, value: Any) -> Any:
     holder = [value]
     left = MOST_BYTES
     # Level by level, so that the deepest parts are left out.
-    queue: deque[tuple[Any, Any, Place, tuple[str, ...], int]] = deque([(holder, 0, "node", (), 0)])
+    queue: deque[tuple[Any, Any, ReferencePlace, tuple[str, ...], int]] = deque(
+        [(holder, 0, "node", (), 0)]
+    )
     while queue:
         container, key, place, chain, depth = queue.popleft()
         for _ in range(DEPTH):
@@ -97,7 +99,7 @@ def resolved(document: ApiDescription, value: Any) -> Any:
     return holder[0]
 
 
-def _reference(value: Any, place: Place) -> str | None:
+def _reference(value: Any, place: ReferencePlace) -> str | None:
     if place not in ("node", "example") or not isinstance(value, dict):
         return None
     reference = value.get("$ref")
@@ -137,7 +139,7 @@ def _followed(
     return {**found, **beside}, size
 
 
-def _inner(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
+def _inner(value: Any, place: ReferencePlace) -> Iterator[tuple[Any, ReferencePlace]]:
     """Return the keys of the members to look into, and the kind of each."""
     if isinstance(value, list):
         for at, inner in enumerate(value):
@@ -151,7 +153,7 @@ def _inner(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
                     yield name, inside
 
 
-def _place_of(name: str, value: Any, place: Place) -> Place:
+def _place_of(name: str, value: Any, place: ReferencePlace) -> ReferencePlace:
     if place == "examples":
         return "example"
     if place == "map":
@@ -163,8 +165,8 @@ def _place_of(name: str, value: Any, place: Place) -> Place:
     return "map" if name in MAPS and isinstance(value, dict) else "node"
 
 
-def _walk(value: Any) -> Iterator[tuple[Any, Place]]:
-    stack: list[tuple[Any, Place]] = [(value, "node")]
+def _walk(value: Any) -> Iterator[tuple[Any, ReferencePlace]]:
+    stack: list[tuple[Any, ReferencePlace]] = [(value, "node")]
     while stack:
         container, place = stack.pop()
         yield (container, place) if place in ("node", "example") else ({}, place)

@@ -1,0 +1,336 @@
+"""Run one git command from its plan to its answer: inspect, connect, run, count."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from gatepost import CallContext, ToolFailure, Workspace, WorkspaceUsage
+from gatepost.sandbox import SYSTEM, Confined, ProcessResult, run
+from gatepost_packs.git import repository
+from gatepost_packs.git.concurrency import limit, turn
+from gatepost_packs.git.configuration import Configuration
+from gatepost_packs.git.environment import Ground, fixed, program, variables
+from gatepost_packs.git.policy import GitPlan
+from gatepost_packs.git.progress import GitProgress, without
+from gatepost_packs.git.remote_access import RemoteAccess, access_to, handed
+from gatepost_packs.git.settings import GitSettings
+from gatepost_packs.git.url import RemoteUrl
+
+AREA = "git"
+MEMORY_BYTES = 2_000_000_000
+LEFT_S = 3600
+STALE_S = 60.0
+"""The age from which a lock counts as abandoned."""
+LOOK_S = 1.0
+"""Seconds between two counts of what a running command has written; more if counting takes long."""
+
+TOO_LARGE = os.strerror(errno.EFBIG).encode()
+"""Git's message when a file exceeds the free space."""
+
+HINTS = {
+    "could not read Username": (
+        "This host requires a sign-in, and the tenant has none. An operator can name a secret "
+        "in [packs.git] credentials; over SSH, the key of ssh_public_key signs in."
+    ),
+    "Authentication failed": "This host does not accept the tenant's secret.",
+    "Permission denied (publickey)": (
+        "Add the key that ssh_public_key shows to the account, or as a deploy key, at this host."
+    ),
+    "Host key verification failed": (
+        "The host's key is unknown or differs from the known one. An operator can add hosts to "
+        "[packs.ssh] known_hosts."
+    ),
+    "Another git process seems to be running": (
+        "The lock of a stopped command is removed after a minute. Try again then."
+    ),
+    "error: 302": "Redirects are not followed. Use the current URL of the repository.",
+    "error: 301": "Redirects are not followed. Use the current URL of the repository.",
+}
+"""Hints for a model, added to git's own message."""
+
+NEW = frozenset({"clone", "init"})
+
+
+class GitResult(msgspec.Struct, frozen=True):
+    """The result of a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+async def perform(ctx: CallContext, plan: GitPlan, timeout_s: int) -> GitResult:
+    """Run *plan* in the tenant's workspace; ToolFailure if it may not run or took too long."""
+    async with limit(ctx.caller.tenant_id), _ground(ctx.workspace) as ground:
+        if plan.reads:
+            return await _Run(ctx, plan, ground, timeout_s).answer()
+        async with turn(ground.home):
+            return await _Run(ctx, plan, ground, timeout_s).answer()
+
+
+@asynccontextmanager
+async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
+    area = workspace.area(AREA)
+    root, home = await workspace.place(), await area.place()
+    if not (home / "gitconfig").exists():
+        await area.write_new("gitconfig", FIRST_SETTINGS)
+    for left in home.glob("run-*"):
+        # Only a killed server leaves a lock, because no call takes that long.
+        with contextlib.suppress(FileNotFoundError):  # that of a call that just ended
+            if left.stat().st_mtime < time.time() - LEFT_S:
+                shutil.rmtree(left, ignore_errors=True)
+    run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
+    try:
+        yield Ground(root, home, run)
+    finally:
+        shutil.rmtree(run, ignore_errors=True)
+
+
+FIRST_SETTINGS = b"""[init]
+\tdefaultBranch = main
+[user]
+\tname = Gatepost
+\temail = workspace@gatepost.invalid
+"""
+"""Makes a first commit work; `git config --global` changes them."""
+
+
+class _Run:
+    """One command; its caller holds the lock and the semaphores."""
+
+    def __init__(self, ctx: CallContext, plan: GitPlan, ground: Ground, timeout_s: int) -> None:
+        self.ctx, self.plan, self.ground, self.timeout_s = ctx, plan, ground, timeout_s
+        self.folder = ground.root.joinpath(*plan.folder)
+        self.made = None if plan.target is None else self.folder.joinpath(*plan.target)
+        self.kept = self.filled = False
+        """Whether the target of a clone existed before, and whether it was empty."""
+        self.began = 0.0
+        self.over = False
+
+    async def answer(self) -> GitResult:
+        """Run the command as `perform` describes."""
+        try:
+            configuration = await asyncio.to_thread(self._looked_at)
+        except (FileNotFoundError, NotADirectoryError):
+            # A tool deleted it meanwhile, or a file is where a folder should be.
+            message = "The target is not a folder, or is being changed. List it, and try again."
+            raise ToolFailure("conflict", message, field="args") from None
+        if not self.plan.reads:
+            # If a server is killed, its git dies as well, and the lock remains. No other tool
+            # writes at the same time, and a person who works here by hand has finished by then.
+            git, until = self.folder / repository.GIT, time.time() - STALE_S
+            await asyncio.to_thread(repository.unlocked, git, 0.0, until)
+        remotes = self._remotes(configuration)
+        room = await self._room()
+        access = await access_to(self.ctx, remotes, self.ground) if remotes else RemoteAccess()
+        self.began = time.time()
+        ended: ProcessResult | None = None
+        try:
+            with handed(access.secret) as (settings, handles):
+                ended = await self._watched(self._program(access, settings, handles, room))
+            return self._done(ended)
+        except TimeoutError:
+            raise self._late() from None
+        finally:
+            if not self.plan.reads and (ended is None or ended.code != 0):
+                await self._undo(stopped=ended is None)
+
+    async def _undo(self, *, stopped: bool) -> None:
+        """Remove what a failed or stopped command must not leave behind."""
+        if self.plan.command == "clone" and self.made is not None:
+            if not self.filled:
+                await asyncio.shield(asyncio.to_thread(repository.emptied, self.made, self.kept))
+                await self.ctx.workspace.usage()
+        elif stopped:
+            git = self.folder / repository.GIT
+            await asyncio.shield(asyncio.to_thread(repository.unlocked, git, self.began))
+
+    def _looked_at(self) -> Configuration | None:
+        """Return the repository's configuration after inspecting all that git will read."""
+        plan = self.plan
+        repository.require_plain(self.ground.root, (*plan.folder, *(plan.target or ())))
+        if not self.folder.is_dir():
+            shown = "/".join(("/workspace", *plan.folder))
+            raise ToolFailure("not_found", f"There is no folder {shown}.", field="args")
+        found = repository.configuration_at(self.folder)
+        if self.made is not None and self.made.exists():
+            if not self.made.is_dir():
+                shown = "/".join(("/workspace", *plan.folder, *(plan.target or ())))
+                raise ToolFailure("validation", f"{shown} is a file, not a folder.", field="args")
+            self.kept, self.filled = True, any(list(self.made.iterdir()))
+            if self.made != self.folder:
+                repository.configuration_at(self.made)
+            if "--bare" in plan.argv:
+                repository.require_empty(self.made)
+        if found is None and not self._anywhere():
+            raise repository.missing(self.ground.root, plan.folder)
+        return found
+
+    def _anywhere(self) -> bool:
+        """Return whether it needs no repository."""
+        return self.plan.command in NEW or (
+            self.plan.command == "config" and "--global" in self.plan.argv
+        )
+
+    def _remotes(self, configuration: Configuration | None) -> list[RemoteUrl]:
+        """Return all remotes that the command may use."""
+        plan = self.plan
+        if not plan.network:
+            return []
+        if plan.remote is not None:
+            return [plan.remote]
+        if configuration is None:
+            return []
+        if plan.named is None:
+            every = [url for urls in configuration.remotes.values() for url in urls]
+            if not every:
+                message = "There is no remote yet: remote add origin URL."
+                raise ToolFailure("not_found", message, field="args")
+            return list(dict.fromkeys((*every, *configuration.others)))
+        found = configuration.remotes.get(plan.named, ())
+        if not found:
+            names = ", ".join(configuration.remotes) or "none yet"
+            message = f"There is no remote {plan.named!r}. There are: {names}."
+            raise ToolFailure("not_found", message, field="args")
+        return list(dict.fromkeys(found))
+
+    async def _room(self) -> WorkspaceUsage:
+        """
+        Return the bytes that may still be written; in a full workspace no writing command starts.
+        """
+        if self.plan.reads:
+            return WorkspaceUsage(0, 0)
+        room = await self.ctx.workspace.room()
+        if room.bytes <= 0 or room.files <= 0:
+            raise ToolFailure("denied", "The workspace is full. Delete something first.")
+        return room
+
+    def _program(
+        self,
+        access: RemoteAccess,
+        credentials: dict[str, str],
+        handles: tuple[tuple[int, int], ...],
+        room: WorkspaceUsage,
+    ) -> Confined:
+        plan, ground = self.plan, self.ground
+        git = program()
+        if git is None:
+            message = "git is not installed on the server. The operator can install it."
+            raise ToolFailure("upstream_unavailable", message)
+        settings = {} if plan.command == "config" else fixed() | access.settings | credentials
+        env = variables(
+            ground,
+            work_tree=not self._anywhere(),
+            protocols=access.protocols,
+            reads=plan.reads,
+            settings=settings,
+        )
+        argv = list(plan.argv)
+        if plan.network:
+            argv.insert(1, "--progress")
+        where = (str(ground.root), str(ground.home))
+        limits = {"CPU": self.timeout_s + 5, "AS": MEMORY_BYTES, "NOFILE": 1024, "NPROC": 8192}
+        if not plan.reads:
+            limits["FSIZE"] = room.bytes
+        return Confined(
+            argv=(git, "--no-pager", *argv),
+            env=env | access.env,
+            root=str(ground.root),
+            folder=plan.folder,
+            reads=(*access.reads, *(where if plan.reads else ())),
+            writes=(str(ground.run),) if plan.reads else where,
+            ports=access.ports,
+            limits=limits,
+            handles=handles,
+            runs=(*SYSTEM, str(Path(git).resolve().parents[1])),
+        )
+
+    async def _watched(self, confined: Confined) -> ProcessResult:
+        """Run it, report progress, and stop it when it writes more than there is room for."""
+        progress = GitProgress(self.ctx.progress)
+        running = asyncio.create_task(
+            run(
+                confined,
+                timeout_s=self.timeout_s,
+                most=self.ctx.settings(GitSettings).max_output_bytes,
+                heard=progress.hear,
+            )
+        )
+        telling = asyncio.create_task(progress.report())
+        counting = asyncio.create_task(self._count())
+        try:
+            await asyncio.wait({running, counting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (running, telling, counting):
+                task.cancel()
+            # The command is over only when the program and its children have ended.
+            await asyncio.gather(running, telling, counting, return_exceptions=True)
+        if self.over:
+            raise self._full()
+        ended = running.result()
+        if not self.plan.reads:
+            self.over = await self._is_over() or (ended.code != 0 and TOO_LARGE in ended.err)
+            if self.over:
+                raise self._full()
+        return ended
+
+    async def _count(self) -> None:
+        """Return when too much has been written."""
+        if self.plan.reads:
+            await asyncio.Event().wait()
+        while not self.over:
+            began = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+            self.over = await self._is_over()
+            await asyncio.sleep(4 * (time.monotonic() - began - LOOK_S))
+
+    async def _is_over(self) -> bool:
+        room = await self.ctx.workspace.room()
+        return room.bytes < 0 or room.files < 0
+
+    def _full(self) -> ToolFailure:
+        message = f"git {self.plan.command} would need more room than the workspace has. "
+        if self.plan.command == "clone":
+            message += "Nothing of it was kept. Try --depth=1 --single-branch, or make room."
+        else:
+            message += "It was stopped or finished part way. Delete files that you do not need."
+        return ToolFailure("denied", message)
+
+    def _late(self) -> ToolFailure:
+        message = (
+            f"git {self.plan.command} did not finish within {self.timeout_s} seconds (timeout_s) "
+            "and was stopped. "
+        )
+        if self.timeout_s < 300:
+            message += "Call again with a larger timeout_s, at most 300"
+        else:
+            message += "Do less at once"
+        return ToolFailure(
+            "timeout", message + (", or with --depth=1." if self.plan.network else ".")
+        )
+
+    def _done(self, ended: ProcessResult) -> GitResult:
+        err = without(self._shown(ended.err, ended.cut[1]))
+        if ended.code != 0:
+            err += "".join(f"hint: {hint}\n" for said, hint in HINTS.items() if said in err)
+        return GitResult(ended.code, self._shown(ended.out, ended.cut[0]), err)
+
+    def _shown(self, data: bytes, cut: bool) -> str:
+        text = data.decode("utf-8", "ignore" if cut else "replace")
+        for real, shown in ((self.ground.root, "/workspace"), (self.ground.home, "~")):
+            text = text.replace(str(real), shown)
+        if cut:
+            text += (
+                f"\n[Cut: these are the first {len(data)} bytes. Ask for less: --max-count, "
+                "--stat, --name-only, or a path.]"
+            )
+        return text

@@ -1,0 +1,241 @@
+"""Map an operation to one flat set of arguments with valid names, and arguments back."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from gatepost_packs.openapi.description.document import OperationSummary
+from gatepost_packs.openapi.description.operation import (
+    FORM,
+    MULTIPART,
+    Operation,
+    RequestBody,
+    Where,
+    is_json,
+)
+from gatepost_packs.openapi.description.operation_request import OperationInput, is_file
+from gatepost_packs.openapi.description.schema import Simplified
+
+LONGEST = 64
+HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+OTHER = re.compile(r"[^a-z0-9]+", re.ASCII)
+
+
+def tool_names(
+    entries: Sequence[OperationSummary], prefix: str = ""
+) -> Mapping[tuple[str, str], str]:
+    """
+    Return a name for each operation, by path and method.
+
+    The name is the operationId in snake case, or method and path if the operationId is missing or
+    not unique. Names that are still equal each get a suffix made from path and method, so that no
+    name depends on the other operations, or on which operations are offered.
+    """
+    ids = Counter(_snake(entry.operation_id) for entry in entries)
+    plain = {
+        (entry.path, entry.method): prefix
+        + (
+            _snake(entry.operation_id)
+            if entry.operation_id and ids[_snake(entry.operation_id)] == 1
+            else ""
+        )
+        for entry in entries
+    }
+    named = {
+        place: name if name != prefix else prefix + _snake(f"{place[1]} {place[0]}")
+        for place, name in plain.items()
+    }
+    counted = Counter(_cut(name) for name in named.values())
+    return {
+        place: name if len(name) <= LONGEST and counted[name] == 1 else _suffixed(name, place)
+        for place, name in named.items()
+    }
+
+
+def argument_name(name: str) -> str:
+    """
+    Return a name for an argument: letters, digits, `_`, `.` and `-`, at most 64, as models take it.
+    """
+    return re.sub(r"[^a-zA-Z0-9_.-]+", "_", name).strip("_")[:LONGEST] or "value"
+
+
+def _snake(text: str) -> str:
+    return OTHER.sub("_", HUMP.sub("_", text).lower()).strip("_")
+
+
+def _cut(name: str) -> str:
+    return name[:LONGEST]
+
+
+def _suffixed(name: str, place: tuple[str, str]) -> str:
+    digest = hashlib.sha256(" ".join(place).encode()).hexdigest()[:6]
+    return f"{name[: LONGEST - 7].rstrip('_')}_{digest}"
+
+
+ArgumentTarget = Where | Literal["member", "body"]
+NOT_ASKED = frozenset({"accept", "content-type", "authorization"})
+"""Header parameters that OpenAPI says to ignore."""
+FILE = "A file: an object with `filename`, `data_base64` and `content_type`."
+
+
+class OperationArgument(msgspec.Struct, frozen=True, kw_only=True):
+    """One argument of a tool."""
+
+    name: str
+    target: ArgumentTarget
+    source: str
+    """Its name there; empty for the whole body."""
+    required: bool
+    schema: Mapping[str, Any]
+
+
+class OperationArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """All arguments of a tool."""
+
+    listed: tuple[OperationArgument, ...]
+    media_type: str | None = None
+    """The media type of the body that its members form."""
+    open: bool = False
+    """Whether the body takes undeclared members."""
+
+    def schema(self) -> dict[str, Any]:
+        """Return their JSON Schema."""
+        made: dict[str, Any] = {
+            "type": "object",
+            "properties": {one.name: dict(one.schema) for one in self.listed},
+            "additionalProperties": self.open,
+        }
+        required = [one.name for one in self.listed if one.required]
+        return {**made, "required": required} if required else made
+
+    def given(self, arguments: Mapping[str, Any]) -> OperationInput:
+        """Return checked arguments by their place."""
+        parts: dict[str, dict[str, Any]] = {where: {} for where in ("path", "query", "header")}
+        parts |= {"cookie": {}, "member": {}, "body": {}}
+        known = {one.name: one for one in self.listed}
+        for name, value in arguments.items():
+            one = known.get(name)
+            parts[one.target if one else "member"][one.source if one else name] = value
+        body = parts["body"].get("", parts["member"] or None)
+        return OperationInput(parts["path"], parts["query"], parts["header"], parts["cookie"], body)
+
+
+def arguments_of(
+    operation: Operation, *, hidden: frozenset[str] = frozenset(), plain: bool = False
+) -> OperationArguments:
+    """
+    Return the arguments of an operation, without *hidden* headers (lower case).
+
+    If a path, a query and a body use the same name, the first keeps it and the others get `query_`,
+    `header_`, `cookie_` or `body_` before it. With *plain* there are no patterns.
+    """
+    simplified = Simplified(operation.dialect, plain=plain)
+    order = ("path", "query", "header", "cookie")
+    wanted = [
+        one
+        for where in order
+        for one in operation.parameters
+        if one.where == where and not (where == "header" and one.name.lower() in NOT_ASKED | hidden)
+    ]
+    found = [
+        OperationArgument(
+            name=argument_name(one.name),
+            target=one.where,
+            source=one.name,
+            required=one.required,
+            schema=_described(simplified.schema(one.schema), one.description),
+        )
+        for one in wanted
+    ]
+    media_type, body = None, operation.body
+    is_open = False
+    if body is not None:
+        media_type = next(iter(body.media))
+        whole = simplified.schema(_joined(body.media[media_type]))
+        members = list(_members(body, media_type, whole))
+        is_open = bool(members) and whole.get("additionalProperties", False) is not False
+        found += members or [_whole(body, media_type, whole)]
+    return OperationArguments(listed=tuple(_apart(found)), media_type=media_type, open=is_open)
+
+
+def _described(schema: dict[str, Any], description: str) -> dict[str, Any]:
+    return {**schema, "description": description} if description else schema
+
+
+def _members(
+    body: RequestBody, media_type: str, schema: Mapping[str, Any]
+) -> Iterator[OperationArgument]:
+    """Return each member of an object body as an argument."""
+    bare = media_type.partition(";")[0].strip().lower()
+    properties = schema.get("properties")
+    choices = schema.keys() & {"anyOf", "oneOf", "not", "if"}
+    if not properties or choices or not (is_json(bare) or bare in (FORM, MULTIPART)):
+        return
+    written = _joined(body.media[media_type]).get("properties", {})
+    for name, inner in properties.items():
+        if bare == MULTIPART and is_file(written.get(name)):
+            told = " ".join(filter(None, [str(inner.get("description", "")), FILE]))
+            inner = {"type": ["object", "string"], "description": told}
+        yield OperationArgument(
+            name=argument_name(name),
+            target="member",
+            source=name,
+            required=body.required and name in schema.get("required", ()),
+            schema=inner,
+        )
+
+
+def _whole(body: RequestBody, media_type: str, schema: dict[str, Any]) -> OperationArgument:
+    told = body.description or f"The body of the request ({media_type})."
+    return OperationArgument(
+        name="body",
+        target="body",
+        source="",
+        required=body.required,
+        schema=_described(schema, "" if "description" in schema else told),
+    )
+
+
+def _joined(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Merge an `allOf` of plain objects, the usual way to write inheritance, into one object."""
+    parts = schema.get("allOf")
+    if not isinstance(parts, list) or not parts:
+        return schema
+    flat = [_joined(one) for one in parts if isinstance(one, Mapping)]
+    own = {word: value for word, value in schema.items() if word != "allOf"}
+    if len(flat) != len(parts) or not all(_is_plain(one) for one in (*flat, own)):
+        return schema
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for one in (*flat, own):
+        properties |= one.get("properties", {})
+        required += one.get("required", [])
+    return {"type": "object", **own, "properties": properties, "required": required}
+
+
+def _is_plain(schema: Mapping[str, Any]) -> bool:
+    return (
+        schema.get("type", "object") == "object"
+        and not schema.keys() & {"anyOf", "oneOf", "allOf", "not", "enum"}
+        and isinstance(schema.get("properties", {}), Mapping)
+        and isinstance(schema.get("required", []), list)
+    )
+
+
+def _apart(found: list[OperationArgument]) -> Iterator[OperationArgument]:
+    taken: set[str] = set()
+    for one in found:
+        name = one.name
+        if name in taken:
+            prefix = "body" if one.target in ("member", "body") else one.target
+            name = argument_name(f"{prefix}_{name}")
+        number = 2
+        while name in taken:
+            name = argument_name(f"{name[:58]}_{number}")
+            number += 1
+        taken.add(name)
+        yield msgspec.structs.replace(one, name=name)
