@@ -27,7 +27,7 @@ from gatepost.policy.limits.rules import (
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, ConcurrencyLimit, Spending
-from gatepost.storage.shared_store import SharedStore
+from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.tools.failure import FailureLimit
 
 LEAST_CALL_LIMITS = 50_000
@@ -111,19 +111,23 @@ class LocalCounters:
             shared, found = self._share((tenant, tool, inner), own, rules, now)
         quotas = (*map(AuditQuota, rows, found), *shared.quotas)
         of_rows, of_rate = found[: len(rows)], found[len(rows) :]
+        tenant_shared_store: TenantSharedStore | None = None
+        spendings: Sequence[Spending] = ()
+        if shared_store is not None:
+            tenant_shared_store = shared_store.of(tenant)
+            rate = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
+            spendings = [*rate, *shared.spendings]
         call_limits = CallLimits(
             tenant=tenant,
             buckets=(*of_rate, *shared.buckets, *of_rows, *shared.quota_buckets),
             concurrency=shared.concurrency,
             kinds=shared.kinds,
             queue=None if inner else self.queue,
+            shared_store=tenant_shared_store,
+            spendings=spendings,
+            shared_concurrency=shared.shared_concurrency,
             quotas=quotas,
         )
-        if shared_store is not None:
-            call_limits.shared_store = shared_store.of(tenant)
-            rate = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
-            call_limits.spendings = [*rate, *shared.spendings]
-            call_limits.shared_concurrency = shared.shared_concurrency
         if tool is not None and principal not in self.audited:
             self._keep(self.audited, principal, quotas)
         # Do not use the call's key: it would keep a copy of the tool's name for each caller.
