@@ -47,7 +47,8 @@ class ThreadQueue:
     """
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[str, OrderedDict[WaitingCaller, deque[Admission]]] = OrderedDict()
+        self._tenants: OrderedDict[str, OrderedDict[WaitingCaller, deque[Admission]]]
+        self._tenants = OrderedDict()
 
     def waiting(self, caller: WaitingCaller) -> int:
         """Return the number of waiting computations of a caller."""
