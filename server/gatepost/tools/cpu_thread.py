@@ -47,8 +47,7 @@ class ThreadQueue:
     """
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[str, OrderedDict[WaitingCaller, deque[Admission]]]
-        self._tenants = OrderedDict()
+        self._tenants = OrderedDict[str, OrderedDict[WaitingCaller, deque[Admission]]]()
 
     def waiting(self, caller: WaitingCaller) -> int:
         """Return the number of waiting computations of a caller."""

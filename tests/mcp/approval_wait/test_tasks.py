@@ -159,7 +159,7 @@ async def test_a7_a_waiting_task_survives_its_servers(
     request = await decisions.only()
     for _ in range(5):
         await server.crash()
-        await kept(server, task_id, lambda record: b'"untouched":true' in record.call)
+        await kept(server, task_id, lambda record: b'"unstarted":true' in record.call)
     await request.watched_by(1)
     request.decide("approved")
     ended = await server.first.until(task_id)

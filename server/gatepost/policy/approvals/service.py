@@ -31,9 +31,7 @@ from gatepost.policy.approvals.request import (
 )
 from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.stored_request import (
-    StoredApproval,
-)
+from gatepost.policy.approvals.stored_request import StoredApproval
 from gatepost.policy.approvals.tool_policies import TenantTools, ToolPolicies
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
