@@ -156,7 +156,7 @@ async def notes(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    patch.setattr(retention, "LOOK_S", 0.01)
+    patch.setattr(retention, "CHECK_S", 0.01)
     patch.setattr(retention, "PRUNE_S", 0.0)
     records, ring = MemoryRecords(), KeyRing.ephemeral()
     kept = retention.Retention(

@@ -130,9 +130,9 @@ class WriteAttempt(msgspec.Struct, eq=False):
         self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
     ) -> None:
         """Implement `Extension`."""
-        mine, _ = _divided(rows, Counter([one.body for one in new_records]))
+        own, _ = _divided(rows, Counter([one.body for one in new_records]))
         self.heads[head.key] = head
-        self.others.append((head.tenant, mine))
+        self.others.append((head.tenant, own))
 
     def leave(self, chain: ChainKey, new_records: Sequence[NewAuditRecord]) -> None:
         """Implement `Extension`."""
@@ -280,13 +280,13 @@ def _divided(
 
     A body without details has no salt, so several records may have the same one: the last count.
     """
-    sought, mine, rest = bodies.copy(), list[AuditRow](), list[AuditRow]()
+    sought, own, rest = bodies.copy(), list[AuditRow](), list[AuditRow]()
     for row in reversed(rows):
         start = b'{"number":%d%b' % (row.number, _writer_member(row.writer))
         body = row.body.encode().removeprefix(start)
         if sought[body] > 0:
             sought[body] -= 1
-            mine.append(row)
+            own.append(row)
         else:
             rest.append(row)
-    return mine[::-1], rest[::-1]
+    return own[::-1], rest[::-1]

@@ -158,13 +158,13 @@ class ChainExamination:
         last: object = segment.last
         if isinstance(last, int) and last > self.last:
             raise self._bad(self.last + 1, "it is missing where it was written")
-        for name, said, kept in (
+        for name, computed, stored in (
             ("last", self.last, last),
             ("since", min(row.at for row in rows), segment.since),
             ("until", max(row.at for row in rows), segment.until),
             ("counts", counts_of([row.sort for row in rows]), segment.counts),
         ):
-            if said != kept:
+            if computed != stored:
                 raise self._bad(
                     first, f"the column {name} of it and those written with it was changed"
                 )
@@ -286,8 +286,8 @@ class ChainExamination:
     def _check_side(self, row: AuditRow, commitments: Mapping[str, str], side: Side) -> None:
         for field, (salt, value) in side.items():
             try:
-                said = commitment(salt, value)
+                computed = commitment(salt, value)
             except ValueError:
-                said = ""
-            if commitments.get(field) != said:
+                computed = ""
+            if commitments.get(field) != computed:
                 raise self._bad(row.number, f"its {field} is not the one that was recorded")

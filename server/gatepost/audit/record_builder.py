@@ -239,8 +239,8 @@ class RecordBuilder:
                 name = redacted.redaction.clean(caller.tenant_id, call.name)
                 values.append(_value(NAME, text(name)))
             if id(redacted) in plain:
-                told = str(call.arguments, "utf-8", "replace")
-                values.append((ARGUMENTS, told.encode(), _encode(told)))
+                arguments = str(call.arguments, "utf-8", "replace")
+                values.append((ARGUMENTS, arguments.encode(), _encode(arguments)))
             elif most is not None and may_show(redacted, outcome):
                 values.append(_value(ARGUMENTS, shown(redacted, most)))
         prefix, sort = _prefix(caller.tenant_id, tool, call.kind, outcome, refused)

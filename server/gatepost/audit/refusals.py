@@ -42,7 +42,7 @@ class CountedRefusals(msgspec.Struct):
 
     call: Call
     """The last call, without its arguments and its connection."""
-    said: str
+    reason: str
     """The reason of the last one, which can be erased."""
     first: float
     last: float
@@ -85,7 +85,7 @@ class RefusalCounter:
         call, _, ended, _, ending = entry
         return self.count(alike, call, ended, str(ending.message) if ending is not None else "")
 
-    def count(self, alike: Alike, call: Call, ended: float, said: str) -> bool:
+    def count(self, alike: Alike, call: Call, ended: float, reason: str) -> bool:
         """Return whether this refusal is counted and needs no record of its own."""
         quota = alike[4] in AUDIT_LIMITS
         # All clients of a caller share the caller's quota.
@@ -104,7 +104,7 @@ class RefusalCounter:
             counted = theirs.counted[alike] = CountedRefusals(call, "", ended, ended, call.peer)
         # Keeps neither the arguments nor the connection of a refused call in memory.
         counted.call = Call(caller=call.caller, name="", arguments=b"", request_id=call.request_id)
-        counted.said = said
+        counted.reason = reason
         counted.last = ended
         counted.times += 1
         if counted.peer != call.peer:
@@ -185,6 +185,6 @@ def _new_record(
         shared_audience=caller.shared_audience,
     )
     private = {"caller": encode(person_of(caller, counted.peer if peers else ""))}
-    if counted.said:
-        private["claimed" if kind == "tenant_mismatch" else "reason"] = text(counted.said)
+    if counted.reason:
+        private["claimed" if kind == "tenant_mismatch" else "reason"] = text(counted.reason)
     return new_record(body, private)

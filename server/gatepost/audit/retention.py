@@ -32,7 +32,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 """How often the server checks whether another checkpoint is due."""
 PRUNE_S = 3600.0
 DAY_S = 86_400.0
@@ -40,7 +40,7 @@ AT_ONCE = 50
 """Tenants that are signed in one transaction, which takes about 10 ms."""
 SHARE = 0.1
 """Share of the time that signing and removing may take; the rest is for calls."""
-LONGEST_REST_S = 1.0
+LONGEST_PAUSE_S = 1.0
 CLOSING_S = 2.0
 """How long a stop signs; the rest is signed after the next start."""
 HANGING_S = 3.0
@@ -96,7 +96,7 @@ class Retention:
                 return True
             after = [*heads][-1]
             if until is None:
-                await _rest(time.monotonic() - began)
+                await _pause(time.monotonic() - began)
             elif time.monotonic() >= until:
                 return False
 
@@ -160,7 +160,7 @@ class Retention:
                     await prune(self._records, self._keyring, tenant, before, self._clock)
                 except Damaged:  # records of other tenants are removed all the same
                     log.error("audit_prune_refused", extra={"tenant": tenant})
-                await _rest(time.monotonic() - began)
+                await _pause(time.monotonic() - began)
                 after = tenant
 
     @asynccontextmanager
@@ -194,7 +194,7 @@ class Retention:
         pruned = loop.time() - PRUNE_S * DICE.random()
         while True:
             # Random, so that replicas do not sign at the same time.
-            await asyncio.sleep(LOOK_S * DICE.uniform(0.7, 1.3))
+            await asyncio.sleep(CHECK_S * DICE.uniform(0.7, 1.3))
             settings, now = self._writer.settings, loop.time()
             due = settings.checkpoint_s and now >= signed + settings.checkpoint_s
             grown = self._writer.written - written
@@ -210,9 +210,9 @@ class Retention:
                 log.warning("audit_not_signed", extra={"reason": str(outage)})
 
 
-async def _rest(took_s: float) -> None:
+async def _pause(took_s: float) -> None:
     """Pause to leave calls their share of the time."""
-    await asyncio.sleep(min(took_s * (1 / SHARE - 1), LONGEST_REST_S))
+    await asyncio.sleep(min(took_s * (1 / SHARE - 1), LONGEST_PAUSE_S))
 
 
 class WriterLease:

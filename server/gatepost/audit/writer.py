@@ -192,8 +192,8 @@ class AuditWriter:
         """Record a call that claimed another tenant; repeated ones of a caller are counted."""
         if not self.settings.enabled:
             return
-        caller, said = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
-        if not self._refusals.count(MISMATCH, call, perf_counter(), said):
+        caller, reason = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
+        if not self._refusals.count(MISMATCH, call, perf_counter(), reason):
             await self.note(
                 caller.tenant_id,
                 "tenant_mismatch",

@@ -86,7 +86,7 @@ def log_record(tenant: str, record: AuditRecord) -> dict[str, Any]:
 def attributes_of(tenant: str, record: AuditRecord) -> dict[str, str | int | bool]:
     """Return the attributes of an event; empty ones are left out."""
     caller = record.caller
-    said: dict[str, str | int | bool] = {
+    attributes: dict[str, str | int | bool] = {
         "gatepost.tenant": tenant,
         "gatepost.audit.number": record.number,
         "gatepost.audit.writer": record.writer if record.writer != FIRST_WRITER else 0,
@@ -114,11 +114,11 @@ def attributes_of(tenant: str, record: AuditRecord) -> dict[str, str | int | boo
             if name != "caller"
         },
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in attributes.items() if value}
 
 
-def _otlp_attributes(said: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": _otlp_value(value)} for name, value in said.items()]
+def _otlp_attributes(attributes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": _otlp_value(value)} for name, value in attributes.items()]
 
 
 def _otlp_value(value: str | int | bool) -> dict[str, Any]:
