@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record

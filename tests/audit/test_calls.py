@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.record import AuditRecord, read
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records

@@ -12,7 +12,7 @@ from gatepost.audit.export import (
     verify_lines,
 )
 from gatepost.audit.record import AuditRecord, search
-from gatepost.audit.siem import as_cef, as_otlp, attributes_of
+from gatepost.cli.siem import as_cef, as_otlp, attributes_of
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.memory.records import MemoryRecords
 from tests.audit.conftest import AuditLog, audit_log, person

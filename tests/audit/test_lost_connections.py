@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.record import read
 from gatepost.audit.verify import verify

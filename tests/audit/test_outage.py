@@ -6,10 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from gatepost.audit import batches as batches_module
 from gatepost.audit import writer as writer_module
+from gatepost.audit.batches import Listener
 from gatepost.audit.record import search
 from gatepost.audit.refusals import ALONE
-from gatepost.audit.writer import AuditWriter, Listener
+from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery, ChainHead, Link, Linker, RecordsByChain
@@ -173,7 +175,7 @@ async def test_who_may_go_on_does_and_is_on_record_later() -> None:
 @pytest.mark.requirement("AU8")
 async def test_what_was_lost_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room for so many; of the others there is a number."""
-    monkeypatch.setattr(writer_module, "MOST_WAITING", 2)
+    monkeypatch.setattr(batches_module, "MOST_WAITING", 2)
     audited = AuditedRunner(on_failure="go_on")
     audited.store.away = True
     for name in "abcd":

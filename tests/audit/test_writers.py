@@ -10,15 +10,15 @@ import pytest
 from gatepost.audit.checkpoints import as_pem, public_keys
 from gatepost.audit.export import exported, verify_lines
 from gatepost.audit.record import read, search
+from gatepost.audit.retention import LEASE_S, WriterLease
 from gatepost.audit.verify import VerificationResult, verify
-from gatepost.audit.writer_lease import TTL_S, WriterLease
 from gatepost.cli.audit import told
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.storage.sql.records import SqlRecords
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
-from tests.support import process_tools
+from tests.support import tools as process_tools
 from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.processes import free_port
@@ -264,7 +264,7 @@ async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
         async with leases[0].running():
             begun = await numbers(1, 2)
         moved = await numbers(1, 2)
-        one.now += TTL_S - 1
+        one.now += LEASE_S - 1
         renewed = await numbers(1)
         one.now += 2
         expired = await numbers(0, 2)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.record import search
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery

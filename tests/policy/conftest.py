@@ -23,7 +23,7 @@ from gatepost.cli.configuration import settled
 from gatepost.cli.main import main
 from gatepost.policy.approvals import service as approval_service
 from gatepost.policy.approvals.service import ApprovalService
-from tests.support import process_tools
+from tests.support import tools as process_tools
 from tests.support.client import ResourceClient, message
 from tests.support.commands import CommandProcess
 from tests.support.issuers import Idp

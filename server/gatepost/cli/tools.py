@@ -29,7 +29,7 @@ def tools(path: Path, as_json: bool) -> None:
     """
     List the tools, resources, prompts and skills of a configuration with their scopes.
 
-    What upstream MCP servers offer is not among them: see `gatepost upstream list`.
+    The list leaves out what upstream MCP servers offer: use `gatepost upstream list`.
     """
     config, toolbox = settled(path)
     plan = plan_of(config.approvals, toolbox.offers)

@@ -22,7 +22,7 @@ from tests.mcp.conftest import (
     with_decisions,
 )
 from tests.support.endpoint import JSON, META, TASKS, VERSION, EndpointTaskClient, message
-from tests.support.proxies import DetachableRecords
+from tests.support.endpoint_streams import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
 

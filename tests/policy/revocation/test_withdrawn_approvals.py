@@ -18,7 +18,8 @@ from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.test_orders import NOW, REACHED, order
-from tests.support.approvals import (
+from tests.support.endpoint import a_caller
+from tests.support.runners import (
     ACME,
     BOB,
     CAROL,
@@ -26,10 +27,9 @@ from tests.support.approvals import (
     ApprovalReplica,
     WaitingClient,
     failure_kind,
+    run_until,
     text_of,
 )
-from tests.support.endpoint import a_caller
-from tests.support.runners import run_until
 
 pytestmark = pytest.mark.requirement("CO2")
 

@@ -1,14 +1,40 @@
-"""Audit records for security monitoring (SIEM): as OpenTelemetry logs, and as CEF."""
+"""Print audit records for security monitoring (SIEM): as OpenTelemetry logs, and as CEF."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from ipaddress import IPv4Address, ip_address
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from gatepost.audit.record import AuditRecord
+from gatepost.audit.export import PAGE
+from gatepost.audit.record import AuditRecord, read
+from gatepost.runtime.version import version
 from gatepost.storage.audit import FIRST_WRITER
+from gatepost.storage.records import Records
 from gatepost.telemetry.logs import in_json, in_line
+
+FormName = Literal["cef", "otlp"]
+TOGETHER = 100
+"""Records of one OTLP request."""
+
+
+async def in_format(
+    records: Records, tenant: str, form: FormName, since: int
+) -> AsyncIterator[bytes]:
+    """Yield the records in CEF or OTLP format, writer by writer."""
+    trail = records.of(tenant).trail
+    for writer in await trail.writers():
+        after = 0
+        while page := await trail.chain(writer).rows(after, PAGE):
+            after = page[-1].number
+            found = [read(row) for row in page if row.at >= since]
+            if form == "otlp":
+                for at in range(0, len(found), TOGETHER):
+                    yield as_otlp(tenant, found[at : at + TOGETHER], version())
+            else:
+                for one in found:
+                    yield f"{as_cef(tenant, one, version())}\n".encode()
+
 
 # OpenTelemetry logs.
 
@@ -60,7 +86,7 @@ def log_record(tenant: str, record: AuditRecord) -> dict[str, Any]:
 def attributes_of(tenant: str, record: AuditRecord) -> dict[str, str | int | bool]:
     """Return the attributes of an event; empty ones are left out."""
     caller = record.caller
-    said: dict[str, str | int | bool] = {
+    attributes: dict[str, str | int | bool] = {
         "gatepost.tenant": tenant,
         "gatepost.audit.number": record.number,
         "gatepost.audit.writer": record.writer if record.writer != FIRST_WRITER else 0,
@@ -88,11 +114,11 @@ def attributes_of(tenant: str, record: AuditRecord) -> dict[str, str | int | boo
             if name != "caller"
         },
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in attributes.items() if value}
 
 
-def _otlp_attributes(said: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": name, "value": _otlp_value(value)} for name, value in said.items()]
+def _otlp_attributes(attributes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": _otlp_value(value)} for name, value in attributes.items()]
 
 
 def _otlp_value(value: str | int | bool) -> dict[str, Any]:
