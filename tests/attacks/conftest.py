@@ -19,14 +19,12 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.api import Tool
 from gatepost_authz import keyset
 from gatepost_authz.caller import TenantContext
-from tests.support import tokens as f
+from tests.support import issuers as f
 from tests.support.client import RawAnswer, exchange, modern, request
 from tests.support.endpoint import JSON, EndpointClient, Response, a_caller
-from tests.support.issuers import Idp
-from tests.support.measuring import HOLD_S, shortest_hold
-from tests.support.server import CALLS, SAMPLE_TOOLS, Server
-from tests.support.tokens import (
+from tests.support.issuers import (
     ABSENT,
+    Idp,
     Signer,
     ec_key,
     ed448_key,
@@ -35,6 +33,8 @@ from tests.support.tokens import (
     rsa_key,
     signer,
 )
+from tests.support.measuring import HOLD_S, shortest_hold
+from tests.support.server import CALLS, SAMPLE_TOOLS, Server
 
 SMALL = {512: (1 << 511) | 1, 768: (1 << 767) | 1}
 

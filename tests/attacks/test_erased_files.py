@@ -10,9 +10,9 @@ from gatepost.cli import erasure
 from gatepost.cli.main import main
 from gatepost.policy.approvals.grants import revoke_given
 from gatepost.policy.approvals.request import GrantScope
-from gatepost.policy.approvals.stored_request import erase_decider
+from gatepost.policy.approvals.request_lists import erase_decider
 from gatepost.storage.backends import open_records
-from tests.support.approvals import ACME, BOB, CAROL, ApprovalDeployment, text_of
+from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
 
 NAME = b"Zelda Quux of Hyrule"
 CONFIG = """

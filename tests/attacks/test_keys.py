@@ -9,11 +9,10 @@ import pytest
 
 from gatepost_authz import keyset
 from tests.attacks.conftest import AttackedServer
-from tests.support import tokens as f
+from tests.support import issuers as f
 from tests.support.client import RawAnswer, modern, request
-from tests.support.issuers import Receive, Scope, Send, answer
+from tests.support.issuers import Receive, Scope, Send, answer, rsa_key, signer
 from tests.support.measuring import each, eventually
-from tests.support.tokens import rsa_key, signer
 
 OTHER = signer(rsa_key("other"), "RS256")
 pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)

@@ -282,19 +282,6 @@ async def stolen_data(one: AuditLog, url: str) -> StolenData:
     return StolenData(url, rows, there, await trail.checkpoints(), await trail.heads(), others)
 
 
-def restored(at: StolenData) -> list[str]:
-    """Everything of acme as it was."""
-    return [
-        *gone(),
-        *map(at.insert, at.segments),
-        *(
-            at.row("checkpoints", "acme", one.number, one.statement, one.signature)
-            for one in at.signed
-        ),
-        *(at.row("heads", *msgspec.structs.astuple(end)) for end in at.ends),
-    ]
-
-
 def gone() -> list[str]:
     """Nothing of acme is left."""
     columns = {"segments": "first", "checkpoints": "number", "heads": "number"}

@@ -7,7 +7,7 @@ from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import AuditQuery
 from gatepost.tools.redaction import Redaction
-from tests.support.approvals import ACME, BOB, ApprovalDeployment
+from tests.support.runners import ACME, BOB, ApprovalDeployment
 
 
 @pytest.mark.parametrize("key", [None, "k1"], ids=["plain", "with an idempotency key"])

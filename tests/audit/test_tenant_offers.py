@@ -9,9 +9,9 @@ from gatepost import CallContext
 from gatepost.tools.api import Annotations, Effects, Outcome
 from gatepost.tools.tenant_offers import Agent
 from tests.audit.test_calls import AuditedServer
-from tests.support.approvals import MemorySource, ToolUpstream
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
+from tests.support.tools import MemorySource, ToolUpstream
 
 NAME = "mcp_crm__find"
 PASSWORD = "correct-horse-battery-staple"

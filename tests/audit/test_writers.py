@@ -18,7 +18,7 @@ from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.storage.sql.records import SqlRecords
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
-from tests.support import process_tools
+from tests.support import tools as process_tools
 from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.processes import free_port

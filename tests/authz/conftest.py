@@ -24,9 +24,8 @@ from gatepost_authz.keyset import FetchedKeys, KeySet
 from gatepost_authz.keyset import KeySetClock as Times
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
-from tests.support.issuers import Idp, Receive, Scope, Send, respond
+from tests.support.issuers import Idp, Receive, Scope, Send, TokenFactory, jwk, respond, rsa_key
 from tests.support.measuring import ManualClock
-from tests.support.tokens import TokenFactory, jwk, rsa_key
 
 
 class WaitingClock:

@@ -12,8 +12,8 @@ from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.subjects import PERSONAL
 from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE
+from tests.support.issuers import ABSENT
 from tests.support.measuring import each
-from tests.support.tokens import ABSENT
 
 GENERIC = PRESETS["generic"]
 RELAXED = Preset(

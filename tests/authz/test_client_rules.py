@@ -10,8 +10,8 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import Policy, reaches
 from tests.authz.conftest import RIVAL, issuer
 from tests.authz.test_tenant import caller
+from tests.support.issuers import ABSENT
 from tests.support.measuring import each
-from tests.support.tokens import ABSENT
 
 MACHINE = {"sub": "client-1", "org_id": ABSENT, "scope": ABSENT}
 """The changes that make a token one of a machine that says neither tenant nor scopes."""

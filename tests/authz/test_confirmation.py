@@ -12,9 +12,8 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import Policy
 from gatepost_authz.token_rules import TokenRules
 from tests.authz.conftest import NOW, RESOURCE, TARGET, AuthzKeys, OpaqueTokenGate
-from tests.support.issuers import answer
+from tests.support.issuers import ABSENT, TokenFactory, answer
 from tests.support.measuring import each
-from tests.support.tokens import ABSENT, TokenFactory
 
 
 class ConfirmedGate:

@@ -10,8 +10,8 @@ from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, verdict_on
 from gatepost_authz.verifier import key_of
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate
+from tests.support.issuers import jwk, rsa_key
 from tests.support.measuring import steps
-from tests.support.tokens import jwk, rsa_key
 
 
 class Versions(msgspec.Struct):

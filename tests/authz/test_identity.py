@@ -12,8 +12,8 @@ from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
 from gatepost_authz.token_rules import TokenRules
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, AuthzKeys, issuer
+from tests.support.issuers import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 from tests.support.measuring import each
-from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 
 CLIENT = "gatepost-dashboard"
 ACCESS = "an-access-token"

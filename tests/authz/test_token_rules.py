@@ -11,8 +11,8 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, adjusted
 from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT, CallerMark, TokenRules
 from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
+from tests.support.issuers import ABSENT
 from tests.support.measuring import each
-from tests.support.tokens import ABSENT
 
 OTHER = "https://other.example"
 

@@ -24,8 +24,8 @@ from tests.authz.conftest import (
     VerifierGate,
     issuer,
 )
+from tests.support.issuers import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 from tests.support.measuring import each
-from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 
 OTHER = rsa_key("other")
 

@@ -15,8 +15,8 @@ from gatepost.config.settings import Config
 from tests.support.issuers import Answer, Idp, answer
 from tests.support.measuring import each
 from tests.support.processes import free_port
+from tests.support.proxies import CertificateAuthority
 from tests.support.server import configuration, issuer_settings
-from tests.support.tokens import CertificateAuthority
 
 METADATA = "/.well-known/oauth-authorization-server/main"
 Settings = dict[str, Any]

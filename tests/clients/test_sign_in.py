@@ -12,9 +12,7 @@ import pytest
 
 from gatepost.doctor import DoctorCredentials, examine
 from tests.clients.conftest import CSV, walk_python
-from tests.support import commands
-from tests.support.commands import Gatepost
-from tests.support.issuers import (
+from tests.keys.conftest import (
     MACHINE,
     RESOURCE_SERVER,
     SECRET,
@@ -23,6 +21,8 @@ from tests.support.issuers import (
     TokenForm,
     authorization_server,
 )
+from tests.support import commands
+from tests.support.commands import Gatepost
 from tests.support.processes import free_port
 from tests.support.programs import BrowserUser, walk_typescript
 

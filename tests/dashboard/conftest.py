@@ -42,11 +42,21 @@ from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, T
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
 from gatepost_keys.mint import TokenSubject as User
-from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send, respond
+from tests.support.issuers import (
+    AsgiServer,
+    Idp,
+    Receive,
+    Scope,
+    Send,
+    TokenFactory,
+    jwk,
+    respond,
+    rsa_key,
+)
 from tests.support.processes import free_port
 from tests.support.programs import BrowserUser
+from tests.support.proxies import CertificateAuthority
 from tests.support.server import Server
-from tests.support.tokens import CertificateAuthority, TokenFactory, jwk, rsa_key
 
 PRODUCTION_HOST = "id.company.test"
 SECRET = "known-to-this-test-run-only"

@@ -17,12 +17,11 @@ from gatepost.secrets.keyring import create
 from tests.dashboard.conftest import CLIENT, SECRET, ProductionProvider
 from tests.support.client import RawAnswer, ResourceClient, exchange, request
 from tests.support.commands import Gatepost, running, toml
-from tests.support.issuers import Scope, serving
+from tests.support.issuers import Scope, TokenFactory, serving
 from tests.support.measuring import each
 from tests.support.processes import free_port
 from tests.support.programs import WITHIN_MS, chromium, forms_of, in_a_browser
-from tests.support.proxies import Balancer, ConnectProxy, connect_proxy
-from tests.support.tokens import CertificateAuthority, TokenFactory
+from tests.support.proxies import Balancer, CertificateAuthority, ConnectProxy, connect_proxy
 
 BASE, WITHIN_S = "/dashboard", 30
 FORWARDED = (b"x-forwarded-proto", b"x-forwarded-for")

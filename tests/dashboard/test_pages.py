@@ -346,7 +346,7 @@ def test_requests_that_do_not_fit_are_on_the_next_page(
     billing: BillingServer, dave: HttpBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first page stays live, and each request is on one of them."""
-    monkeypatch.setattr("gatepost.policy.approvals.waiting.PAGE", 1)
+    monkeypatch.setattr("gatepost.policy.approvals.request_lists.PAGE", 1)
     requests = [billing.asks("refund", {"customer": f"C-{n}", "amount": 5}) for n in (301, 302)]
     seen, below, live = [], "", []
     while True:

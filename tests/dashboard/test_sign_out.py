@@ -22,9 +22,8 @@ from tests.dashboard.conftest import (
     parameters,
 )
 from tests.redaction.echo_server import overheard
-from tests.support.issuers import Idp, Receive, Scope, Send, respond
+from tests.support.issuers import Idp, Receive, Scope, Send, jwk, respond, rsa_key
 from tests.support.measuring import each
-from tests.support.tokens import jwk, rsa_key
 
 
 class ChangeableProvider(ProductionProvider):

@@ -8,15 +8,15 @@ import pytest
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.dashboard.tools import access
-from gatepost.policy.approvals.policies import plan_of
+from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.tenant_offers import Agent
 from tests.dashboard.conftest import open_dashboard_server
-from tests.support.approvals import MemorySource, ToolUpstream
 from tests.support.endpoint import a_caller
+from tests.support.tools import MemorySource, ToolUpstream
 
 NOW = 2_000_000.0
 pack = Pack("vaults")

@@ -26,8 +26,8 @@ from gatepost_keys.imitation.shape import DEVELOPMENT
 from gatepost_keys.issuer.state import CLI_CLIENT
 from tests.architecture.source import ROOT
 from tests.keys.conftest import APP_CALLBACK, RESOURCE, TOOL_SCOPES, Imitated, query_of
+from tests.support.issuers import unb64
 from tests.support.measuring import each
-from tests.support.tokens import unb64
 
 NAMES = list(IMITATIONS)
 SIGNED = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]

@@ -16,9 +16,9 @@ from gatepost_keys.imitation import IMITATIONS
 from tests.clients.conftest import CSV, walk_python
 from tests.keys.conftest import challenge_of
 from tests.support.commands import Gatepost, dev, ended, run, token
+from tests.support.issuers import unb64
 from tests.support.measuring import each
 from tests.support.programs import BrowserUser
-from tests.support.tokens import unb64
 
 pytestmark = pytest.mark.slow
 

@@ -13,19 +13,21 @@ import pytest
 
 from gatepost.dev.imitating import API_CLIENT, client_id, members
 from gatepost_keys.imitation import IMITATIONS
-from tests.keys.conftest import APP_CALLBACK, RESOURCE, Imitated
-from tests.support import programs
-from tests.support.commands import HURRIED, serve
-from tests.support.issuers import (
+from tests.keys.conftest import (
+    APP_CALLBACK,
     MACHINE,
+    RESOURCE,
     RESOURCE_SERVER,
     SECRET,
+    Imitated,
     RunningOidcProvider,
     authorization_server,
 )
+from tests.support import programs
+from tests.support.commands import HURRIED, serve
+from tests.support.issuers import unb64
 from tests.support.measuring import each
 from tests.support.processes import Process, free_port
-from tests.support.tokens import unb64
 
 pytestmark = pytest.mark.slow
 

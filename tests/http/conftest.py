@@ -26,7 +26,7 @@ from gatepost.telemetry.access import AccessLog
 from tests.support.client import RawAnswer, modern, request, result
 from tests.support.commands import ServerProcess
 from tests.support.measuring import eventually
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 WITHIN_S = 30
 STOPS_WITHIN_S = 25

@@ -20,7 +20,7 @@ from tests.http.test_framing import (
     told,
     warmed,
 )
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("P3")
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.http.conftest import PAGE, WITHIN_S, PersistentConnection
-from tests.support import tokens as f
+from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, RawAnswer, failure
 from tests.support.commands import REFUSED, ServerProcess, ended, server_process
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory, rsa_key, signer
 from tests.support.measuring import each
 from tests.support.processes import free_port
+from tests.support.proxies import CertificateAuthority
 from tests.support.server import Settings, issuer_settings
-from tests.support.tokens import CertificateAuthority, TokenFactory, rsa_key, signer
 
 TOOLS = '''
 """A tool that says whose call it is."""

@@ -1,16 +1,24 @@
-"""The development issuer: a client that walks its flows, and an imitation with its gate."""
+"""Issuers that sign people in: the development issuer, its imitations, and oidc-provider."""
 
 import base64
+import contextlib
 import hashlib
+import json
 import re
 import secrets
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, parse_qsl, urlsplit
+from uuid import uuid4
 
 import httpx2
 import msgspec
 import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey
 
 from gatepost.config.settings import Config
 from gatepost.dev.composition import IssuerHabits, dev_config, dev_issuer
@@ -34,6 +42,8 @@ from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.imitation.facts import api_of
 from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, app, metadata
 from tests.support.measuring import ManualClock
+from tests.support.processes import Process
+from tests.support.programs import command, environment
 
 ORIGIN = "http://127.0.0.1:8000"
 RESOURCE = f"{ORIGIN}/mcp"
@@ -266,3 +276,114 @@ class Imitated:
         keys = PublishedSet(self.walk)
         verifier = JwtVerifier(registry, keys, VerdictCache(), policy=policy, clock=self.walk.clock)
         return await Verifiers([verifier]).verify(token, Resource(resource).of_tenant(""))
+
+
+TokenForm = Literal["jwt", "opaque"]
+
+
+MACHINE = "machine"
+
+
+RESOURCE_SERVER = "gatepost"
+
+
+SECRET = "not-a-secret-outside-this-test-run"
+
+
+CLIENTS = [
+    {
+        "client_id": MACHINE,
+        "client_secret": SECRET,
+        "grant_types": ["client_credentials"],
+        "redirect_uris": [],
+        "response_types": [],
+        "token_endpoint_auth_method": "client_secret_basic",
+    },
+    {
+        "client_id": RESOURCE_SERVER,
+        "client_secret": SECRET,
+        "grant_types": [],
+        "redirect_uris": [],
+        "response_types": [],
+        "token_endpoint_auth_method": "client_secret_basic",
+    },
+]
+
+
+class ProofKey:
+    """A client's key for DPoP (RFC 9449): makes the proof that binds a token to it."""
+
+    def __init__(self) -> None:
+        self.key = ECKey.generate_key("P-256")
+
+    def proof(self, method: str, url: str, *, access_token: str | None = None) -> str:
+        """A proof for one request, with `ath` when it accompanies a token (section 4.2)."""
+        header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": self.key.as_dict(private=False)}
+        claims: dict[str, Any] = {
+            "htm": method,
+            "htu": url,
+            "iat": int(time.time()),
+            "jti": uuid4().hex,
+        }
+        if access_token is not None:
+            digest = hashlib.sha256(access_token.encode()).digest()
+            claims["ath"] = urlsafe_b64encode(digest).rstrip(b"=").decode()
+        return jwt.encode(header, claims, self.key)
+
+
+class RunningOidcProvider:
+    """A running oidc-provider: its issuer, and tokens without a person."""
+
+    def __init__(self, process: Process, issuer: str) -> None:
+        self.process = process
+        self.issuer = issuer
+
+    def machine_token(
+        self, resource: str, scopes: Sequence[str] = (), *, proof_key: ProofKey | None = None
+    ) -> str:
+        """An access token by client credentials; with a proof key it is bound to that key."""
+        endpoint = f"{self.issuer}/token"
+        headers = {"DPoP": proof_key.proof("POST", endpoint)} if proof_key else {}
+        answer = httpx2.post(
+            endpoint,
+            data={
+                "grant_type": "client_credentials",
+                "resource": resource,
+                "scope": " ".join(scopes),
+            },
+            auth=(MACHINE, SECRET),
+            headers=headers,
+        )
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        assert body["token_type"] == ("DPoP" if proof_key else "Bearer")
+        return str(body["access_token"])
+
+
+@contextlib.contextmanager
+def authorization_server(
+    resources: Mapping[str, TokenForm],
+    *,
+    scopes: Sequence[str],
+    tenants: Mapping[str, str],
+    lifetime_s: int = 300,
+    clients: Sequence[Mapping[str, Any]] = (),
+) -> Iterator[RunningOidcProvider]:
+    """
+    Run one for the given resources (URL → form of its tokens) until the block ends.
+
+    *tenants* maps account and client ids to the claim `org_id`; the account `alice` is signed in
+    and consents without being asked. *clients* (RFC 7591) are known beside the usual ones.
+    """
+    settings = {
+        "resources": dict(resources),
+        "scopes": list(scopes),
+        "tenants": dict(tenants),
+        "clients": [*CLIENTS, *clients],
+        "lifetime_s": lifetime_s,
+    }
+    process = Process(command("authorization_server.mjs", json.dumps(settings)), env=environment())
+    try:
+        yield RunningOidcProvider(process, json.loads(process.next_line())["issuer"])
+    finally:
+        process.kill()

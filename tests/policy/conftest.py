@@ -21,9 +21,9 @@ from click.testing import CliRunner
 from gatepost.cli.approvals import opened
 from gatepost.cli.configuration import settled
 from gatepost.cli.main import main
-from gatepost.policy.approvals import waiting
+from gatepost.policy.approvals import service as approval_service
 from gatepost.policy.approvals.service import ApprovalService
-from tests.support import process_tools
+from tests.support import tools as process_tools
 from tests.support.client import ResourceClient, message
 from tests.support.commands import CommandProcess
 from tests.support.issuers import Idp
@@ -173,7 +173,7 @@ class ApprovalServers(ReplicaProcesses):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up may be lost in every test; none has to wait a second for that."""
-    monkeypatch.setattr(waiting, "POLL_S", 0.02)
+    monkeypatch.setattr(approval_service, "POLL_S", 0.02)
 
 
 TASKS = {"extensions": {META + "tasks": {}}}

@@ -16,10 +16,10 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urljoin, urlsplit
 import httpx2
 from joserfc.jwk import RSAKey
 
-from tests.support.issuers import SECRET
+from tests.keys.conftest import SECRET
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.programs import BrowserUser, PageForm, forms_of
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "providers" / "bin" / "python"

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 
+from tests.keys.conftest import TokenForm
 from tests.providers.provider import (
     DASHBOARD,
     GATEPOST,
@@ -23,7 +24,6 @@ from tests.providers.provider import (
     ProviderBrowser,
     ProviderClient,
 )
-from tests.support.issuers import TokenForm
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
 from tests.support.programs import command, environment

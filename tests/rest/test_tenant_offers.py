@@ -9,9 +9,9 @@ from gatepost.rest.tool_descriptions import MOST_TOOLS
 from gatepost.telemetry.exposition import registry_of
 from gatepost.tools.tenant_offers import Agent
 from tests.rest.conftest import Octopus
-from tests.support.approvals import MemorySource, ToolUpstream
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
+from tests.support.tools import MemorySource, ToolUpstream
 
 NAME = "mcp_crm__find"
 source = MemorySource()

@@ -22,9 +22,9 @@ from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.valkey.channels import Channels
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.redaction import Redaction
-from tests.support.approvals import ACME, ApprovalDeployment
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.measuring import capture_logs
+from tests.support.runners import ACME, ApprovalDeployment
 
 WITHIN_S = 30.0
 Setting = Callable[["Fault", pytest.MonkeyPatch], AbstractAsyncContextManager[object]]

@@ -24,11 +24,10 @@ from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
 from tests.redaction.echo_server import overheard
-from tests.support import tokens as f
-from tests.support.issuers import Idp
+from tests.support import issuers as f
+from tests.support.issuers import ABSENT, Idp, TokenFactory
 from tests.support.measuring import ManualClock, eventually, steps
 from tests.support.server import Server, issuer_settings, running_server
-from tests.support.tokens import ABSENT, TokenFactory
 
 CHOSEN = "chosen-by-the-caller"
 MOST_STEPS = 32

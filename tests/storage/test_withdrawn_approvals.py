@@ -10,7 +10,7 @@ from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.test_orders import AGENT, BOB, ROBOT, order
 from tests.policy.revocation.test_withdrawn_approvals import RULES, Revocable
-from tests.support.approvals import ACME, CAROL
+from tests.support.runners import ACME, CAROL
 
 pytestmark = pytest.mark.requirement("CO2")
 

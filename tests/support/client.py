@@ -248,7 +248,7 @@ def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]]
 WITHIN_S = 20
 
 
-STDIO_TOOLS = Path(__file__).with_name("process_tools.py")
+STDIO_TOOLS = Path(__file__).with_name("tools.py")
 PRINTING = """
 from gatepost import Pack
 

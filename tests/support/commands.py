@@ -28,11 +28,10 @@ from gatepost.runtime import erasure as tenant_erasure
 from gatepost.secrets.keyring import create, rotate
 from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from tests.support.client import RawAnswer, ResourceClient, result
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory
 from tests.support.measuring import eventually
 from tests.support.processes import Process, fork_server, free_port, python_environment
 from tests.support.server import Settings, configuration
-from tests.support.tokens import TokenFactory
 
 HURRIED = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
 """What lets `gatepost dev` answer one caller as fast as tests ask."""

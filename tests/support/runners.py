@@ -1,16 +1,30 @@
-"""Replicas of a runner with idempotency keys, and a runner with limits."""
+"""Replicas of a runner over shared stores, with idempotency keys or with approvals."""
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from gatepost import CallContext, Outcome, Pack, ToolFailure
+from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.approvals.notifications import (
+    ApprovalChange,
+    ApprovalListener,
+    ApprovalNotifier,
+    MessageOf,
+)
+from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.stage import ApprovalStage
+from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.idempotency_record import DAY_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
-from gatepost.policy.limits.rules import Bound, LimitRules
-from gatepost.policy.limits.stage import LimitStage
+from gatepost.policy.script_reviews.service import ScriptReviews
+from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore, SharedStore
@@ -18,18 +32,19 @@ from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import (
     NOBODY,
     Client,
-    InputNeeded,
     InputRequest,
-    MissingCapability,
-    ProtocolError,
     SilentClient,
     Waiting,
 )
 from gatepost.tools.pack import ToolOptions
+from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
+from gatepost.tools.secret import Secret
 from gatepost.tools.stage import Stage
+from gatepost.tools.tenant_offers import OfferSource
 from gatepost.workspace import TenantWorkspace
+from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock
 
@@ -141,7 +156,9 @@ class IdempotencyReplica:
 
 def context(call: Call) -> CallContext:
     space = TenantWorkspace(-1, call.caller.tenant_id)
-    return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
+    return CallContext(
+        caller=call.caller, request_id=call.request_id, workspace=space, client=call.client
+    )
 
 
 def text_or_failure(outcome: Outcome) -> str:
@@ -169,154 +186,194 @@ async def run_until(condition: Callable[[], Awaitable[bool]]) -> None:
 ASKED = {"q": InputRequest("elicitation/create", {"message": "?"})}
 
 
-LETS_GO: list[tuple[str, BaseException]] = [
-    ("asks its client", InputNeeded(ASKED)),
-    ("needs an abler client", MissingCapability({"elicitation": {}})),
-    ("upstream is away", ToolFailure("upstream_unavailable", "Away.", retry_after=3)),
-    ("upstream is busy", ToolFailure("rate_limit", "Busy.", retry_after=3)),
-]
+ACME = "acme"
 
 
-STAYS: list[tuple[str, BaseException, str]] = [
-    ("not found", ToolFailure("not_found", "No such."), "not_found"),
-    ("validation", ToolFailure("validation", "Odd.", field="what"), "validation"),
-    ("denied by its own rule", ToolFailure("denied", "No."), "denied"),
-    ("a timeout of its own making", ToolFailure("timeout", "Slow."), "timeout"),
-    ("unforeseen", RuntimeError("hunter2"), "internal"),
-    ("a cancelled future", asyncio.CancelledError(), "internal"),
-]
+ALICE = a_caller()
 
 
-PROTOCOL_ERROR = ProtocolError(7, "Upstream says no", {"why": "no"})
+BOB = a_caller(subject="bob", roles=frozenset({"approver"}), claims={"name": "Bob B."})
 
 
-def bucket(burst: float, rate: float = 0.001) -> Bound:
-    """Return a bucket that hardly refills while a test runs."""
-    return Bound(rate, burst)
+CAROL = a_caller(subject="carol", roles=frozenset({"approver"}))
 
 
-def places(most: int) -> Bound:
-    return Bound(most=most)
+ROBOT = a_caller(subject="robot", subject_kind="client", client_id="robot")
 
 
-class DecidingClient(SilentClient):
-    """A client whose person answers when ``decided`` is set; ``asked`` says that it was asked."""
-
-    capabilities: Mapping[str, Any] = {"elicitation": {"url": {}}}
+class WaitingClient(SilentClient):
+    """A client that can wait for as long as it takes."""
 
     def __init__(self) -> None:
-        self.asked, self.decided = asyncio.Event(), asyncio.Event()
-
-    async def request(
-        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
-    ) -> Mapping[str, Mapping[str, Any]]:
-        self.asked.set()
-        await self.decided.wait()
-        return {key: {"action": "accept", "content": {}} for key in requests}
+        self.waits: list[Waiting] = []
 
     async def stand_by(self, waiting: Waiting) -> None:
-        self.asked.set()
-        await self.decided.wait()
+        self.waits.append(waiting)
+        await waiting.over()
 
 
-class LimitedProcess:
-    """
-    One process. Tools: `wait` and `hold` run until ``gate`` is set, `fail` fails, `ask` asks a
-    person and then waits for the gate, `other` calls `wait`, and `look` just answers.
-    """
+class ApprovalDeployment:
+    """What the replicas share; ``effects`` counts what was done, by the argument `what`."""
 
     def __init__(
-        self, rules: LimitRules, shared_store: SharedStore | None = None, **settings: Any
+        self,
+        *,
+        records: Records | None = None,
+        shared_store: SharedStore | None = None,
+        revokes: IsRevoked = none_revoked,
+        **settings: Any,
     ) -> None:
-        self.now = 0.0
-        self.limits = LimitStage(shared_store, monotonic=lambda: self.now)
-        self.limits.apply(rules, **settings)
-        self.gate = asyncio.Event()
-        self.ran: Counter[str] = Counter()
-        self.tasks: list[asyncio.Task[str]] = []
-        self._registry = Registry(self._pack().tools.values())
-        self.put_behind()
+        self.clock = ManualClock()
+        self.records, self.shared_store = (
+            records or MemoryRecords(),
+            shared_store or MemorySharedStore(),
+        )
+        self.keyring = KeyRing.ephemeral()
+        self.revokes = revokes
+        self.settings = msgspec.convert(settings, ApprovalsSettings)
+        self.source: OfferSource | None = None
+        self.effects: Counter[str] = Counter()
+        self.changes: list[ApprovalChange] = []
+        self.message_of: MessageOf | None = None
+        self.raises: Exception | None = None
+        self.gate: asyncio.Event | None = None
+        self.entered = asyncio.Event()
+        self.pack = Pack("house")
+        self._make()
 
-    def put_behind(self, *stages: Stage) -> None:
-        """Have these stages between the limits and the tool."""
+    def _make(self) -> None:
+        async def act(ctx: CallContext, what: str = "", amount: int = 0) -> Outcome:
+            """Have an effect."""
+            self.effects[what] += 1
+            self.entered.set()
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.raises is not None:
+                raise self.raises
+            told = f"{what} {amount} {self.effects[what]}"
+            return Outcome(({"type": "text", "text": told},))
+
+        async def whisper(ctx: CallContext, what: str, password: Secret) -> str:
+            """Have an effect that takes a secret."""
+            self.effects[what] += 1
+            return f"{what} {await ctx.secret(password, field='password')}"
+
+        tool = self.pack.tool
+        tool(name="act", title="Act")(act)
+        tool(name="put", idempotent=True)(act)
+        tool(name="look", read_only=True)(act)
+        tool(name="sign", approval=True, destructive=True)(act)
+        tool(name="whisper")(whisper)
+
+    def replica(
+        self,
+        *listeners: ApprovalListener,
+        audit: ApprovalListener | None = None,
+        is_revoked: IsRevoked | None = None,
+    ) -> "ApprovalReplica":
+        notifier = ApprovalNotifier(
+            self.shared_store, self.listen, *listeners, audit=audit, message_of=self.message_of
+        )
+        return ApprovalReplica(self, notifier, is_revoked or self.is_revoked)
+
+    def is_revoked(self, caller: TenantContext) -> bool:
+        """Tell whether *caller* is revoked; a test may replace `revokes`."""
+        return self.revokes(caller)
+
+    async def listen(self, change: ApprovalChange) -> None:
+        """Keep *change* in `changes`."""
+        self.changes.append(change)
+
+
+class ApprovalReplica:
+    """One process, as far as its runner, its approvals and what it runs go."""
+
+    def __init__(
+        self, deployment: ApprovalDeployment, notifier: ApprovalNotifier, is_revoked: IsRevoked
+    ) -> None:
+        tools = self.tools = deployment.pack.tools
+        redaction = Redaction()
+        self.deployment = deployment
+        self.runs = RunningCalls(
+            deployment.records, deployment.shared_store, clock=deployment.clock
+        )
+        self.scripts = ScriptReviews(
+            deployment.records, notifier, is_revoked=is_revoked, clock=deployment.clock
+        )
+        self.service = ApprovalService(
+            deployment.records,
+            deployment.keyring,
+            redaction,
+            notifier,
+            self.scripts,
+            is_revoked=is_revoked,
+            clock=deployment.clock,
+        )
+        settings = deployment.settings
+        registry = self.registry = Registry(tools.values(), source=deployment.source)
+        beside = None if deployment.source is None else registry
+        self.service.apply(settings, plan_of(settings, tools.values()), tools, beside)
+        limits = {"timeout_s": LIMIT_S, "max_result_bytes": 4_000_000}
+        approval = ApprovalStage(
+            self.service,
+            self.runs,
+            deployment.shared_store,
+            redaction=redaction,
+            page=lambda tenant, request_id: f"https://x.example/{tenant}/{request_id}",
+            **limits,
+        )
+        self.stages = (IdempotencyStage(self.runs, **limits), approval)
         self.runner = Runner(
-            self._registry,
-            context_for=self._context,
-            stages=(self.limits, *stages),
-            timeout_s=WITHIN_S,
+            registry,
+            context_for=context,
+            stages=self.stages,
+            clock=deployment.clock,
+            **limits,
         )
 
-    def _pack(self) -> Pack:
-        pack = Pack("process")
-
-        async def wait(ctx: CallContext) -> str:
-            self.ran[f"wait {ctx.caller.tenant_id}"] += 1
-            await self.gate.wait()
-            return "waited"
-
-        async def look(ctx: CallContext) -> str:
-            self.ran["look"] += 1
-            return "seen"
-
-        async def fail(ctx: CallContext) -> str:
-            raise ToolFailure("denied", "No.")
-
-        async def ask(ctx: CallContext) -> str:
-            answer = await ctx.ask_url("May I?", "https://pages.example.com/may-i")
-            self.ran["asked"] += 1
-            await self.gate.wait()
-            return answer.action
-
-        async def other(ctx: CallContext) -> Outcome:
-            call = Call(
-                caller=ctx.caller, name="look", arguments=b"{}", request_id="inner", depth=1
-            )
-            return await self.runner.run(call)
-
-        for function in (wait, look, fail, ask, other):
-            function.__doc__ = "A tool."
-            pack.tool()(function)
-        pack.tool(name="hold")(wait)
-        return pack
-
-    def _context(self, call: Call) -> CallContext:
-        space = TenantWorkspace(-1, call.caller.tenant_id)
-        return CallContext(
-            caller=call.caller, request_id=call.request_id, workspace=space, client=call.client
-        )
-
-    async def call(self, tool: str = "look", *, client: Client = NOBODY, **caller: Any) -> str:
-        """Make a call; return its text, or the kind of its failure with the limit that refused."""
+    async def call(
+        self,
+        tool: str = "act",
+        caller: TenantContext = ALICE,
+        *,
+        raw: bytes | None = None,
+        key: str | None = None,
+        client: Client = NOBODY,
+        depth: int = 0,
+        **arguments: Any,
+    ) -> Outcome:
+        """One call; bounded, since a test that hangs says nothing."""
         call = Call(
-            caller=a_caller(**caller),
+            caller=caller,
             name=tool,
-            arguments=b"{}",
+            arguments=json.dumps(arguments or {"what": "a"}).encode() if raw is None else raw,
             request_id="request-1",
+            idempotency_key=None if key is None else IdempotencyKey("idempotency", key),
             client=client,
+            depth=depth,
         )
         async with asyncio.timeout(WITHIN_S):
-            outcome = await self.runner.run(call)
-        if outcome.failure is None:
-            return str(outcome.content[0]["text"])
-        return f"{outcome.failure.kind} {outcome.failure.limit}"
+            return await self.runner.run(call)
 
-    async def begin(self, tool: str = "wait", **call: Any) -> "asyncio.Task[str]":
-        """Begin a call; it runs or has ended when this returns."""
-        task = asyncio.create_task(self.call(tool, **call))
-        self.tasks.append(task)
-        await run_ready()
-        return task
-
-    async def end(self) -> list[str]:
-        """Open the gate; return the outcomes of the calls that `begin` began."""
-        self.gate.set()
-        return await asyncio.gather(*self.tasks)
+    async def asked(self, tool: str = "act", **rest: Any) -> ApprovalRequest:
+        """Make a call that must be answered as pending; return its request."""
+        before = {one.id for one in await self.service.waiting(ACME)}
+        outcome = await self.call(tool, **rest)
+        assert failure_kind(outcome) == "approval_pending", outcome
+        [opened] = [one for one in await self.service.waiting(ACME) if one.id not in before]
+        return opened
 
 
-class PendingDecision:
-    """What `stand_by` waits for."""
+def failure_kind(outcome: Outcome) -> str:
+    """Return the kind of its failure; "" where there is none."""
+    return "" if outcome.failure is None else outcome.failure.kind
 
-    message, told, url, retry_after_s = "A person decides.", "A person decides.", "", 5.0
 
-    async def over(self) -> None:
-        """Not asked by the clients of these tests."""
+def text_of(outcome: Outcome) -> str:
+    """Return its text, or its failure's message."""
+    if outcome.failure is not None:
+        return outcome.failure.message
+    return "\n".join(str(block["text"]) for block in outcome.content)
+
+
+AWAY = ToolFailure("upstream_unavailable", "Away.", retry_after=3)

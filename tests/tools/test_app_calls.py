@@ -6,8 +6,8 @@ from gatepost import CallContext, Pack
 from gatepost.tools.api import Offer
 from gatepost.tools.registry import Registry
 from gatepost.tools.tenant_offers import Agent
-from tests.support.approvals import MemorySource, ToolUpstream
 from tests.support.endpoint import a_caller
+from tests.support.tools import MemorySource, ToolUpstream
 
 ACME = a_caller()
 

@@ -12,11 +12,11 @@ from gatepost.tools.client import ProtocolError
 from gatepost.tools.tenant_offers import Agent
 from gatepost.tools.tool_search import MOST_FOUND, ToolIndex
 from tests.rest.conftest import Octopus
-from tests.support.approvals import MemorySource, ToolUpstream
 from tests.support.client import RawAnswer, result
 from tests.support.client_requests import Ok
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
+from tests.support.tools import MemorySource, ToolUpstream
 
 PASSWORD = "correct-horse-battery-staple"
 IMAGE = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}

@@ -37,6 +37,7 @@ from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
+from tests.support.measuring import ManualClock
 from tests.support.stores import POOLED, a_sql_url
 
 Answer = UpstreamMessage | ConnectionFailure
@@ -207,19 +208,9 @@ class NamedCalls:
         return invoke
 
 
-class RefreshClock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> RefreshClock:
-    return RefreshClock()
+def clock() -> ManualClock:
+    return ManualClock(1_000.0)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
@@ -241,20 +232,20 @@ def shared_store() -> MemorySharedStore:
 
 
 @pytest.fixture
-def secrets(records: Records, clock: RefreshClock) -> SecretCache:
+def secrets(records: Records, clock: ManualClock) -> SecretCache:
     return SecretCache(SecretStore(records, KeyRing.ephemeral(), clock=clock), clock=clock)
 
 
 @pytest.fixture
 def store(
-    records: Records, shared_store: MemorySharedStore, secrets: SecretCache, clock: RefreshClock
+    records: Records, shared_store: MemorySharedStore, secrets: SecretCache, clock: ManualClock
 ) -> UpstreamStore:
     counter = ChangeCounter(records, shared_store, clock=clock)
     return UpstreamStore(records, SealedHeaders(secrets), counter, clock=clock)
 
 
 @pytest.fixture
-def in_memory(clock: RefreshClock) -> UpstreamStore:
+def in_memory(clock: ManualClock) -> UpstreamStore:
     """A store in memory alone, for tests of what stands before the store."""
     kept = MemoryRecords()
     sealed = SealedHeaders(SecretCache(SecretStore(kept, KeyRing.ephemeral()), clock=clock))
@@ -270,7 +261,7 @@ class RefreshReplica:
     """What one process has for refreshing."""
 
     def __init__(
-        self, store: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
+        self, store: UpstreamStore, connections: ScriptedConnections, clock: ManualClock
     ) -> None:
         self.store, self.connections, self.clock = store, connections, clock
         self.announced: list[tuple[str, frozenset[str]]] = []
@@ -333,7 +324,7 @@ def connections(upstream: ScriptedUpstream) -> ScriptedConnections:
 
 @pytest.fixture
 def replica(
-    in_memory: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: ManualClock
 ) -> RefreshReplica:
     return RefreshReplica(in_memory, connections, clock)
 

@@ -80,7 +80,7 @@ def _server(
     if one.trusted:
         yield Problem(
             "config.W141",
-            f"the annotations of {one.name!r} are believed: a tool that it marks as read-only runs "
+            f"the annotations of {one.name!r} are trusted: a tool that it marks as read-only runs "
             "without approval and is repeated after a failure",
             "remove `trusted` unless you run the server yourself",
             "warning",

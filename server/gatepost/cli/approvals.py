@@ -34,8 +34,8 @@ from gatepost.policy.approvals.request import (
     Operator,
     Undecidable,
 )
+from gatepost.policy.approvals.request_lists import WaitingPage, place_at
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.waiting import WaitingPage, place_at
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.stores import keyring_of

@@ -44,7 +44,7 @@ LONGEST_TOKEN = 65_536
     "--ca-bundle",
     type=click.Path(path_type=Path),
     default=None,
-    help="A file with CA certificates (PEM) that count beside the system's.",
+    help="File with CA certificates (PEM) to trust in addition to the system's.",
 )
 def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -> None:
     """

@@ -15,7 +15,7 @@ No command creates as many before it starts its work. The server collects more o
 """
 
 TIMINGS = "--timings"
-"""The option of `gatepost serve` that prints what each part of the start cost."""
+"""The option of `gatepost serve` that prints how long each part of the start took."""
 
 
 class CommandEntry(NamedTuple):

@@ -46,12 +46,12 @@ def server_options(command: Command) -> Command:
             click.option("--client-id", default="", help="Id of a client that is registered."),
             click.option("--scopes", default="", help="Scopes to request, separated by spaces."),
             click.option("--no-browser", is_flag=True, help="Only print the sign-in page's URL."),
-            click.option("--no-keep", is_flag=True, help="Neither use nor keep a sign-in."),
+            click.option("--no-keep", is_flag=True, help="Do not use or store a sign-in."),
             click.option(
                 "--ca-bundle",
                 type=click.Path(path_type=Path),
                 default=None,
-                help="A file with CA certificates (PEM) that count beside the system's.",
+                help="File with CA certificates (PEM) to trust in addition to the system's.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         )
@@ -85,8 +85,8 @@ def call(tool: str, arguments: tuple[str, ...], as_json: bool, **given: Any) -> 
     """
     Call TOOL of an MCP server and print its answer. Exit code 1 means that the call failed.
 
-    KEY=VALUE is read by the tool's schema: text stays text, anything else is JSON. KEY:=VALUE is
-    always JSON. A call that needs an approval waits for it.
+    The tool's schema decides whether VALUE in KEY=VALUE is a text or JSON. In KEY:=VALUE it is
+    always JSON. A call that needs an approval waits for the decision.
     """
 
     async def work(session: RemoteSession) -> Mapping[str, Any]:
@@ -154,7 +154,7 @@ def sign_out(url: str, client_id: str) -> None:
     """
     Forget the sign-in that `gatepost call` and `gatepost list` keep for an MCP server.
 
-    The issuer is asked to revoke it as well.
+    The command also asks the issuer to revoke the tokens.
     """
     place = url or _development()
     kept = _kept(place, client_id)

@@ -73,9 +73,9 @@ def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
     Revoke all tokens issued before now, at every server within a second.
 
     If you give several of --tenant, --subject and --client, a token must match all of them. The
-    callers' calls, streams, sessions, tasks, approval requests and grants end, and so do approvals
-    that they gave and that are not used yet. Completed calls are not undone. New sign-ins work,
-    unless you add --for.
+    callers' calls, streams, sessions, tasks, approval requests and grants end, and the approvals
+    that they gave are withdrawn unless they were used. Completed calls are not undone. New
+    sign-ins work, unless you add --for.
     """
     asked = RevocationTarget(**given)  # type: ignore[arg-type]  # click has made them of these types
     named = asked.tenant or asked.subject or asked.client

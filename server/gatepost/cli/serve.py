@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     TIMINGS,
     is_flag=True,
     expose_value=False,
-    help="Print what each part of the start cost, once the server is ready.",
+    help="Print how long each part of the start took, once the server is ready.",
 )
 @click.pass_obj
 def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> None:

@@ -7,7 +7,8 @@ import click
 import msgspec
 
 from gatepost.cli.configuration import config_option, settled
-from gatepost.policy.approvals.policies import Plan, plan_of
+from gatepost.policy.approvals.policies import Plan
+from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 
@@ -28,7 +29,7 @@ def tools(path: Path, as_json: bool) -> None:
     """
     List the tools, resources, prompts and skills of a configuration with their scopes.
 
-    What upstream MCP servers offer is not among them: see `gatepost upstream list`.
+    The list leaves out what upstream MCP servers offer: use `gatepost upstream list`.
     """
     config, toolbox = settled(path)
     plan = plan_of(config.approvals, toolbox.offers)

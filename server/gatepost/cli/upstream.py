@@ -25,8 +25,8 @@ def upstream() -> None:
     """
     Manage the MCP servers behind this gate.
 
-    Running servers take up each change within seconds. MCP servers of the configuration are listed
-    and tested here too, but changed in the configuration.
+    Running servers apply each change within seconds. You can also list and test MCP servers of the
+    configuration here, but you change them in the configuration.
     """
 
 
@@ -60,7 +60,7 @@ def list_(tenant: str, as_json: bool, path: Path) -> None:
 @tenant_option
 @config_option
 def test(name: str, tenant: str, path: Path) -> None:
-    """Sign in at the MCP server NAME, list its tools, and say in one sentence what is wrong."""
+    """Sign in at the MCP server NAME, list its tools, and report what is wrong."""
 
     async def do(services: UpstreamServices) -> ExaminedServer:
         server = await services.administration.named(tenant, name)
@@ -99,7 +99,7 @@ def refresh(name: str, tenant: str, path: Path) -> None:
 @tenant_option
 @config_option
 def diff(name: str, tenant: str, path: Path) -> None:
-    """Show the changes of the MCP server NAME that wait. Exit code 1 means that some do."""
+    """Show the waiting changes of the MCP server NAME. Exit code 1 means that there are some."""
 
     async def do(services: UpstreamServices) -> Catalogue | None:
         server = await services.administration.named(tenant, name)

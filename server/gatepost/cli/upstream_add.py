@@ -60,7 +60,7 @@ def add(  # noqa: PLR0913  # one for each option
 
     With --from, the command adds the servers of a file that have a URL (or only NAME), with their
     API keys and headers, which are stored encrypted. For servers that are programs, it prints the
-    tables to put into the configuration, because programs come only from there.
+    tables to put into the configuration, because only the configuration can name programs.
     """
     if bool(source) == bool(url):
         raise click.UsageError("Give either --url or --from.")

@@ -61,8 +61,8 @@ class UpstreamSettings(SettingsTable, frozen=True, kw_only=True):
     """The server's own tool name = the name after `mcp_NAME__`."""
     trusted: bool = False
     """
-    Whether the server's annotations, such as `readOnlyHint`, are believed. Otherwise every tool
-    counts as one that changes something.
+    Whether Gatepost trusts the server's annotations, such as `readOnlyHint`. Otherwise every tool
+    counts as destructive.
     """
     pin: Literal["off", "first", "review"] = "first"
     """

@@ -47,8 +47,8 @@ STATES: Mapping[str, str] = {
 }
 OUTCOMES: Mapping[str, str] = {
     "approved": "The agent can make this call once, with exactly these arguments.",
-    "rejected": "The agent was told the reason.",
-    "expired": "The request expired, and the agent was told. It can make the call again.",
+    "rejected": "The agent got the reason.",
+    "expired": "The request expired. The agent has been informed and can make the call again.",
     "withdrawn": "The request was withdrawn because the caller or an approver lost access.",
     "used": "The call ran. The approval cannot be used again.",
 }

@@ -16,10 +16,10 @@ from gatepost.policy.approvals.notifications import (
     ChannelNotifications,
     RunCall,
 )
-from gatepost.policy.approvals.policies import TenantTools, plan_of
 from gatepost.policy.approvals.request import IsRevoked, Page, no_page, none_revoked, page_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
+from gatepost.policy.approvals.tool_policies import TenantTools, plan_of
 from gatepost.policy.approvals.webhook import FINISH_S, OutboxSender, Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.script_reviews.service import ScriptReviews

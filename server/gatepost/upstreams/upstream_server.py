@@ -66,7 +66,7 @@ class UpstreamServer(msgspec.Struct, frozen=True, kw_only=True):
     renames: Mapping[str, str] = {}
     """Its own tool name = the name behind `mcp_{server}__`."""
     trusted: bool = False
-    """Whether its annotations are believed."""
+    """Whether its annotations are trusted."""
     pin: Pin = "first"
     """
     The rule for new definitions: `first` pins those seen first, `review` asks before any is

@@ -22,7 +22,7 @@ from tests.mcp.conftest import (
     with_decisions,
 )
 from tests.support.endpoint import JSON, META, TASKS, VERSION, EndpointTaskClient, message
-from tests.support.proxies import DetachableRecords
+from tests.support.endpoint_streams import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
 
@@ -159,7 +159,7 @@ async def test_a7_a_waiting_task_survives_its_servers(
     request = await decisions.only()
     for _ in range(5):
         await server.crash()
-        await kept(server, task_id, lambda record: b'"untouched":true' in record.call)
+        await kept(server, task_id, lambda record: b'"unstarted":true' in record.call)
     await request.watched_by(1)
     request.decide("approved")
     ended = await server.first.until(task_id)

@@ -16,7 +16,7 @@ from gatepost.tools.api import Call
 from tests.support import client_requests
 from tests.support.client_requests import TaskConfirmation, accept
 from tests.support.endpoint import EndpointTaskClient
-from tests.support.proxies import DetachableRecords
+from tests.support.endpoint_streams import DetachableRecords
 
 pack = Pack("replicas")
 

@@ -24,7 +24,7 @@ from tests.packs.conftest import (
     StubResponse,
     open_server,
 )
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 ENV = {
     "PATH": os.environ["PATH"],

@@ -8,7 +8,7 @@ import pytest
 from gatepost.policy.approvals.request import GrantScope, Undecidable
 from gatepost.storage.records import Records
 from tests.storage.conftest import database_url, records
-from tests.support.approvals import (
+from tests.support.runners import (
     ACME,
     BOB,
     CAROL,

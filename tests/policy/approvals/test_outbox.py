@@ -19,10 +19,9 @@ from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
 from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
 from tests.storage.conftest import database_url, outbox_message, records
-from tests.support.approvals import ACME, BOB, ApprovalDeployment
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
-from tests.support.runners import run_until
+from tests.support.runners import ACME, BOB, ApprovalDeployment, run_until
 
 __all__ = ["database_url", "records"]
 

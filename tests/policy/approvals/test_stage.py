@@ -7,7 +7,8 @@ import pytest
 from gatepost import ToolFailure
 from gatepost.policy.approvals.request import Undecidable
 from gatepost.tools.runner import GRACE_S
-from tests.support.approvals import (
+from tests.support.endpoint import a_caller
+from tests.support.runners import (
     ACME,
     ALICE,
     AWAY,
@@ -15,10 +16,9 @@ from tests.support.approvals import (
     ApprovalDeployment,
     WaitingClient,
     failure_kind,
+    run_until,
     text_of,
 )
-from tests.support.endpoint import a_caller
-from tests.support.runners import run_until
 
 
 @pytest.mark.requirement("A7")

@@ -6,19 +6,18 @@ import pytest
 
 from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
 from gatepost.tools.api import Annotations, Effects, Tool
-from tests.support.approvals import (
+from tests.support.issuers import Idp
+from tests.support.measuring import each
+from tests.support.runners import (
     ACME,
     BOB,
     ApprovalDeployment,
     ApprovalReplica,
-    MemorySource,
-    ToolUpstream,
     failure_kind,
     text_of,
 )
-from tests.support.issuers import Idp
-from tests.support.measuring import each
 from tests.support.server import check_problems, issuer_settings
+from tests.support.tools import MemorySource, ToolUpstream
 
 TOOL = "mcp_crm__delete"
 SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}}

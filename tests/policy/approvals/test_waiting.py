@@ -1,10 +1,10 @@
 """Waiting requests are listed in pages."""
 
-from gatepost.policy.approvals.waiting import cursor_of, place_at
+from gatepost.policy.approvals.request_lists import cursor_of, place_at
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
-from tests.support.approvals import ACME, ApprovalDeployment
 from tests.support.endpoint import a_caller
+from tests.support.runners import ACME, ApprovalDeployment
 
 
 async def test_what_waits_comes_by_pages() -> None:

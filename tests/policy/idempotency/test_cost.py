@@ -13,7 +13,8 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from tests.support.endpoint import a_caller
 from tests.support.measuring import calls
-from tests.support.runners import IdempotencyDeployment, bucket, context
+from tests.support.runners import IdempotencyDeployment, context
+from tests.support.server import bucket
 
 CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-1")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.tools.idempotency_key import IDEMPOTENCY
-from tests.support import process_tools
+from tests.support import tools as process_tools
 from tests.support.client import exchange, modern, request, result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.requirement("O12")
 ANSWER_S = 30
 SHORT_LEASES = """
 from gatepost.policy.idempotency import execution
-from tests.support.process_tools import effects_pack
+from tests.support.tools import effects_pack
 
 execution.LEASE_S, execution.RENEW_S = 3.0, 1.0
 """

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support import process_tools
+from tests.support import tools as process_tools
 from tests.support.client import modern
 from tests.support.issuers import Idp
 from tests.support.replicas import ReplicaProcesses

@@ -11,7 +11,8 @@ from gatepost.policy.limits.rules import LimitRules
 from gatepost.storage.rate_limits import WITHIN, Bucket, Buckets
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.support.endpoint import a_caller
-from tests.support.runners import DecidingClient, LimitedProcess, bucket, places, run_ready
+from tests.support.runners import run_ready
+from tests.support.server import DecidingClient, LimitedProcess, bucket, places
 
 pytestmark = pytest.mark.requirement("P12")
 

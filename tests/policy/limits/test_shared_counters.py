@@ -9,7 +9,8 @@ import pytest
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.storage.backends import open_shared_store
 from tests.support.endpoint import a_caller
-from tests.support.runners import WITHIN_S, LimitedProcess, bucket, places, run_ready
+from tests.support.runners import WITHIN_S, run_ready
+from tests.support.server import LimitedProcess, bucket, places
 from tests.support.stores import Valkey
 
 pytestmark = pytest.mark.requirement("P12")

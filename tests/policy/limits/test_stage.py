@@ -11,14 +11,8 @@ from gatepost.tools.api import Call, Offer, Outcome
 from gatepost.tools.client import MissingCapability
 from gatepost.tools.stage import Next
 from tests.support.endpoint import a_caller
-from tests.support.runners import (
-    DecidingClient,
-    LimitedProcess,
-    PendingDecision,
-    bucket,
-    places,
-    run_ready,
-)
+from tests.support.runners import run_ready
+from tests.support.server import DecidingClient, LimitedProcess, PendingDecision, bucket, places
 
 pytestmark = pytest.mark.requirement("P12")
 

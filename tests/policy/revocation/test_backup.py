@@ -14,7 +14,7 @@ import pytest
 
 from gatepost.secrets.keyring import create
 from tests.policy.conftest import TASKS
-from tests.support import process_tools
+from tests.support import tools as process_tools
 from tests.support.client import modern
 from tests.support.commands import CommandProcess, ServerProcess, server_process, tenant_folder
 from tests.support.issuers import Idp

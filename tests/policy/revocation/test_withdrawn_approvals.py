@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from gatepost.policy.approvals import waiting
+from gatepost.policy.approvals import service
 from gatepost.policy.approvals.request import ApprovalRequest, GrantScope, Operator, Undecidable
 from gatepost.policy.approvals.stage import WITHDRAWN
 from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
@@ -18,7 +18,8 @@ from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.test_orders import NOW, REACHED, order
-from tests.support.approvals import (
+from tests.support.endpoint import a_caller
+from tests.support.runners import (
     ACME,
     BOB,
     CAROL,
@@ -26,10 +27,9 @@ from tests.support.approvals import (
     ApprovalReplica,
     WaitingClient,
     failure_kind,
+    run_until,
     text_of,
 )
-from tests.support.endpoint import a_caller
-from tests.support.runners import run_until
 
 pytestmark = pytest.mark.requirement("CO2")
 
@@ -41,7 +41,7 @@ ALICE = a_caller(issued_at=int(NOW) - 100)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "POLL_S", 0.02)
+    monkeypatch.setattr(service, "POLL_S", 0.02)
 
 
 class Revocable(ApprovalDeployment):

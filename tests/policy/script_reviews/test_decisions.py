@@ -11,9 +11,8 @@ from gatepost.policy.approvals.request import DisplayedParty, Operator, Undecida
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
-from tests.support.approvals import ACME, BOB, ApprovalDeployment
 from tests.support.endpoint import a_caller
-from tests.support.runners import WITHIN_S, run_until
+from tests.support.runners import ACME, BOB, WITHIN_S, ApprovalDeployment, run_until
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
 ROOT = DisplayedParty(subject="root", kind="operator")

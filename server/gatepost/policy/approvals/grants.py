@@ -5,10 +5,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from gatepost.policy.approvals.approvers import is_same_person
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy
+from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, is_same_person
 from gatepost.policy.approvals.request import (
     ApprovalGrant,
     Approver,
@@ -17,11 +16,12 @@ from gatepost.policy.approvals.request import (
     Operator,
     Undecidable,
     definition_of,
+    is_valid_grant,
     none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.stored_request import StoredApproval, is_valid_grant
+from gatepost.policy.approvals.stored_request import StoredApproval
 from gatepost.storage.approvals import GrantRecord, GrantStore
 from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Tool

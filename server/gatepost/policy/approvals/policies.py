@@ -1,27 +1,38 @@
-"""The approval policies of tools: which calls need an approval, and whose."""
+"""Which approval a call needs, and who may give it."""
 
-import fnmatch
-import hashlib
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
-from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
+from gatepost.config.approvals import ApprovalRule
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
-from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty, ToolFacts
-from gatepost.policy.approvals.stored_request import token_claims
+from gatepost.policy.approvals.request import (
+    ApprovalRequest,
+    Approver,
+    DisplayedParty,
+    Operator,
+)
 from gatepost.policy.idempotency.idempotency_record import only_reads
-from gatepost.tools.api import Offer, Tool
-from gatepost.tools.tool_search import SEARCH_TOOLS
+from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 
-PACK = "pack:"
+ROLE, SUBJECT = "role:", "subject:"
 DEFAULT_APPROVERS = ("role:approver",)
 """The approvers if no rule names any."""
-MOST_KNOWN = 4_096
-"""The number of tenants' tools whose policies are kept."""
+ENDINGS = {
+    "approved": "was approved already",
+    "rejected": "was rejected already",
+    "expired": "has expired, because it was not decided in time",
+    "withdrawn": "was withdrawn",
+    "used": "was approved, and the call was made",
+}
+NOT_SERVED = "This tool no longer needs approval or is not served. The call has to be made again."
+OTHER_RULES = "The rules for this tool have changed. The call has to be made again."
+OTHER_TOOL = (
+    "The definition of this tool has changed, or its server. The call has to be made again."
+)
 
 
 def caller_variables(caller: TenantContext) -> dict[str, Any]:
@@ -145,156 +156,90 @@ Plan = Mapping[str, ApprovalPolicy]
 """Policies by the name of the tool; tools that never need approval are absent."""
 
 
-def plan_of(settings: ApprovalsSettings, offers: Iterable[Offer]) -> Plan:
-    """Return the policies of all tools; raises BadCondition."""
-    conditions = conditions_of(settings)
-    policies = {
-        tool.name: policy_of(settings, ToolFacts.of(tool), conditions)
-        for tool in offers
-        if isinstance(tool, Tool)
-    }
-    return {name: policy for name, policy in policies.items() if policy is not None}
+def objection(request: ApprovalRequest, who: Approver, *, now: float) -> str | None:
+    """Return a sentence why *who* cannot decide about the request, or None."""
+    if request.state != "waiting":
+        return f"This request {ENDINGS[request.state]}."
+    if request.kind == "call" and request.until <= now:
+        return f"This request {ENDINGS['expired']}."
+    return ineligibility(request, who)
 
 
-def conditions_of(settings: ApprovalsSettings) -> Mapping[str | None, Condition]:
-    """Return the compiled conditions of the rules; raises BadCondition."""
-    return {rule.when: Condition(rule.when) for rule in settings.rules if rule.when}
+def outdated(request: ApprovalRequest, current: ApprovalPolicy | None) -> str | None:
+    """Return a sentence why the request is not for the *current* policy of its tool, or None."""
+    if current is None:
+        return NOT_SERVED
+    return None if current.version == request.policy else OTHER_RULES
 
 
-def policy_of(
-    settings: ApprovalsSettings, tool: ToolFacts, conditions: Mapping[str | None, Condition]
-) -> ApprovalPolicy | None:
-    """Return the policy of a tool; None if its calls never need approval."""
-    if matches_any(settings.auto_approve, tool):
+def ineligibility(request: ApprovalRequest, who: Approver) -> str | None:
+    """Return a sentence why this person is not an approver of the request, or None."""
+    if isinstance(who, Operator):
+        # Operators can use any name, so only one of two approvals may come from an operator.
+        if any(one.by.kind == "operator" for one in request.decisions):
+            return "It was already approved on the command line. The second person has to sign in."
         return None
-    machines_wait = settings.machines == "wait"
-    clauses = tuple(
-        PolicyRule(rule, conditions.get(rule.when))
-        for rule in settings.rules
-        if matches_any(rule.tools, tool)
-    )
-    always = tool.approval or matches_any(settings.require, tool)
-    writes = not always and settings.destructive != "run" and tool.destructive
-    if writes and not tool.reading_form:
-        always, writes = True, False
-    if not (always or writes or clauses):
-        return None
-    deciding: list[Any] = [always, *(clause.rule for clause in clauses)]
-    if writes:
-        deciding.append("writes")
-    if not machines_wait:
-        deciding.append(settings.machines)
-    digest = hashlib.sha256(msgspec.json.encode(deciding)).hexdigest()
-    return ApprovalPolicy(always, clauses, settings.timeout_s, digest[:16], machines_wait, writes)
+    if who.subject_kind != "user":
+        return "Only people can decide, and this is a machine's identity."
+    if who.actor is not None:
+        # Another party, perhaps the agent, got a token to act for them (RFC 8693 section 4.1).
+        return "Only people can decide, and another party acts for this one."
+    if is_same_person(request.caller, who):
+        return (
+            "You submitted this script, so another person has to decide."
+            if request.kind == "script"
+            else "This is your own call, so another person has to decide."
+        )
+    if request.caller.actor == who.subject:
+        return "You made this call on behalf of its caller, so another person has to decide."
+    if _is_namesake(request, who):
+        return "This machine has your own id, so another person has to decide."
+    if any(is_same_person(one.by, who) for one in request.decisions):
+        return "You have already approved it. A second person has to approve."
+    if not _satisfies(who, request.by):
+        return f"You cannot decide about it: it needs {_required_approvers(request.by)}."
+    return None
 
 
-def asks_as_destructive(settings: ApprovalsSettings, tool: Tool) -> bool:
-    """Return whether calls of the tool need approval because it is marked destructive."""
-    return settings.destructive != "run" and tool.effects.destructive
+def is_same_person(party: DisplayedParty, who: Approver) -> bool:
+    """Return whether both are the same person: same issuer and stable id (design, decision 15)."""
+    if isinstance(who, Operator):
+        return party.kind == "operator" and party.subject == who.name
+    ids = (party.issuer, party.subject) == (who.issuer, who.subject)
+    return party.kind == "user" and ids
 
 
-def matches_any(patterns: Iterable[str], tool: Tool | ToolFacts) -> bool:
-    """Return whether one of the patterns matches this tool."""
-    return any(matches(pattern, tool) for pattern in patterns)
-
-
-def matches(pattern: str, tool: Tool | ToolFacts) -> bool:
-    """Return whether a pattern matches this tool; only `*` is a wildcard."""
-    name = tool.name
-    if pattern.startswith(PACK):
-        pattern, name = pattern.removeprefix(PACK), tool.pack
-    literal = pattern.replace("[", "[[]").replace("?", "[?]")
-    return fnmatch.fnmatchcase(name, literal)
-
-
-class TenantTools(Protocol):
-    """The tools that tenants have beside those of the configuration, as the registry knows them."""
-
-    def ready(self, caller: TenantContext) -> Awaitable[None]:
-        """Load the tools of the caller's tenant; raises StoreUnavailable."""
-
-    def known(self, caller: TenantContext, name: str) -> Tool | None:
-        """Return the tool of that name, if it is at hand."""
-
-
-class ToolPolicies:
+def _is_namesake(request: ApprovalRequest, who: TenantContext) -> bool:
     """
-    The policies of one configuration.
+    Return whether a machine without a named approver has the person's own id at their issuer.
 
-    *plan* has those of its own *tools*. The policy of any other tool is worked out at the first
-    call; the tools `find_tools` and `call_tool` have none, because the tool that they call has its
-    own. *beside* are the tools of tenants.
+    Then the machine may be the person's own program, so they cannot approve its calls.
     """
-
-    def __init__(
-        self,
-        settings: ApprovalsSettings,
-        plan: Plan,
-        tools: Mapping[str, Tool],
-        beside: TenantTools | None = None,
-    ) -> None:
-        self._settings, self.plan, self._tools, self._beside = settings, plan, tools, beside
-        self._conditions = conditions_of(settings)
-        self._others: dict[ToolFacts, ApprovalPolicy | None] = {}
-
-    @property
-    def has_others(self) -> bool:
-        """Return whether tenants may have tools of their own."""
-        return self._beside is not None
-
-    def of(self, tool: Tool) -> ApprovalPolicy | None:
-        """Return the policy of a tool; None if its calls never need approval."""
-        if tool.name in self._tools:
-            return self.plan.get(tool.name)
-        if tool.name in SEARCH_TOOLS and tool.origin is None:
-            return None
-        return self._of_other(ToolFacts.of(tool))
-
-    def asks(self, tool: Tool) -> bool:
-        """Return whether calls of a tool may have to wait for an approval."""
-        return self.of(tool) is not None
-
-    def of_request(self, request: ApprovalRequest) -> ApprovalPolicy | None:
-        """Return the current policy of a request's tool; None if it needs no approval any more."""
-        if request.facts is None:
-            return self.plan.get(request.tool)
-        # A tool of the configuration may have taken the name of a tenant's tool meanwhile.
-        if request.tool in self._tools:
-            return None
-        return self._of_other(request.facts)
-
-    async def ready(self, request: ApprovalRequest) -> None:
-        """Load the tools of the request's tenant; raises StoreUnavailable."""
-        caller = _caller_of(request)
-        if request.facts is not None and self._beside is not None and caller is not None:
-            await self._beside.ready(caller)
-
-    def tool_of(self, request: ApprovalRequest) -> Tool | None:
-        """Return the request's tool; None if it is not at hand, or not the same any more."""
-        if request.facts is None:
-            return self._tools.get(request.tool)
-        tool = self._current(request)
-        return tool if tool is not None and ToolFacts.of(tool) == request.facts else None
-
-    def has_changed(self, request: ApprovalRequest) -> bool:
-        """Return whether the tool is known to be another than when the call was made."""
-        tool = None if request.facts is None else self._current(request)
-        return tool is not None and ToolFacts.of(tool) != request.facts
-
-    def _current(self, request: ApprovalRequest) -> Tool | None:
-        caller = _caller_of(request)
-        if self._beside is None or caller is None or request.tool in self._tools:
-            return None
-        return self._beside.known(caller, request.tool)
-
-    def _of_other(self, facts: ToolFacts) -> ApprovalPolicy | None:
-        if facts in self._others:
-            return self._others[facts]
-        if len(self._others) >= MOST_KNOWN:
-            del self._others[next(iter(self._others))]
-        policy = self._others[facts] = policy_of(self._settings, facts, self._conditions)
-        return policy
+    caller = request.caller
+    ids = (caller.issuer, caller.subject) == (who.issuer, who.subject)
+    return caller.kind == "client" and request.by == (DEFAULT_APPROVERS,) and ids
 
 
-def _caller_of(request: ApprovalRequest) -> TenantContext | None:
-    return token_claims(request.caller, request.tenant, request.created_at)
+def _satisfies(who: Approver, by: Iterable[tuple[str, ...]]) -> bool:
+    """Return whether an approver matches one entry of each group; an operator always does."""
+    if isinstance(who, Operator):
+        return True
+    return all(any(_is(who, entry) for entry in group) for group in by)
+
+
+def _is(who: TenantContext, entry: str) -> bool:
+    if entry.startswith(ROLE):
+        return entry.removeprefix(ROLE) in who.roles
+    issuer, _, subject = entry.removeprefix(SUBJECT).partition(" ")
+    return (who.issuer, who.subject) == (issuer, subject)
+
+
+def _required_approvers(by: tuple[tuple[str, ...], ...]) -> str:
+    """Return a phrase for the required approvers."""
+    groups = (" or ".join(map(_approver_phrase, group)) for group in by)
+    return " and also ".join(groups) or "an approver that a rule names"
+
+
+def _approver_phrase(entry: str) -> str:
+    kind, _, rest = entry.partition(":")
+    return f"the role {rest}" if kind == "role" else f"the person {rest.rpartition(' ')[2]}"

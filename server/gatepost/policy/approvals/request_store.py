@@ -7,33 +7,30 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.arguments import ArgumentSealer, shown_arguments
 from gatepost.policy.approvals.notifications import ApprovalNotifier, What
-from gatepost.policy.approvals.policies import (
-    ApprovalNeed,
-    ApprovalPolicy,
-    ToolPolicies,
-    caller_variables,
-)
+from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, caller_variables
 from gatepost.policy.approvals.request import (
     ApprovalDecision,
     ApprovalRequest,
     Approver,
     IsRevoked,
     ToolFacts,
+    caller_is_revoked,
     party_of,
+    revoked_approvals,
+    token_claims,
 )
 from gatepost.policy.approvals.stored_request import (
+    ArgumentSealer,
     SealedArguments,
     StoredApproval,
     StoredRequest,
     approval_of,
     binding_of,
-    caller_is_revoked,
     key_of_use,
-    revoked_approvals,
-    token_claims,
+    shown_arguments,
 )
+from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.policy.idempotency.idempotency_record import may_repeat
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
@@ -82,8 +79,6 @@ class RequestStore:
     def apply(self, settings: ApprovalsSettings, policies: ToolPolicies) -> None:
         """Take up the settings and the policies of a configuration."""
         self._settings, self._policies = settings, policies
-
-    # The call finds its request, or creates one.
 
     async def find_or_create(
         self, call: Call, tool: Tool, need: ApprovalNeed, policy: ApprovalPolicy
@@ -167,8 +162,6 @@ class RequestStore:
         details = StoredRequest(request, digest, need.timeout_s, caller_variables(caller))
         sealed = self.arguments.seal(request.id, SealedArguments(call.arguments))
         return StoredApproval.new(details, binding_of(call, tool, digest, policy), sealed)
-
-    # The state of the record.
 
     async def get(self, tenant: str, request_id: str) -> StoredApproval | None:
         """Return a request in its current state."""

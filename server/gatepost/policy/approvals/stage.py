@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.arguments import check_readable
 from gatepost.policy.approvals.policies import ApprovalPolicy, caller_variables, variables_of
 from gatepost.policy.approvals.request import (
     ApprovalRequest,
@@ -16,9 +15,8 @@ from gatepost.policy.approvals.request import (
     party_of,
     reason_sentence,
 )
-from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.stored_request import StoredApproval, key_of_use
-from gatepost.policy.approvals.waiting import WaitingCall
+from gatepost.policy.approvals.service import ApprovalService, WaitingCall
+from gatepost.policy.approvals.stored_request import StoredApproval, check_readable, key_of_use
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
 from gatepost.policy.idempotency.idempotency_record import (
     DAY_S,

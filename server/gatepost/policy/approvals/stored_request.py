@@ -1,31 +1,51 @@
-"""Approval requests as they are stored, and without a person who was revoked or erased."""
+"""Approval requests as they are stored: their arguments are sealed, and shown without secrets."""
 
 import hashlib
-from collections.abc import AsyncIterator
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    load_pem_private_key,
+    load_ssh_private_key,
+)
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.request import (
-    ERASED,
-    ApprovalDecision,
-    ApprovalGrant,
-    ApprovalRequest,
-    DisplayedParty,
-    IsRevoked,
-    definition_of,
-)
-from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
-from gatepost.tools.api import Call, Tool
-from gatepost_authz.caller import TenantContext
+from gatepost.policy.approvals.request import ApprovalRequest, definition_of
+from gatepost.policy.idempotency.idempotency_record import digest_of
+from gatepost.redaction import json_document
+from gatepost.redaction.redactor import are_clear, is_prompt
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.approvals import ApprovalRecord
+from gatepost.tools.api import Call, Tool, ToolFailure
+from gatepost.tools.redaction import Redaction
+from gatepost.tools.secret import literals
+from gatepost_authz.strict_json import StrictJsonError, members
 
-PAGE = 200
-CLOCKS_S = 60.0
-"""
-If the issue time of a token is unknown, it counts as issued this long before it was used. Clocks
-differ, and a revoked token must not be taken for one that was issued later.
-"""
+MOST_ARGUMENTS = 180_000
+"""Maximum size of arguments for approval, in bytes; encryption adds a third."""
+
+PURPOSE, KEYED = "approval arguments", "approval digest"
+
+MARK = "[REDACTED:"
+"""The start of the placeholder for a secret."""
+
+WITHHELD = (
+    "A person has to approve this call and would not see all of it: what looks like a private key "
+    "is none, or the value of a secret argument stands in another one as well."
+)
+
+MARKED = re.compile(r"\[REDACTED:([^\[\]\n]{1,128})\]")
+KEY = "PRIVATE_KEY"
+MOST_KEYS = 8
+"""Each takes about a millisecond to parse."""
+_LINES = re.compile(
+    r"-----BEGIN [A-Z0-9 ]+-----\n(?:[^\n]{64,76}\n)*[^\n]{1,76}\n-----END [A-Z0-9 ]+-----"
+)
 
 
 class StoredRequest(msgspec.Struct, frozen=True):
@@ -128,94 +148,154 @@ def key_of_use(request_id: str) -> bytes:
     return hashlib.sha256(f"approval {request_id}".encode()).digest()
 
 
-def token_claims(party: DisplayedParty, tenant: str, at: float) -> TenantContext | None:
+_sealed = msgspec.msgpack.Decoder(SealedArguments).decode
+
+
+class ArgumentSealer:
+    """Encrypts the arguments of approval requests with the key ring."""
+
+    def __init__(self, keyring: KeyRing) -> None:
+        self._keyring = keyring
+
+    def digest(self, tool: Tool, arguments: bytes) -> bytes:
+        """
+        Return a digest that is the same for equal arguments, however they are written.
+
+        It is keyed for tools with secret arguments, so that a reader of the database cannot test
+        passwords against it.
+        """
+        digest = digest_of(arguments)
+        if not tool.secret_arguments:
+            return digest
+        return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
+
+    def seal(self, approval_id: str, arguments: SealedArguments) -> str:
+        """Encrypt arguments, bound to this request."""
+        payload = msgspec.msgpack.encode(arguments)
+        return self._keyring.seal(PURPOSE, payload, context=approval_id.encode())
+
+    def open(self, record: ApprovalRecord) -> SealedArguments | None:
+        """Decrypt the arguments; None if there are none or the key is gone."""
+        if record.sealed is None:
+            return None
+        opened = self._keyring.open(PURPOSE, record.sealed, context=record.id.encode())
+        return None if opened is None else _sealed(opened)
+
+
+def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: bytes) -> bytes:
     """
-    Rebuild the claims of the token that a party used *at* that time, for the check of revocations.
+    Return the arguments without secrets of the tenant and without secret arguments.
 
-    Return None for an operator on the command line, who used no token.
+    ToolFailure if redaction would hide more than secrets.
     """
-    if party.kind == "operator":
-        return None
-    return TenantContext(
-        tenant_id=tenant,
-        issuer=party.issuer,
-        subject=party.subject,
-        subject_kind=party.kind,
-        client_id=party.client_id,
-        actor=party.actor,
-        issued_at=int(at - CLOCKS_S) if party.issued_at is None else party.issued_at,
-        resource="",
-        expires_at=0,
-    )
+    written = [
+        (next((step for step in reversed(path) if step is not None), "argument").upper(), text)
+        for path in tool.secret_arguments
+        for text in literals((path,), arguments)
+    ]
+    redactor = redaction.of(tenant)
+    if not written and is_prompt(arguments) and are_clear([arguments], redactor):
+        return arguments  # true for nearly all calls
+    before = shown = json_document.cleaned(arguments, redactor) or arguments
+    if written:
+        shown = json_document.cleaned(arguments, redactor.with_values(written)) or arguments
+    texts = [text for _, text in written]
+    if hides_words(arguments, shown) or hides_arguments(arguments, before, shown, texts):
+        raise ToolFailure("validation", WITHHELD)
+    return shown
 
 
-def caller_is_revoked(request: ApprovalRequest, is_revoked: IsRevoked) -> bool:
-    """Return whether the caller of the request is revoked."""
-    return _revoked(request.caller, request.tenant, request.created_at, is_revoked)
+def check_readable(arguments: bytes) -> None:
+    """Return a ToolFailure for arguments that an approver could read differently than the tool."""
+    if len(arguments) > MOST_ARGUMENTS:
+        raise ToolFailure(
+            "validation",
+            f"A person has to approve this call, and its arguments have {len(arguments)} bytes; "
+            f"at most {MOST_ARGUMENTS} can be looked at. Send less at once.",
+        )
+
+    try:
+        json.loads(arguments, object_pairs_hook=members)
+    except StrictJsonError:
+        # Some parsers take the first of two equal names, others the last: the approver could see
+        # another value than the tool gets.
+        told = "The arguments have a name twice; give each one once."
+        raise ToolFailure("validation", told) from None
+    except (ValueError, RecursionError):
+        raise ToolFailure("validation", "The arguments are not JSON that can be shown.") from None
 
 
-def revoked_approvals(
-    request: ApprovalRequest, is_revoked: IsRevoked
-) -> tuple[ApprovalDecision, ...]:
-    """Return the approvals by revoked approvers; their rejections stay valid."""
-    return tuple(
-        one
-        for one in request.decisions
-        if one.verdict == "approved" and _revoked(one.by, request.tenant, one.at, is_revoked)
-    )
-
-
-def is_valid_grant(grant: ApprovalGrant, is_revoked: IsRevoked) -> bool:
-    """Return whether neither the grant's caller nor its approver is revoked."""
-    people = (grant.caller, grant.by)
-    return not any(_revoked(one, grant.tenant, grant.created_at, is_revoked) for one in people)
-
-
-def _revoked(party: DisplayedParty, tenant: str, at: float, is_revoked: IsRevoked) -> bool:
-    token = token_claims(party, tenant, at)
-    return token is not None and is_revoked(token)
-
-
-async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> int:
+def hides_words(arguments: bytes, shown: bytes) -> bool:
     """
-    Erase a person from decisions about other people's calls; return the number of changed records.
+    Return whether a redacted private key in *shown* is something else.
 
-    Waiting requests that they have approved need another approver. Raises StoreUnavailable; you can
-    then call it again.
+    It is the only secret pattern that matches words and lines. A caller could put text between the
+    begin and end lines, which the approver would not see although the tool gets it.
     """
-
-    def is_theirs(decision: ApprovalDecision) -> bool:
-        return (decision.by.issuer, decision.by.subject) == (issuer, subject)
-
-    changed = 0
-    async for one in _all(approvals):
-        record: ApprovalRecord | None = one
-        while record is not None:
-            details = approval_of(record).details
-            if not any(map(is_theirs, details.request.decisions)):
-                break
-            decisions = tuple(
-                replace(decision, by=ERASED, reason="") if is_theirs(decision) else decision
-                for decision in details.request.decisions
-                if record.state != "waiting" or not is_theirs(decision)
-            )
-            request = replace(details.request, decisions=decisions)
-            encoded = msgspec.msgpack.encode(replace(details, request=request))
-            if await approvals.replace(replace(record, details=encoded)):
-                changed += 1
-                break
-            record = await approvals.get(record.id)
-    return changed
+    originals, told = list(_leaves(arguments)), list(_leaves(shown))
+    if len(originals) != len(told):
+        return True
+    hidden = [
+        part
+        for one, other in zip(originals, told, strict=True)
+        if one != other and f":{KEY}]" in str(other)
+        for part in _parts(str(one), str(other))
+    ]
+    return len(hidden) > MOST_KEYS or not all(map(_is_key, hidden))
 
 
-async def _all(approvals: ApprovalStore) -> AsyncIterator[ApprovalRecord]:
-    place: tuple[float, str] | None = None
-    while page := await approvals.waiting(PAGE, place):
-        for record in page:
-            yield record
-        place = page[-1].created_at, page[-1].id
-    place = None
-    while page := await approvals.past(place, PAGE):
-        for record in page:
-            yield record
-        place = page[-1].changed_at, page[-1].id
+def hides_arguments(arguments: bytes, before: bytes, after: bytes, secrets: Sequence[str]) -> bool:
+    """
+    Return whether the values of secret arguments, *secrets*, hide anything but those arguments.
+
+    *before* and *after* are the shown arguments without and with these values redacted. A caller
+    that uses an address as a password too would have the address redacted in both places.
+    """
+    own = Counter(secrets)
+    triples = zip(_leaves(arguments), _leaves(before), _leaves(after), strict=True)
+    for original, one, other in triples:
+        if one == other:
+            continue
+        if not own[str(original)]:
+            return True
+        own[str(original)] -= 1
+    return False
+
+
+def _leaves(encoded: bytes) -> Iterator[Any]:
+    """Yield names and values in their order, repeated names included."""
+    left: list[Any] = [json.loads(encoded, object_pairs_hook=list)]
+    while left:
+        one = left.pop()
+        if isinstance(one, list | tuple):
+            left.extend(reversed(one))
+        else:
+            yield one
+
+
+def _parts(original: str, told: str) -> Iterator[str]:
+    """Yield at least the parts of *original* that were redacted as keys."""
+    pieces = MARKED.split(told)
+    names, segments = pieces[1::2], pieces[::2]
+    at = len(segments[0])
+    for name, segment in zip(names[:-1], segments[1:-1], strict=True):
+        end = max(original.find(segment, at), at)
+        if name == KEY:
+            yield original[at:end]
+        at = end + len(segment)
+    if names[-1] == KEY:
+        yield original[at : len(original) - len(segments[-1])]
+
+
+def _is_key(text: str) -> bool:
+    encoded = text.strip().replace("\r\n", "\n")
+    if not _LINES.fullmatch(encoded):
+        return False
+    load = load_ssh_private_key if "OPENSSH" in encoded[:40] else load_pem_private_key
+    try:
+        load(encoded.encode(), None, unsafe_skip_rsa_key_validation=True)
+    except TypeError:
+        return True  # a key with a password
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+    return True

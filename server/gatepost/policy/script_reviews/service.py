@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from gatepost.policy.approvals import approvers
+from gatepost.policy.approvals import policies
 from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.request import (
     SCRIPT_PREFIX,
@@ -15,10 +15,10 @@ from gatepost.policy.approvals.request import (
     Approver,
     IsRevoked,
     Undecidable,
+    caller_is_revoked,
     none_revoked,
     party_of,
 )
-from gatepost.policy.approvals.stored_request import caller_is_revoked
 from gatepost.policy.script_reviews.script import Rejection, Script, ScriptReview
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.records import Records
@@ -69,7 +69,7 @@ class ScriptReviews:
         if request.state == "rejected":
             # A rejection can be reversed, also by the person who rejected the script.
             request = replace(request, state="waiting", decisions=())
-        return approvers.objection(request, who, now=self._clock())
+        return policies.objection(request, who, now=self._clock())
 
     async def decide(
         self,
@@ -181,7 +181,7 @@ class ScriptReviews:
         if decision.verdict == "approved":
             why = self.objection(request, by)
         else:
-            why = approvers.objection(request, by, now=decision.at)
+            why = policies.objection(request, by, now=decision.at)
             request = replace(request, until=until)
         if why is not None:
             raise Undecidable(why)

@@ -206,7 +206,7 @@ def displaced_by(
     caller.
     """
     submitter = _key_of(submitted[0].caller)
-    left: dict[CallerKey, deque[ScriptReview]] = {submitter: deque()}
+    left: dict[SubmitterKey, deque[ScriptReview]] = {submitter: deque()}
     for review in waiting:
         left.setdefault(_key_of(review.caller), deque()).append(review)
     # Some of many new scripts may have to go before they were ever stored.
@@ -222,11 +222,11 @@ def displaced_by(
     return displaced
 
 
-CallerKey = tuple[str, str, str]
+SubmitterKey = tuple[str, str, str]
 """Issuer, kind and subject of a script's submitter."""
 
 
-def _key_of(caller: DisplayedParty) -> CallerKey:
+def _key_of(caller: DisplayedParty) -> SubmitterKey:
     return caller.issuer, caller.kind, caller.subject
 
 

@@ -1,4 +1,4 @@
-"""What a second adversary found behind the wire; each stays found."""
+"""Addresses, ages, token headers and paths that are malformed or look like others."""
 
 from pathlib import Path
 
@@ -8,8 +8,7 @@ from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
 from tests.authz.conftest import TARGET, OpaqueTokenGate
 from tests.keys.conftest import CodeFlow
-from tests.support.issuers import Idp
-from tests.support.tokens import b64
+from tests.support.issuers import Idp, b64
 
 
 @pytest.mark.parametrize("address", ["http://[", "http://[::1", "http://127.0.0.1:99999/"])

@@ -1,24 +1,27 @@
-"""Requests that wait for a decision: their lists, page by page, and a call that waits for one."""
+"""Lists of approval requests: those that wait, the decided ones, and all to erase a person."""
 
 import math
-import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from gatepost.policy.approvals.notifications import TOPIC
-from gatepost.policy.approvals.request import ApprovalDecision, ApprovalRequest, Approver
+from gatepost.policy.approvals.request import (
+    ERASED,
+    SCRIPT_PREFIX,
+    ApprovalDecision,
+    ApprovalRequest,
+    Approver,
+)
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import approval_of
-from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
 from gatepost.storage.records import Records
-from gatepost.storage.shared_store import SharedStore, WakeUps
 
 PAGE = 50
-POLL_S = 1.0
-"""How often a waiting call polls, because notifications may be lost."""
-COME_BACK_S = 5.0
+MOST_READ = 200
+"""Requests that are read at once to erase a person from all."""
 
 WaitingSince = tuple[float, str]
 """The `created_at` and the id of a request, by which those that wait are ordered."""
@@ -96,6 +99,17 @@ class RequestLists:
     def __init__(self, records: Records, requests: RequestStore, scripts: ScriptRequests) -> None:
         self.records, self.requests, self._scripts = records, requests, scripts
 
+    async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
+        """Return a call or script in any state; None if the tenant has none with this id."""
+        if request_id.startswith(SCRIPT_PREFIX):
+            return await self._scripts.get(tenant, request_id)
+        approval = await self.requests.get(tenant, request_id)
+        if approval is None:
+            return None
+        request = approval.request
+        progress = await self.requests.progress(request)
+        return request if progress in (None, "done") else replace(request, use=progress)
+
     async def waiting_page(self, tenant: str, after: WaitingSince | None = None) -> WaitingPage:
         """Return a page of what `waiting` returns, and where the next one begins."""
         found = await self.waiting(tenant, after=after, most=PAGE + 1)
@@ -150,47 +164,46 @@ class RequestLists:
         return [request for _, request in found[:most]]
 
 
-class WaitingCall:
-    """A call that waits for approval. *gone* returns whether its caller may wait no longer."""
+async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> int:
+    """
+    Erase a person from decisions about other people's calls; return the number of changed records.
 
-    retry_after_s = COME_BACK_S
+    Waiting requests that they have approved need another approver. Raises StoreUnavailable; you can
+    then call it again.
+    """
 
-    def __init__(
-        self,
-        requests: RequestStore,
-        shared_store: SharedStore,
-        request: ApprovalRequest,
-        url: str,
-        gone: Callable[[], bool],
-    ) -> None:
-        self._requests, self._shared_store, self._gone = requests, shared_store, gone
-        self._tenant, self._id = request.tenant, request.id
-        self._until = request.until
-        self.url = url
-        self.message = pending(request)
-        self.told = f"{self.message} {url}" if url else self.message
+    def is_theirs(decision: ApprovalDecision) -> bool:
+        return (decision.by.issuer, decision.by.subject) == (issuer, subject)
 
-    async def over(self) -> None:
-        """Return once the request is decided or the caller is gone; implements `Waiting`."""
-        shared_store = self._shared_store.of(self._tenant)
-        async with WakeUps(shared_store, TOPIC, message=self._id.encode()) as wake_ups:
-            while not self._gone() and await self._is_open():
-                await wake_ups.wait(POLL_S)
-
-    async def _is_open(self) -> bool:
-        try:
-            return await self._requests.is_waiting(self._tenant, self._id)
-        except StoreUnavailable:
-            if self._until <= self._requests.clock():
-                raise
-            return True  # a short outage must not end a call that waits for minutes
+    changed = 0
+    async for one in _all(approvals):
+        record: ApprovalRecord | None = one
+        while record is not None:
+            details = approval_of(record).details
+            if not any(map(is_theirs, details.request.decisions)):
+                break
+            decisions = tuple(
+                replace(decision, by=ERASED, reason="") if is_theirs(decision) else decision
+                for decision in details.request.decisions
+                if record.state != "waiting" or not is_theirs(decision)
+            )
+            request = replace(details.request, decisions=decisions)
+            encoded = msgspec.msgpack.encode(replace(details, request=request))
+            if await approvals.replace(replace(record, details=encoded)):
+                changed += 1
+                break
+            record = await approvals.get(record.id)
+    return changed
 
 
-def pending(request: ApprovalRequest) -> str:
-    """Return the message for the agent about a waiting request."""
-    until = time.strftime("%H:%M:%S UTC", time.gmtime(request.until))
-    people = "a person's approval" if request.needed == 1 else "the approval of two people"
-    return (
-        f"This call of `{request.tool}` waits for {people} until {until}. It was not run yet. "
-        "Wait for the decision; if you make the same call again, it joins the same request."
-    )
+async def _all(approvals: ApprovalStore) -> AsyncIterator[ApprovalRecord]:
+    place: tuple[float, str] | None = None
+    while page := await approvals.waiting(MOST_READ, place):
+        for record in page:
+            yield record
+        place = page[-1].created_at, page[-1].id
+    place = None
+    while page := await approvals.past(place, MOST_READ):
+        for record in page:
+            yield record
+        place = page[-1].changed_at, page[-1].id
