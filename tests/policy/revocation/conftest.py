@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from gatepost.cli.approvals import opened
-from gatepost.cli.configuration import settled
+from gatepost.cli.configuration import checked_configuration
 from gatepost.policy.approvals.service import ApprovalService
 from tests.support.client import message
 from tests.support.commands import CommandProcess
@@ -73,7 +73,7 @@ class RevocationReplicas(BalancedReplicas):
         """Open an approval service beside both replicas, for approvers who have signed in."""
         # The configuration names its key ring as a server sees it that runs there.
         with contextlib.chdir(self.folder):
-            config, toolbox = settled(Path("gatepost.toml"))
+            config, toolbox = checked_configuration(Path("gatepost.toml"))
             async with opened(config, toolbox, "acme") as service:
                 yield service
 
