@@ -73,7 +73,7 @@ release: .venv/deploy/.installed ## set the version everywhere, date the changel
 	@touch $@
 
 tests/node/node_modules/.installed-from: .venv/dev tests/node/package-lock.json
-	$(BIN)/python -m tests.support.node
+	$(BIN)/python -m tests.support.programs
 
 lock: .venv/dev ## write the locks anew (versions and hashes, no index addresses)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml --output-file requirements.lock

@@ -17,7 +17,7 @@ from bench.process import BenchProcess, Cores
 from bench.servers.settings import Settings
 from bench.tokens import Mint
 from bench.workload import PATH, WORKLOADS, Place
-from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
 from gatepost.secrets.keyring import KeyRing

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.checkpoints import public_keys
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
-from gatepost.audit.record_search import AuditSearch
 from gatepost.audit.verify import verify
+from gatepost.dashboard.audit import search_back
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery, ChainHead, ChainKey, NewAuditRecord, Segment
 from gatepost.storage.audit_segments import kept, rows_of
@@ -83,13 +83,13 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
     """Measure what reads the records of a tenant, which has about *count* of them."""
     records = await open_records(f"sqlite:///{database}")
     keyring = KeyRing.load(f"file:{database.parent / 'keyring.json'}")
-    search, hour = AuditSearch(records), 3600
-    now = time.time() // hour * hour
+    trail, hour = records.of(tenant).trail, 3600
+    now = int(time.time() // hour) * hour
     asked: dict[str, Callable[[], Awaitable[object]]] = {
-        "audit, newest": lambda: search.search_back(tenant, AuditQuery()),
-        "audit, one tool": lambda: search.search_back(tenant, AuditQuery(tool="tool-3")),
-        "usage, a day": lambda: search.usage(tenant, since=now - 23 * hour, bucket_s=hour),
-        "usage, a week": lambda: search.usage(tenant, since=now - 7 * 24 * hour, bucket_s=6 * hour),
+        "audit, newest": lambda: search_back(records, tenant, AuditQuery()),
+        "audit, one tool": lambda: search_back(records, tenant, AuditQuery(tool="tool-3")),
+        "usage, a day": lambda: trail.count((now - 23 * hour) * 1000, hour * 1000),
+        "usage, a week": lambda: trail.count((now - 7 * 24 * hour) * 1000, 6 * hour * 1000),
     }
     costs = [
         PageCost(name, count, await _measured(page, TIMES), limited=True)
@@ -100,7 +100,7 @@ async def pages(database: Path, tenant: str, count: int) -> list[PageCost]:
         PageCost(
             "audit, a tool without records",
             count,
-            await _measured(lambda: search.search_back(tenant, absent), TIMES),
+            await _measured(lambda: search_back(records, tenant, absent), TIMES),
             limited=True,
         )
     )

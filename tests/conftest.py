@@ -56,7 +56,7 @@ packs/test_effects.py mcp/approval_wait/test_clients.py packs/git/test_untrusted
 secrets/test_tool_calls.py policy/approvals/test_outbox.py docs/test_upstreams_page.py
 docs/test_tutorial.py audit/test_verification.py runtime/test_stop.py
 attacks/upstreams/test_slow_callers.py attacks/upstreams/test_endings.py
-clients/test_second_authorization_server.py telemetry/test_counters.py mcp/stdio/test_stdio.py
+clients/test_sign_in.py telemetry/test_counters.py mcp/stdio/test_stdio.py
 policy/idempotency/test_replicas.py runtime/test_lazy_imports.py storage/test_entries.py
 keys/test_browser.py config/test_registered_packs.py policy/revocation/test_erasure.py
 runtime/test_serve.py http/test_slow_readers.py attacks/upstreams/test_echoed_secrets.py
@@ -293,6 +293,17 @@ def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         yield folder
+
+
+KEEPING_STATE = ("mcp", "policy/approvals", "tenancy")
+"""Folders whose servers keep their state where they are started."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_working_directory(request: pytest.FixtureRequest) -> None:
+    """Start the servers of those folders in a temporary directory."""
+    if any(request.path.is_relative_to(TESTS / folder) for folder in KEEPING_STATE):
+        request.getfixturevalue("working_directory")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 import hashlib
 import random
+from array import array
 from collections.abc import Callable
+from math import inf
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -31,8 +33,8 @@ class RandomCache(Generic[K, T]):
 
     Because there is no order, a hit writes nothing. If slightly more tokens are used in turn than
     fit, most are still found; a cache that evicts the least recently used one would find none of
-    them. An expired entry becomes None when it is read. It keeps its place until `tidy` finds it or
-    another entry replaces it.
+    them. An expired entry becomes None when it is read. It keeps its place until its end has been
+    found, or another entry replaces it.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -41,44 +43,71 @@ class RandomCache(Generic[K, T]):
         """Read these directly; `keep`, `end` and `drop` change them."""
         self._places: list[K] = []
         """The keys of all entries."""
+        # Numbers that lie side by side: reading the entries instead would fetch five objects each,
+        # which were not used for a long time, from the memory.
+        self._ends = array("d")
+        """By place, a time before which the entry does not end."""
+        self._next = 0
+        """The place that is examined next."""
         # Two threads that replace the same place would leave an entry that nothing removes.
         self._changing = Lock()
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def keep(self, key: K, entry: T) -> None:
-        """Add or replace an entry."""
+    def end_of(self, entry: T) -> float:
+        """Return the time from which an entry counts no more."""
+        return inf
+
+    def keep(self, key: K, entry: T, *, now: float = -inf, until: float = inf) -> None:
+        """
+        Add or replace an entry that counts until then, as `end_of` says.
+
+        For each new entry two others are examined in turn, and those that have ended are removed:
+        after as many new entries as there were others, none is left that had ended before.
+        """
         with self._changing:
             if key not in self.entries:
-                if self.capacity < 1:
-                    return
-                if len(self._places) < self.capacity:
-                    self._places.append(key)
+                ends, place = self._ends, self._next
+                if min(ends[place : place + LOOKED_AT], default=inf) <= now:
+                    place = self._place_of_ended(place, now)
                 else:
-                    place = int(DICE.random() * len(self._places))
-                    del self.entries[self._places[place]]
-                    self._places[place] = key
+                    place += LOOKED_AT
+                    self._next = place if place < len(ends) else 0
+                    place = -1
+                if place < 0 and len(ends) < self.capacity:
+                    self._places.append(key)
+                    ends.append(until)
+                elif self.capacity > 0:
+                    if place < 0:
+                        # `randrange` takes two calls in Python.
+                        place = int(DICE.random() * len(ends))
+                        del self.entries[self._places[place]]
+                    self._places[place], ends[place] = key, until
+                else:
+                    return
             self.entries[key] = entry
 
-    def tidy(self, is_over: Callable[[T], bool]) -> None:
-        """
-        Look at a few entries by chance, and remove those that count no more.
-
-        Called once for each new entry, this leaves at most as many that count no more as others.
-        """
-        with self._changing:
-            places = self._places
-            for _ in range(min(LOOKED_AT, len(places))):
-                # `randrange` takes two calls in Python, more than all else here.
-                place = int(DICE.random() * len(places))
-                key = places[place]
-                entry = self.entries[key]
-                if entry is None or is_over(entry):
-                    del self.entries[key]
-                    last = places.pop()
-                    if place < len(places):
-                        places[place] = last
+    def _place_of_ended(self, first: int, now: float) -> int:
+        """Remove the next entries that have ended; return the place of one, or -1 without any."""
+        places, ends = self._places, self._ends
+        self._next = first + LOOKED_AT
+        ended = []
+        for place in range(first, min(first + LOOKED_AT, len(places))):
+            entry = self.entries[places[place]]
+            # The place was made for an entry that may have been renewed since.
+            ends[place] = max(ends[place], -inf if entry is None else self.end_of(entry))
+            if ends[place] <= now:
+                del self.entries[places[place]]
+                ended.append(place)
+        for place in reversed(ended[1:]):
+            key, end = places.pop(), ends.pop()
+            if place < len(places):
+                places[place], ends[place] = key, end
+                self._next = place
+        if self._next >= len(places):
+            self._next = 0
+        return ended[0] if ended else -1
 
     def end(self, key: K, entry: T) -> None:
         """Let an entry count no more, unless another thread has replaced it."""
@@ -90,8 +119,10 @@ class RandomCache(Generic[K, T]):
         """Remove these entries, and those that are no longer valid."""
         with self._changing:
             kept = self.entries.items()
-            self.entries = {key: one for key, one in kept if one is not None and not which(one)}
-            self._places = list(self.entries)
+            left = {key: one for key, one in kept if one is not None and not which(one)}
+            self._places, self._next = list(left), 0
+            self._ends = array("d", map(self.end_of, left.values()))
+            self.entries = {**left}
 
 
 class CachedAnswer(msgspec.Struct, Generic[T], frozen=True):
@@ -122,11 +153,14 @@ class Memory(RandomCache[AnswerKey, CachedAnswer[T]]):
         """Remove the entries of these callers."""
         self.drop(lambda entry: which(entry.value))
 
+    def end_of(self, entry: CachedAnswer[T]) -> float:
+        """Return the end of an answer."""
+        return entry.until
+
     def put(self, key: AnswerKey, value: T, *, now: float, until: float) -> None:
         """Store *value* until then, unless it has already expired."""
         if until > now:
-            self.tidy(lambda entry: entry.until <= now)
-            self.keep(key, CachedAnswer(value, now, until))
+            self.keep(key, CachedAnswer(value, now, until), now=now, until=until)
 
 
 def digest_of(token: str) -> bytes:

@@ -1,7 +1,7 @@
 """Read claims by their name or by a dotted path into objects."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.presets import CLAIM_NAMES
@@ -33,38 +33,37 @@ def lookup(claims: object, path: str) -> object:
 def first_text(
     claims: Mapping[str, object], names: Sequence[str], *, limit: int = MAX_SUBJECT
 ) -> str | None:
-    """Return the first of *names* that is present, as a line of text, or None."""
+    """
+    Return the first of these claims that is present, as a line of text, or None.
+
+    A preset or a setting names the claims. InvalidToken: the first one is no line of text.
+    """
     for name in names:
-        value = text_of(claims, name, limit=limit)
-        if value is not None:
+        value = claims.get(name, MISSING)
+        if value is MISSING and (value := lookup(claims, name)) is MISSING:
+            continue
+        if is_line(value, limit):
             return value
+        raise InvalidToken(f"bad_{name}" if name in CLAIM_NAMES else "bad_claim").about(claim=name)
     return None
 
 
-def text_of(claims: Mapping[str, object], name: str, *, limit: int = MAX_SUBJECT) -> str | None:
-    """Return a claim that a preset or a setting names, as a line of text, or None."""
-    value = claims.get(name, MISSING)
-    if value is MISSING and (value := lookup(claims, name)) is MISSING:
-        return None
-    try:
-        return line(value, "bad_claim", limit=limit)
-    except InvalidToken:
-        reason = f"bad_{name}" if name in CLAIM_NAMES else "bad_claim"
-        raise InvalidToken(reason).about(claim=name) from None
-
-
 def line(value: object, reason: str, *, limit: int = MAX_SUBJECT) -> str:
+    """Return a line of text, or raise InvalidToken."""
+    if is_line(value, limit):
+        return value
+    raise InvalidToken(reason)
+
+
+def is_line(value: object, limit: int) -> TypeGuard[str]:
     """
-    Return a short text without control characters or outer spaces, or raise InvalidToken.
+    Return whether a value is a short text without control characters or outer spaces.
 
     Ids end up in logs, file names and comparisons: what prints like another id is not one.
     """
-    if (
-        not isinstance(value, str)
-        or not 0 < len(value) <= limit
-        or not value.isprintable()
-        or value[0] == " "
-        or value[-1] == " "
-    ):
-        raise InvalidToken(reason)
-    return value
+    return (
+        isinstance(value, str)
+        and 0 < len(value) <= limit
+        and value.isprintable()
+        and value == value.strip(" ")
+    )

@@ -9,7 +9,6 @@ from gatepost_authz.claims import MAX_CLIENT_ID, scopes_of
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.jwks import confirms
 from gatepost_authz.presets import Preset
 
 
@@ -51,7 +50,7 @@ async def confirmed(
     trusted: TrustedIssuer,
 ) -> dict[str, object]:
     """Return the claims to judge: those of the token alone unless its issuer is asked about it."""
-    if not confirms(trusted):
+    if not trusted.confirms:
         return proved
     if confirmation is None:
         # Without an answer, the token may have been revoked.

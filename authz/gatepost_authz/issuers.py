@@ -38,6 +38,8 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
     """Audiences accepted in addition to the resource."""
     template: re.Pattern[str] | None
     """The pattern of a template's concrete issuers, with one group."""
+    confirms: bool
+    """Whether its signed tokens are introspected too."""
     loopback: bool
     """Whether it lives on this machine, as only a development issuer may."""
     rules: TenantRules
@@ -151,6 +153,8 @@ def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[Tru
             closed=own,
             foreign=frozenset().union(*others) - (own or frozenset()),
             exclusive=own is not None or free == 1,
+            claim=settings.tenant.claim or preset.tenant_claim,
+            templated="{" in settings.issuer,
         )
         compiled.append(compile_issuer(settings, preset, rules))
     return tuple(compiled)
@@ -163,6 +167,8 @@ def compile_issuer(settings: Issuer, preset: Preset, rules: TenantRules) -> Trus
         algorithms=with_synonyms(frozenset(settings.algorithms or preset.algorithms)),
         audiences=frozenset(settings.audiences),
         template=template_of(settings.issuer, preset) if "{" in settings.issuer else None,
+        confirms=preset.introspects_signed
+        or (settings.introspection is not None and settings.introspection.when == "always"),
         loopback=is_loopback(urlsplit(settings.issuer).hostname or ""),
         rules=rules,
     )

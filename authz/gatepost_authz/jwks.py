@@ -237,7 +237,7 @@ class IssuerKeySets:
                 continue
             if asks(one):
                 self._look_for(one)
-            if not asks(one) or confirms(one):
+            if not asks(one) or one.confirms:
                 self.of(one.settings.issuer, one).warm()
 
     def state_of(self, trusted: TrustedIssuer) -> str:
@@ -347,13 +347,6 @@ class IssuerKeySets:
                 strangers=strangers,
             ),
         )
-
-
-def confirms(trusted: TrustedIssuer) -> bool:
-    """Return whether signed tokens of this issuer are introspected too."""
-    settings = trusted.settings.introspection
-    always = settings is not None and settings.when == "always"
-    return always or trusted.preset.introspects_signed
 
 
 def asks(trusted: TrustedIssuer) -> bool:

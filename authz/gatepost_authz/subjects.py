@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gatepost_authz.caller import SubjectKind
-from gatepost_authz.claim_values import MISSING, first_text, lookup, text_of
+from gatepost_authz.claim_values import MISSING, first_text, lookup
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.presets import Preset
 from gatepost_authz.token_rules import CallerMark
@@ -24,16 +24,14 @@ def subject_of(
     The kind is part of whose state it is: a machine whose id equals a person's is not that person.
     Only the first of the subject claims identifies people.
     """
-    first, *others = preset.subject_claims
-    stable = text_of(claims, first)
+    names = preset.subject_claims
+    stable = first_text(claims, names[:1])
     kind = kind_of(claims, preset, stable, client_id)
     if stable is not None:
         return stable, kind
-    if kind == "user":
-        raise InvalidToken("no_subject").about(claim=first)
-    named = first_text(claims, others) or client_id
+    named = None if kind == "user" else first_text(claims, names[1:]) or client_id
     if named is None:
-        raise InvalidToken("no_subject").about(claim=first)
+        raise InvalidToken("no_subject").about(claim=names[0])
     return named, kind
 
 

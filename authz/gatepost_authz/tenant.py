@@ -1,6 +1,7 @@
 """Map accepted claims to the caller: tenant and roles; pure functions."""
 
 import base64
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from gatepost_authz.scopes import Implications
 
 HASHED = re.compile(r"t-[a-z2-7]{26}", re.ASCII)
 MAX_DISPLAY = 256
+REMEMBERED_TENANTS = 4096
+"""The number of claim values whose tenant id is remembered; all its callers then share the text."""
 NO_CLIENT_RULE = ClientRule()
 NOBODY: frozenset[str] = frozenset()
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -44,6 +47,10 @@ class TenantRules(msgspec.Struct, frozen=True, kw_only=True):
     """Tenants that other issuers' settings reserve."""
     exclusive: bool = True
     """Whether this is the only issuer without a table of tenants."""
+    claim: str
+    """The claim that names the tenant unless the settings say otherwise; may be empty."""
+    templated: bool
+    """Whether the settings name a template of issuers, each of which signs for itself."""
 
 
 def every_caller(caller: TenantContext) -> None:
@@ -61,6 +68,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Called last; raises AuthError for a revoked or suspended caller."""
 
 
+@functools.lru_cache(maxsize=REMEMBERED_TENANTS)
 def tenant_id(issuer: str, value: str) -> str:
     """
     Return the tenant id of *value* at *issuer*: itself, or ``t-`` and 26 characters of its digest.
@@ -232,27 +240,24 @@ def names_no_tenant(claims: Mapping[str, object], rules: TenantRules) -> bool:
 
     Issuers of a template sign for themselves: each could issue a token with that client id.
     """
-    settings, rule = rules.settings, rules.settings.tenant
-    if rule.value or rule.issuer:
+    rule, claim = rules.settings.tenant, rules.claim
+    if rule.value or rule.issuer or rules.templated or not claim:
         return False
-    claim = rule.claim or rules.preset.tenant_claim
-    return bool(claim) and "{" not in settings.issuer and lookup(claims, claim) is MISSING
+    return lookup(claims, claim) is MISSING
 
 
 def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | None) -> str:
-    settings = rules.settings
-    if settings.tenant.issuer:
-        templated = "{" in settings.issuer
-        return captured if templated and captured is not None else settings.issuer
-    claim = settings.tenant.claim or rules.preset.tenant_claim
+    rule, claim = rules.settings.tenant, rules.claim
+    if rule.issuer:
+        return captured if rules.templated and captured is not None else rules.settings.issuer
     if not claim:
         raise InvalidToken("no_tenant_rule")
-    if "{" in settings.issuer and claim != rules.preset.segment_claim:
+    if rules.templated and claim != rules.preset.segment_claim:
         # Each concrete issuer signs for itself. The administrator of one of them can write any
         # claim, and so could name the tenant of another one.
         raise InvalidToken("tenant_not_exclusive")
     value = lookup(claims, claim)
-    if settings.tenant.only_entry or claim == rules.preset.tenant_claim:
+    if rule.only_entry or claim == rules.preset.tenant_claim:
         value = only_entry(value)
     if value is MISSING:
         raise InvalidToken("no_tenant").about(claim=claim)

@@ -2,14 +2,15 @@
 
 import re
 import ssl
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import httpcore2
 import httpx2
 
 HEAD_BYTES = 16_384
 """The maximum size of a proxy's response before its tunnel opens."""
-NO_ANSWER = "no answer to CONNECT"
 OPENED = re.compile(rb"HTTP/1\.[01] 2[0-9]{2}[ \r]")
 
 
@@ -44,20 +45,29 @@ class Tunnel:
             # Whatever the error is, the address did not cause it, and nothing was sent to it yet.
             raise httpcore2.ProxyError("the proxy cannot be reached") from error
 
-    def is_open(self, head: bytes) -> bool:
+    async def negotiate(
+        self,
+        address: str,
+        port: int,
+        *,
+        write: Callable[[bytes], Awaitable[None]],
+        read: Callable[[], Awaitable[bytes]],
+    ) -> None:
         """
-        Return whether the proxy's answer, of which *head* has come so far, opened the tunnel.
+        Open the tunnel to *address* on a connection to the proxy; raises ProxyError if refused.
 
-        False: there is more to read. ProxyError: the answer is too long, or refuses.
+        *read* returns some bytes, or none at the end. It reads one byte at a time if the server
+        speaks first: what follows the proxy's answer belongs to the tunnel and would be lost.
         """
-        if len(head) > HEAD_BYTES:
-            raise httpcore2.ProxyError(NO_ANSWER)
-        if b"\r\n\r\n" not in head:
-            return False
-        # Nothing may follow yet: a server that speaks first is read byte by byte.
+        await write(self._request(address, port))
+        head = b""
+        while b"\r\n\r\n" not in head:
+            part = await read()
+            head += part
+            if not part or len(head) > HEAD_BYTES:
+                raise httpcore2.ProxyError("no answer to CONNECT")
         if not OPENED.match(head) or not head.endswith(b"\r\n\r\n"):
             raise httpcore2.ProxyError("CONNECT was refused")
-        return True
 
     async def _opened(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:
         async with AsyncExitStack() as undo:
@@ -67,18 +77,11 @@ class Tunnel:
                 context = self._tls or httpx2.create_ssl_context(trust_env=False)
                 stream = await stream.start_tls(context, server_hostname=self.host)
                 undo.push_async_callback(stream.aclose)
-            await stream.write(self.request(address, port))
-            head = b""
-            while not self.is_open(head):
-                part = await stream.read(4096)
-                if not part:
-                    raise httpcore2.ProxyError(NO_ANSWER)
-                head += part
+            await self.negotiate(address, port, write=stream.write, read=partial(stream.read, 4096))
             undo.pop_all()
         return stream
 
-    def request(self, address: str, port: int) -> bytes:
-        """Return the request that asks the proxy for a tunnel to *address*."""
+    def _request(self, address: str, port: int) -> bytes:
         target = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         lines = [f"CONNECT {target} HTTP/1.1".encode(), f"Host: {target}".encode()]
         if self._authorization:

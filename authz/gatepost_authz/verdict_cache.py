@@ -97,6 +97,10 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         super().__init__(capacity)
         self.accepted = AcceptedTokens(capacity)
 
+    def end_of(self, entry: Verdict) -> float:
+        """Return the end of the token: until then its verdict may be renewed."""
+        return entry.caller.expires_at
+
     def get(self, key: DecisionKey, *, now: float) -> TenantContext | None:
         """Return the cached caller of the token, or None."""
         kept = self.entries.get(key)
@@ -132,8 +136,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         removed while the issuer was being asked.
         """
         self.accepted.add(*key[:2])
-        if key not in self.entries:
+        now = verdict.made_at
+        if verdict.ends_at > now:
             # Tokens live for an hour, and servers for weeks: expired verdicts would fill the cache.
-            self.tidy(lambda kept: kept.caller.expires_at <= verdict.made_at)
-        if verdict.ends_at > verdict.made_at:
-            self.keep(key, verdict)
+            self.keep(key, verdict, now=now, until=verdict.caller.expires_at)

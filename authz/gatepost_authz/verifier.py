@@ -13,7 +13,6 @@ from gatepost_authz.config import Target
 from gatepost_authz.confirmation import Confirmation, confirmed
 from gatepost_authz.errors import AuthError, ExpiredToken, InvalidToken, IssuerUnavailable
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwks import confirms
 from gatepost_authz.signature import IssuerKeys, proved, try_each
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verdict_cache import LIFETIME, DecisionKey, Verdict, VerdictCache, verdict_on
@@ -153,7 +152,7 @@ class JwtVerifier:
         """
         caller = ended.caller
         found = registry.find(caller.issuer)
-        if found is None or confirms(found[0]):
+        if found is None or found[0].confirms:
             return False
         header = signature.header_of(token.partition(".")[0].encode())
         keys = self.keys.of(caller.issuer, found[0], peer=peer)
@@ -189,14 +188,14 @@ class JwtVerifier:
                 raise
             keys = self.keys.of(str(issuer), trusted, peer=peer)
             claims, version = await proved(parts, keys)
-            if is_confirmed := confirms(trusted):
+            if trusted.confirms:
                 claims = await confirmed(self.confirmation, token, claims, trusted)
             named, now = str(issuer), self.clock()
             caller = self._judged(claims, trusted, captured, target, now=now)
         except AuthError as refusal:
             refusal.about(issuer=named)
             raise
-        lifetime = GOOD_S if is_confirmed else LIFETIME
+        lifetime = GOOD_S if trusted.confirms else LIFETIME
         verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
         self.decisions.put(key, verdict)
         return caller

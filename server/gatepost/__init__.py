@@ -6,12 +6,8 @@ import typing
 if typing.TYPE_CHECKING:
     from gatepost.config.pack_registration import PackRegistration
     from gatepost.config.pack_settings import CredentialUse, PackSettings, SettingFault
-    from gatepost.policy.approvals.scripts import (
-        FoundScripts,
-        Script,
-        ScriptApprovals,
-        ScriptSource,
-    )
+    from gatepost.policy.script_reviews.script import FoundScripts, Script, ScriptSource
+    from gatepost.policy.script_reviews.store import ScriptApprovals
     from gatepost.secrets.names import REFERENCE_PREFIX, is_reference
     from gatepost.storage.entries import Entries, Entry
     from gatepost.tools.api import CallContext, Outcome
@@ -46,6 +42,7 @@ if typing.TYPE_CHECKING:
     from gatepost.tools.sampling import Sampled, Sampling
     from gatepost.tools.secret import Secret
     from gatepost.tools.tool_methods import tool_method
+    from gatepost.tools.yaml_reader import YamlError, YamlLimits, read_yaml
 
 __all__ = [
     "REFERENCE_PREFIX",
@@ -93,8 +90,11 @@ __all__ = [
     "UrlElicitation",
     "Workspace",
     "WorkspaceUsage",
+    "YamlError",
+    "YamlLimits",
     "decoded",
     "is_reference",
+    "read_yaml",
     "tool_method",
     "validator_of",
 ]
@@ -102,12 +102,8 @@ __all__ = [
 _PLACES = {
     "gatepost.config.pack_registration": ("PackRegistration",),
     "gatepost.config.pack_settings": ("CredentialUse", "PackSettings", "SettingFault"),
-    "gatepost.policy.approvals.scripts": (
-        "FoundScripts",
-        "Script",
-        "ScriptApprovals",
-        "ScriptSource",
-    ),
+    "gatepost.policy.script_reviews.script": ("FoundScripts", "Script", "ScriptSource"),
+    "gatepost.policy.script_reviews.store": ("ScriptApprovals",),
     "gatepost.secrets.names": ("REFERENCE_PREFIX", "is_reference"),
     "gatepost.storage.entries": ("Entries", "Entry"),
     "gatepost.tools.api": ("CallContext", "Outcome"),
@@ -142,6 +138,7 @@ _PLACES = {
     "gatepost.tools.sampling": ("Sampled", "Sampling"),
     "gatepost.tools.raw_schema": ("validator_of",),
     "gatepost.tools.secret": ("Secret",),
+    "gatepost.tools.yaml_reader": ("YamlError", "YamlLimits", "read_yaml"),
 }
 
 if not typing.TYPE_CHECKING:

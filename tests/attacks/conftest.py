@@ -1,28 +1,30 @@
 """One server per HTTP parser in front of many issuers, for all attacks of a run."""
 
+import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import pytest
 
+from gatepost import CallContext, Outcome, Pack
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.http_server import bind
 from gatepost.secrets.keyring import KeyRing
+from gatepost.tools.api import Tool
 from gatepost_authz import keyset
 from gatepost_authz.caller import TenantContext
-from tests.support import tokens as f
-from tests.support.client import RawAnswer, exchange, request
-from tests.support.issuers import Idp
-from tests.support.sample_tools import CALLS
-from tests.support.server import SAMPLE_TOOLS, Server
-from tests.support.tokens import (
+from tests.support import issuers as f
+from tests.support.client import RawAnswer, exchange, modern, request
+from tests.support.endpoint import JSON, EndpointClient, Response, a_caller
+from tests.support.issuers import (
     ABSENT,
+    Idp,
     Signer,
     ec_key,
     ed448_key,
@@ -31,6 +33,8 @@ from tests.support.tokens import (
     rsa_key,
     signer,
 )
+from tests.support.measuring import HOLD_S, shortest_hold
+from tests.support.server import CALLS, SAMPLE_TOOLS, Server
 
 SMALL = {512: (1 << 511) | 1, 768: (1 << 767) | 1}
 
@@ -137,57 +141,16 @@ WELL_KNOWN = "/.well-known/oauth-protected-resource"
 Fields = Sequence[tuple[str, str | bytes]]
 
 
-def tools_call(tool: str) -> tuple[list[tuple[str, str | bytes]], bytes]:
-    """The header fields and body of a 2026-07-28 `tools/call` without arguments."""
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-    }
-    message = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "tools/call",
-        "params": {"name": tool, "arguments": {}, "_meta": meta},
-    }
-    fields: list[tuple[str, str | bytes]] = [
-        ("Accept", "application/json, text/event-stream"),
-        ("MCP-Protocol-Version", "2026-07-28"),
-        ("Mcp-Method", "tools/call"),
-        ("Mcp-Name", tool),
-    ]
-    return fields, json.dumps(message).encode()
-
-
 class AttackedServer(Server):
     """A running server in front of these issuers, and calls to it with any token."""
 
     @property
-    def authority(self) -> str:
-        return self.client.authority
-
-    @property
-    def origin(self) -> str:
-        return self.client.origin
-
-    @property
-    def path(self) -> str:
-        return self.client.path
-
-    @property
-    def port(self) -> int:
-        return self.client.port
-
-    @property
-    def metadata_url(self) -> str:
-        return self.client.metadata_url
-
-    @property
     def metadata_path(self) -> str:
-        return f"{self.path}{WELL_KNOWN}"
+        return f"{self.client.path}{WELL_KNOWN}"
 
     @property
     def inserted_metadata_path(self) -> str:
-        return f"{WELL_KNOWN}{self.path}"
+        return f"{WELL_KNOWN}{self.client.path}"
 
     def signs(self, issuer: str) -> Signer:
         """The signer that belongs to an issuer with an EC key."""
@@ -206,15 +169,15 @@ class AttackedServer(Server):
         content_type: str = "application/json",
     ) -> RawAnswer:
         """One request with exactly these extra fields; by default a call of `record_call`."""
-        usual, call = tools_call(tool)
+        usual, call = modern("tools/call", {"name": tool, "arguments": {}})
         sent = call if body is None else body
         head: list[tuple[str, str | bytes]] = [
-            ("Host", host) for host in ([self.authority] if hosts is None else hosts)
+            ("Host", host) for host in ([self.client.authority] if hosts is None else hosts)
         ]
         head += [("Content-Type", content_type), ("Connection", "close"), *usual, *fields]
         if not any(name.lower() == "content-length" for name, _ in fields):
             head.append(("Content-Length", str(len(sent))))
-        return exchange(self.port, request(method, target or self.path, head, sent))
+        return exchange(self.client.port, request(method, target or self.client.path, head, sent))
 
     def call(self, token: str, *, fields: Fields = (), tool: str = "record_call") -> RawAnswer:
         return self.raw([("Authorization", f"Bearer {token}"), *fields], tool=tool)
@@ -238,7 +201,7 @@ class AttackedServer(Server):
         else:
             assert json.loads(answer.body)["error"] == error, answer
         challenge = answer.field("www-authenticate") or ""
-        assert challenge.startswith(f'Bearer resource_metadata="{self.metadata_url}"')
+        assert challenge.startswith(f'Bearer resource_metadata="{self.client.metadata_url}"')
         assert f'error="{error}"' in challenge
         assert answer.field("cache-control") == "no-store"
         secret = token.rsplit(".", 1)[-1][:40]
@@ -308,3 +271,64 @@ def server(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
     """Gatepost on uvicorn with this HTTP parser."""
     with Idp() as idp, serving(idp, request.param) as server:
         yield server
+
+
+DEEP = b"nested deeper than"
+
+
+async def taken(ctx: CallContext, arguments: Any) -> Outcome:
+    return Outcome(({"type": "text", "text": "taken"},))
+
+
+def endpoint_of(tools: list[Tool]) -> EndpointClient:
+    """An endpoint with these tools, that do nothing once their arguments are found to be right."""
+    client = EndpointClient([msgspec.structs.replace(tool, invoke=taken) for tool in tools])
+    client.caller = a_caller(scopes=frozenset[str]().union(*(tool.scopes for tool in tools)))
+    return client
+
+
+async def delays_no_other_call(client: EndpointClient, tool: str, arguments: bytes) -> None:
+    fields, body = modern("tools/call", {"name": tool, "arguments": "HERE"})
+    body = body.replace(b'"HERE"', arguments)
+    answers: list[Response] = []
+
+    async def ask() -> None:
+        answers.append(await client.send(body, [JSON, *fields]))
+
+    held, limit = await shortest_hold(ask, HOLD_S)
+    # Nothing else is wrong with the request, so that the arguments were come to.
+    assert all(one.status == 413 or DEEP in one.body or "result" in one.json for one in answers)
+    assert held < limit, (f"{held * 1000:.1f} ms", f"of {limit * 1000:.1f}", arguments[:200])
+
+
+def list_of(item: bytes, size: int) -> bytes:
+    """A list that is so large, in bytes."""
+    return b"[" + b",".join([item] * max(size // (len(item) + 1), 1)) + b"]"
+
+
+def object_of(item: bytes, members: int) -> bytes:
+    """An object of so many members."""
+    return b"{" + b",".join(b'"k%d":' % n + item for n in range(members)) + b"}"
+
+
+def taking(hint: Any) -> Tool:
+    """A tool that takes one of that type."""
+
+    async def tool(ctx: CallContext, value: Any) -> None:
+        """Take it."""
+
+    tool.__annotations__ = {"ctx": CallContext, "value": hint, "return": None}
+    ctx, value = inspect.signature(tool).parameters.values()
+    own = inspect.Signature([ctx, value.replace(annotation=hint)])
+    tool.__signature__ = own  # type: ignore[attr-defined]
+    pack = Pack("generated")
+    pack.tool()(tool)
+    return pack.tools["tool"]
+
+
+def bringing(schema: Mapping[str, Any]) -> Tool:
+    """A tool that brings that schema of its only argument."""
+    root = {"type": "object", "properties": {"value": schema}, "additionalProperties": False}
+    pack = Pack("generated")
+    pack.add(name="tool", description="Take it.", input_schema=root, invoke=taken)
+    return pack.tools["tool"]

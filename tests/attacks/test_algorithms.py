@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.attacks.conftest import ODD_ENTRIES, AttackedServer
-from tests.support import tokens as f
-from tests.support.cases import each
-from tests.support.tokens import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
+from tests.support import issuers as f
+from tests.support.issuers import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
+from tests.support.measuring import each
 
 # Which HTTP parser hands it on makes no difference to what a token says.
 pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)

@@ -6,8 +6,8 @@ import pytest
 
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
-from tests.policy.conftest import ACME, BOB, ApprovalDeployment, failure_kind
 from tests.support.endpoint import a_caller
+from tests.support.runners import ACME, BOB, ApprovalDeployment, failure_kind
 
 TREASURER = a_caller(subject="tessa", roles=frozenset({"approver", "treasurer"}))
 LARGE = "arguments.amount > 1000"

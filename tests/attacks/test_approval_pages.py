@@ -7,12 +7,15 @@ import pytest
 
 from gatepost.dashboard.argument_tree import MOST_TEXT
 from gatepost.dashboard.difference import MOST_LINES
-from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
+from gatepost.policy.approvals.request import DisplayedParty
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from tests.dashboard.billing_server import BillingServer, open_billing_server
 from tests.dashboard.conftest import HttpBrowser
 from tests.dashboard.test_pages import decide
+from tests.support.endpoint import a_caller
 
-ALICE = ScriptApprover(subject="alice", name="Alice")
+ALICE = DisplayedParty(subject="alice", name="Alice")
 NOT_ALL = "This page does not show everything"
 
 
@@ -59,7 +62,7 @@ def test_a_script_that_is_too_long_to_compare_is_shown(
     lines = "".join(f"step_{at}()\n" for at in range(MOST_LINES + 10))
     billing.server.run(scripts.approve(Script("long", b"first()\n", "workspace"), by=ALICE))
     after = Script("long", f"evil()\n{lines}".encode(), "workspace")
-    billing.server.run(scripts.submit([after], by="erin", most=10))
+    billing.server.run(scripts.request([after], caller=a_caller(subject="erin"), most=10))
     (review,) = billing.server.run(scripts.waiting())
 
     page = dave.get(f"/approvals/script-{review.digest}").text

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.attacks.conftest import AttackedServer
-from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
+from tests.support.issuers import ABSENT, b64, compact, rsa_key, signer
 
 SIGN = signer(rsa_key(), "RS256")
 ANY_JSON = st.recursive(

@@ -11,8 +11,8 @@ from gatepost.mcp.sessions import request_messages
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost_authz.middleware import CALLER
-from tests.policy.conftest import run_ready, run_until
 from tests.support.endpoint import JSON, META, VERSION, EndpointTaskClient, Header, message
+from tests.support.runners import run_ready, run_until
 
 WITHIN_S = 10
 MOST_STEPS = 60

@@ -12,7 +12,7 @@ from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryIdempotency
 from gatepost.storage.rate_limits import Buckets
 from gatepost.tools.runner import Runner
-from tests.policy.conftest import IdempotencyDeployment, text_or_failure
+from tests.support.runners import IdempotencyDeployment, text_or_failure
 
 WITHIN_S = 10
 

@@ -8,10 +8,11 @@ from click.testing import CliRunner
 
 from gatepost.cli import erasure
 from gatepost.cli.main import main
-from gatepost.policy.approvals.erasure import forget
+from gatepost.policy.approvals.grants import revoke_given
 from gatepost.policy.approvals.request import GrantScope
+from gatepost.policy.approvals.request_lists import erase_decider
 from gatepost.storage.backends import open_records
-from tests.policy.conftest import ACME, BOB, CAROL, ApprovalDeployment, text_of
+from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
 
 NAME = b"Zelda Quux of Hyrule"
 CONFIG = """
@@ -77,7 +78,8 @@ async def test_an_erased_approver_is_forgotten_too() -> None:
     refused = await replica.asked(what="d")
     await service.reject(ACME, refused.id, CAROL, "no")
 
-    assert await forget(ours, BOB.issuer, BOB.subject) == 5
+    assert await erase_decider(ours.approvals, BOB.issuer, BOB.subject) == 3
+    assert await revoke_given(ours.grants, BOB.issuer, BOB.subject) == 2
 
     kept = [*await ours.approvals.waiting(9), *await ours.approvals.past(None, 9)]
     assert len(kept) == 4
@@ -86,4 +88,5 @@ async def test_an_erased_approver_is_forgotten_too() -> None:
     assert (await service.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
     assert text_of(await replica.call(what="a")) == "a 0 1"
     assert "no" in text_of(await replica.call(what="d"))
-    assert await forget(ours, BOB.issuer, BOB.subject) == 0
+    assert await erase_decider(ours.approvals, BOB.issuer, BOB.subject) == 0
+    assert await revoke_given(ours.grants, BOB.issuer, BOB.subject) == 0

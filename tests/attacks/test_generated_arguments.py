@@ -21,18 +21,16 @@ from gatepost.config.settings import LimitsSettings, ToolsSettings
 from gatepost.tools.api import Tool
 from gatepost.tools.json_shape import MOST_VALUES
 from gatepost_packs import BUILT_IN
-from tests.rest.conftest import RestEndpoint
-from tests.support.measuring import (
-    HOLD_S,
+from tests.attacks.conftest import (
     bringing,
-    collected,
     delays_no_other_call,
     endpoint_of,
     list_of,
     object_of,
-    shortest_hold,
     taking,
 )
+from tests.rest.conftest import RestEndpoint
+from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 LARGEST = LimitsSettings().max_body_bytes
 ROOM = LARGEST - 1_000

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import AttackedServer
-from tests.support import tokens as f
-from tests.support.cases import each
-from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
+from tests.support import issuers as f
+from tests.support.issuers import ABSENT, b64, compact, rsa_key, signer
+from tests.support.measuring import each
 
 # Which HTTP parser hands it on makes no difference to what a token says.
 pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.attacks.conftest import AttackedServer
-from tests.support.cases import each
 from tests.support.client import RawAnswer
+from tests.support.measuring import each
 
 
 def case(identifier: str, name: str, *values: Any) -> Any:
@@ -23,7 +23,9 @@ def challenge_of(answer: RawAnswer) -> str:
 def assert_refused(server: AttackedServer, answer: RawAnswer, status: int, error: str) -> None:
     """A refusal of the gate: this status and code, the same metadata address, nothing stored."""
     assert answer.status == status, answer
-    assert challenge_of(answer).startswith(f'Bearer resource_metadata="{server.metadata_url}"')
+    assert challenge_of(answer).startswith(
+        f'Bearer resource_metadata="{server.client.metadata_url}"'
+    )
     assert f'error="{error}"' in challenge_of(answer)
     assert json.loads(answer.body)["error"] == error
     assert answer.field("cache-control") == "no-store"
@@ -131,7 +133,7 @@ def test_a_token_in_the_query_or_the_form_is_no_token(server: AttackedServer) ->
     token = server.tokens().token()
     form = f"access_token={token}".encode()
     with server.nothing_runs():
-        query = server.raw([], target=f"{server.path}?access_token={token}")
+        query = server.raw([], target=f"{server.client.path}?access_token={token}")
         body = server.raw([], body=form, content_type="application/x-www-form-urlencoded")
 
     assert_refused(server, query, 401, "invalid_token")
@@ -175,7 +177,7 @@ def test_a_foreign_host_is_refused(server: AttackedServer, hosts: list[str], sta
     with server.nothing_runs():
         answer = server.raw(
             [("Authorization", f"Bearer {server.tokens().token()}")],
-            hosts=[host.replace("HERE", server.authority) for host in hosts],
+            hosts=[host.replace("HERE", server.client.authority) for host in hosts],
         )
 
     assert answer.status in (status, 400)
@@ -235,7 +237,7 @@ def test_a_foreign_origin_is_refused_before_authentication(
     server: AttackedServer, origin: str
 ) -> None:
     """A page that a browser shows must not drive a server on the same machine."""
-    value = origin.replace("HERE", f"http://{server.authority}")
+    value = origin.replace("HERE", f"http://{server.client.authority}")
     with server.nothing_runs():
         answer = server.raw([("Origin", value), ("Authorization", "Bearer x")])
 
@@ -246,7 +248,7 @@ def test_a_foreign_origin_is_refused_before_authentication(
 def test_a_preflight_needs_no_token(server: AttackedServer) -> None:
     """Browsers send preflights without credentials; the answer names what may be sent and read."""
     fields = [
-        ("Origin", server.origin),
+        ("Origin", server.client.origin),
         ("Access-Control-Request-Method", "POST"),
         ("Access-Control-Request-Headers", "authorization, content-type, mcp-protocol-version"),
         ("Authorization", f"Bearer {server.tokens('offline').token()}"),
@@ -255,7 +257,7 @@ def test_a_preflight_needs_no_token(server: AttackedServer) -> None:
     answer = server.raw(fields, method="OPTIONS", body=b"")
 
     assert 200 <= answer.status < 300
-    assert answer.field("access-control-allow-origin") == server.origin
+    assert answer.field("access-control-allow-origin") == server.client.origin
     assert "authorization" in (answer.field("access-control-allow-headers") or "").lower()
     assert server.idp.key_hits("offline") == 0
 
@@ -263,13 +265,16 @@ def test_a_preflight_needs_no_token(server: AttackedServer) -> None:
 @pytest.mark.requirement("W18")
 def test_options_that_is_no_preflight_is_not_allowed(server: AttackedServer) -> None:
     """Without `Access-Control-Request-Method` it is an ordinary request, and not one we serve."""
-    assert server.raw([("Origin", server.origin)], method="OPTIONS", body=b"").status in (401, 405)
+    assert server.raw([("Origin", server.client.origin)], method="OPTIONS", body=b"").status in (
+        401,
+        405,
+    )
 
 
 @pytest.mark.requirement("W18")
 def test_a_browser_can_read_the_challenge(server: AttackedServer) -> None:
     """Without the exposed header a browser client cannot find the metadata."""
-    answer = server.raw([("Origin", server.origin)])
+    answer = server.raw([("Origin", server.client.origin)])
 
     assert answer.status == 401
     assert "www-authenticate" in (answer.field("access-control-expose-headers") or "").lower()

@@ -10,28 +10,28 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from tests.attacks.conftest import AttackedServer
-from tests.http.wire import SOON, serving
-from tests.http.wire import connected as opened
-from tests.support.cases import each
+from tests.http.conftest import SOON, serving
+from tests.http.conftest import connected as opened
 from tests.support.client import RawAnswer, exchange, read_answer, request
+from tests.support.measuring import each
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 def connected(server: AttackedServer) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", server.client.port), timeout=10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def head(server: AttackedServer, *fields: str) -> bytes:
     """The head of a POST to the endpoint, with the fields that every test has."""
-    usual = (f"POST {server.path} HTTP/1.1", f"Host: {server.authority}")
+    usual = (f"POST {server.client.path} HTTP/1.1", f"Host: {server.client.authority}")
     return "\r\n".join((*usual, "Content-Type: application/json", *fields, "", "")).encode()
 
 
 def healthy(server: AttackedServer, *fields: str) -> bytes:
-    asked = ("GET /health HTTP/1.1", f"Host: {server.authority}", *fields, "", "")
+    asked = ("GET /health HTTP/1.1", f"Host: {server.client.authority}", *fields, "", "")
     return "\r\n".join(asked).encode()
 
 
@@ -186,8 +186,8 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
 @each("method", ["CONNECT", "POST", "DELETE"])
 def test_a_probe_is_asked_by_get_alone(server: AttackedServer, method: str, path: str) -> None:
     """A CONNECT that was answered 200 raised in one of the parsers: a traceback for the asking."""
-    head = [("Host", server.authority), ("Connection", "close"), ("Content-Length", "0")]
-    answer = exchange(server.port, request(method, path, head))
+    head = [("Host", server.client.authority), ("Connection", "close"), ("Content-Length", "0")]
+    answer = exchange(server.client.port, request(method, path, head))
 
     assert answer.status in {401, 405}
     assert answer.field("allow") in {None, "GET, HEAD"}

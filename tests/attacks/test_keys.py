@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from gatepost_authz import keyset
-from tests.attacks.conftest import AttackedServer, tools_call
-from tests.support import tokens as f
-from tests.support.cases import each
-from tests.support.client import RawAnswer, request
-from tests.support.issuers import Receive, Scope, Send, answer
-from tests.support.measuring import eventually
-from tests.support.tokens import rsa_key, signer
+from tests.attacks.conftest import AttackedServer
+from tests.support import issuers as f
+from tests.support.client import RawAnswer, modern, request
+from tests.support.issuers import Receive, Scope, Send, answer, rsa_key, signer
+from tests.support.measuring import each, eventually
 
 OTHER = signer(rsa_key("other"), "RS256")
 pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
@@ -189,16 +187,16 @@ def test_many_requests_at_once_cause_one_fetch(server: AttackedServer) -> None:
 @pytest.mark.requirement("N15")
 def test_a_caller_who_leaves_does_not_take_the_fetch_along(server: AttackedServer) -> None:
     """The fetch belongs to all that wait for it."""
-    fields, body = tools_call("record_call")
+    fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
     head = [
-        ("Host", server.authority),
+        ("Host", server.client.authority),
         ("Authorization", f"Bearer {server.tokens('leaver').token()}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         *fields,
     ]
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-        connection.sendall(request("POST", server.path, head, body))
+    with socket.create_connection(("127.0.0.1", server.client.port), timeout=5) as connection:
+        connection.sendall(request("POST", server.client.path, head, body))
 
     server.accepted(server.tokens("leaver").token())
 

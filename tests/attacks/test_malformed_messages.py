@@ -12,11 +12,10 @@ from gatepost.mcp.sessions.session import McpSessions
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.headers import LONGEST_REMEMBERED
-from tests.attacks.conftest import AttackedServer, serving, tools_call
-from tests.http.wire import HOST, Front, ask
-from tests.support.cases import each
-from tests.support.client import RawAnswer, exchange, request
-from tests.support.measuring import steps
+from tests.attacks.conftest import AttackedServer, serving
+from tests.http.conftest import HOST, Front, ask
+from tests.support.client import RawAnswer, exchange, modern, request
+from tests.support.measuring import each, steps
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"record_call"}}'
 OPEN = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}'
@@ -29,17 +28,17 @@ META = (
 def post(server: AttackedServer, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
     """A message of the older revisions with a good token."""
     head = [
-        ("Host", server.authority),
+        ("Host", server.client.authority),
         ("Authorization", f"Bearer {server.tokens().token()}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         ("Connection", "close"),
         *fields,
     ]
-    return exchange(server.port, request("POST", server.path, head, body))
+    return exchange(server.client.port, request("POST", server.client.path, head, body))
 
 
-def modern(
+def modern_call(
     server: AttackedServer, message: bytes, *fields: tuple[str, str], tool: str
 ) -> RawAnswer:
     """A 2026-07-28 call of *tool* with a good token and exactly this body."""
@@ -84,30 +83,30 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(server: AttackedServer) -> No
 @pytest.mark.parametrize("field", ["Authorization", "Mcp-Name"])
 def test_a_field_behind_the_body_is_no_header(server: AttackedServer, field: str) -> None:
     """What a proxy checks or strips in a head must not come in by the trailer (RFC 9110 6.5.1)."""
-    fields, body = tools_call("record_call")
-    fields += [("Host", server.authority), ("Content-Type", "application/json")]
+    fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+    fields += [("Host", server.client.authority), ("Content-Type", "application/json")]
     fields += [("Authorization", f"Bearer {server.tokens().token()}"), ("Connection", "close")]
     late = next(f"{name}: {value!s}" for name, value in fields if name == field)
     head = [pair for pair in fields if pair[0] != field] + [("Transfer-Encoding", "chunked")]
     chunked = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(body), body, late.encode())
 
     with server.nothing_runs():
-        answer = exchange(server.port, request("POST", server.path, head, chunked))
+        answer = exchange(server.client.port, request("POST", server.client.path, head, chunked))
 
     assert answer.status == (401 if field == "Authorization" else 400)
 
 
 def test_fields_behind_the_body_fill_no_memory(server: AttackedServer) -> None:
     """They count neither as head nor as body, and a value without end was gathered whole."""
-    head = [("Host", server.authority), ("Content-Type", "application/json")]
+    head = [("Host", server.client.authority), ("Content-Type", "application/json")]
     head += [
         ("Authorization", f"Bearer {server.tokens().token()}"),
         ("Transfer-Encoding", "chunked"),
     ]
     sent = 0
 
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
-        connection.sendall(request("POST", server.path, head, b"1\r\n{\r\n0\r\nX: "))
+    with socket.create_connection(("127.0.0.1", server.client.port), timeout=10) as connection:
+        connection.sendall(request("POST", server.client.path, head, b"1\r\n{\r\n0\r\nX: "))
         with contextlib.suppress(ConnectionError):
             while sent < 20_000_000:
                 connection.sendall(b"x" * 65_536)
@@ -169,7 +168,7 @@ def test_arguments_that_two_parsers_read_differently_pass_no_routing_header(
     )
 
     with server.nothing_runs():
-        answer = modern(server, call, ("Mcp-Param-Region", "public"), tool="record_routed")
+        answer = modern_call(server, call, ("Mcp-Param-Region", "public"), tool="record_routed")
 
     assert answer.status == 400
     assert code_of(answer) in {jsonrpc.INVALID_PARAMS, jsonrpc.HEADER_MISMATCH}

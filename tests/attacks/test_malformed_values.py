@@ -6,10 +6,9 @@ import pytest
 
 from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
-from tests.authz.verifiers import TARGET, OpaqueTokenGate
+from tests.authz.conftest import TARGET, OpaqueTokenGate
 from tests.keys.conftest import CodeFlow
-from tests.support.issuers import Idp
-from tests.support.tokens import b64
+from tests.support.issuers import Idp, b64
 
 
 @pytest.mark.parametrize("address", ["http://[", "http://[::1", "http://127.0.0.1:99999/"])

@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.httptools_protocol import HttptoolsProtocol
+from tests.http.conftest import RULES, Front, connected, serving
 from tests.http.test_framing import END, app, post, told, warmed
-from tests.http.wire import RULES, Front, connected, serving
 
 NAMED: ContextVar[str] = ContextVar("named", default="unset_")
 

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from gatepost.cli.scripts import show
-from gatepost.policy.approvals.scripts import Script, ScriptReview
+from gatepost.policy.script_reviews.script import Script, ScriptReview
 from gatepost_packs.vault import lookup
 from gatepost_packs.vault.front_matter import merged, split
 from gatepost_packs.vault.full_text import query_of
@@ -33,7 +33,9 @@ def test_mappings_that_take_in_one_another_are_not_multiplied() -> None:
     few, many = steps(lambda: split(bomb(2))), steps(lambda: split(bomb(5)))
 
     assert many < few + 100_000
-    assert (split(bomb(5)).problem or "").startswith("The front matter expands to more than")
+    assert (split(bomb(5)).problem or "").startswith(
+        "The front matter is too large with its YAML aliases"
+    )
 
 
 def test_a_name_that_others_take_for_a_merge_is_written_with_quotes() -> None:
@@ -111,7 +113,7 @@ def test_a_comment_is_not_shown_as_a_line_that_runs(
     changed = approved.replace("us.\n", f"us.{sign}")
     before = Script("pay", approved.encode(), "workspace")
     review = ScriptReview(
-        name="pay", digest=before.digest, content=approved, place="workspace", by="admin", at=0.0
+        name="pay", digest=before.digest, content=approved, place="workspace", at=0.0
     )
 
     show(Script("pay", changed.encode(), "workspace"), review, "acme")

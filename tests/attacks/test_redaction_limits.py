@@ -21,9 +21,9 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.secret import KEYWORD
 from gatepost_packs.openapi.description.reading import DEPTH, DescriptionUnreadable, canonical
-from tests.support.cases import each
+from tests.attacks.conftest import taken
 from tests.support.endpoint import a_caller
-from tests.support.measuring import steps, taken
+from tests.support.measuring import each, steps
 
 
 class WordRow(BaseModel):

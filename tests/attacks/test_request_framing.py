@@ -2,7 +2,7 @@
 
 from tests.attacks.conftest import AttackedServer
 from tests.attacks.test_http_connections import connected, statuses
-from tests.support.cases import each
+from tests.support.measuring import each
 
 CHUNKED = b"2\r\n{}\r\n0\r\n\r\n"
 ODD = [
@@ -22,9 +22,11 @@ def test_nothing_is_served_behind_an_odd_transfer_coding(
     server: AttackedServer, asked: str, codings: list[str]
 ) -> None:
     """A proxy in front may have seen another end of it: what follows was a request of its own."""
-    lines = [f"{asked} HTTP/1.1", f"Host: {server.authority}"]
+    lines = [f"{asked} HTTP/1.1", f"Host: {server.client.authority}"]
     lines += [f"Transfer-Encoding: {coding}" for coding in codings]
-    next_one = f"GET /health HTTP/1.1\r\nHost: {server.authority}\r\nConnection: close\r\n\r\n"
+    next_one = (
+        f"GET /health HTTP/1.1\r\nHost: {server.client.authority}\r\nConnection: close\r\n\r\n"
+    )
 
     with connected(server) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + CHUNKED + next_one.encode())
@@ -35,7 +37,7 @@ def test_nothing_is_served_behind_an_odd_transfer_coding(
 
 def test_a_connection_goes_on_behind_a_body_in_chunks(server: AttackedServer) -> None:
     """A known transfer coding is unambiguous."""
-    head = f"GET /health HTTP/1.1\r\nHost: {server.authority}\r\n"
+    head = f"GET /health HTTP/1.1\r\nHost: {server.client.authority}\r\n"
     first = f"{head}Transfer-Encoding: Chunked\r\n\r\n".encode() + CHUNKED
 
     with connected(server) as connection:

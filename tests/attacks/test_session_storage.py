@@ -12,10 +12,11 @@ from gatepost.mcp.sessions.resumable import OVER_S, EventLog, EventLogs
 from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.policy.conftest import run_until
 from tests.support.client_requests import ACCEPTED, next_request, opened, said_in_session
-from tests.support.endpoint import JSON, EndpointClient, EndpointClock, a_caller, message
+from tests.support.endpoint import JSON, EndpointClient, a_caller, message
 from tests.support.endpoint_streams import EndpointPair
+from tests.support.measuring import ManualClock
+from tests.support.runners import run_until
 
 WITHIN_S = 10
 
@@ -117,7 +118,7 @@ async def told(replicas: EndpointPair) -> str:
 
 async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     """By callers that never come back, too."""
-    clock = EndpointClock()
+    clock = ManualClock()
     archive = EventLogs(most_bytes=10_000, clock=clock)
     replicas = await EndpointPair(pack.tools.values()).open()
     session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())

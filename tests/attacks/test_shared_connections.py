@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.attacks.conftest import AttackedServer, Fields, tools_call
-from tests.support.client import RawAnswer, read_answer, request
-from tests.support.sample_tools import CALLS
+from tests.attacks.conftest import AttackedServer, Fields
+from tests.support.client import RawAnswer, modern, read_answer, request
+from tests.support.server import CALLS
 
 
 class SharedConnection:
@@ -18,23 +18,23 @@ class SharedConnection:
 
     def call(self, token: str, *more: tuple[str, str], host: str = "", size: int = 0) -> RawAnswer:
         """A call of the record_call tool in one packet; *size* of white space behind it."""
-        usual, body = tools_call("record_call")
+        usual, body = modern("tools/call", {"name": "record_call", "arguments": {}})
         body += b" " * size
         fields: Fields = [
-            ("Host", host or self._site.authority),
+            ("Host", host or self._site.client.authority),
             ("Content-Type", "application/json"),
             ("Content-Length", str(len(body))),
             ("Authorization", f"Bearer {token}"),
             *usual,
             *more,
         ]
-        self._connection.sendall(request("POST", self._site.path, fields, body))
+        self._connection.sendall(request("POST", self._site.client.path, fields, body))
         return read_answer(self._connection)
 
 
 @pytest.fixture
 def proxy(server: AttackedServer) -> Iterator[SharedConnection]:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.client.port), timeout=10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield SharedConnection(server, connection)
 

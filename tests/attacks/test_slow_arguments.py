@@ -11,18 +11,10 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, Json, create_model
 
 from gatepost import CallContext, Pack
+from tests.attacks.conftest import bringing, delays_no_other_call, endpoint_of, object_of, taking
 from tests.support.client import modern
 from tests.support.endpoint import JSON, EndpointClient
-from tests.support.measuring import (
-    HOLD_S,
-    bringing,
-    collected,
-    delays_no_other_call,
-    endpoint_of,
-    object_of,
-    shortest_hold,
-    taking,
-)
+from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
-from tests.mcp import fixture_client_requests
-from tests.policy.conftest import run_until
+from tests.support import client_requests
 from tests.support.endpoint import (
     DECLARED,
     JSON,
@@ -20,6 +19,7 @@ from tests.support.endpoint import (
     Response,
     message,
 )
+from tests.support.runners import run_until
 
 pack = Pack("documents")
 
@@ -50,7 +50,7 @@ class ServerWithOutages(EndpointTaskClient):
     def __init__(self) -> None:
         super().__init__(
             [
-                *fixture_client_requests.task_pack.tools.values(),
+                *client_requests.task_pack.tools.values(),
                 *pack.tools.values(),
                 *pack.documents.values(),
             ]

@@ -30,10 +30,10 @@ from gatepost.tools.raw_schema import checker
 from gatepost.tools.redaction import is_large
 from gatepost.tools.schema_branches import branching_of
 from tests.rest.conftest import RestEndpoint
-from tests.support.cases import each
 from tests.support.client import modern
 from tests.support.endpoint import JSON as JSON_BODY
 from tests.support.endpoint import EndpointClient, Response, a_caller
+from tests.support.measuring import each
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**40), 10**40) | st.text(),

@@ -12,7 +12,6 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
-from tests.policy.conftest import run_ready, run_until
 from tests.support.endpoint import (
     DECLARED,
     JSON,
@@ -22,6 +21,7 @@ from tests.support.endpoint import (
     Response,
     message,
 )
+from tests.support.runners import run_ready, run_until
 
 WITHIN_S = 10
 MOST = 2

@@ -16,8 +16,7 @@ import pytest
 
 from gatepost import CallContext, Pack, Secret, ToolFailure
 from gatepost.audit.checkpoints import public_keys, sign
-from gatepost.audit.erasure import DetailErasure
-from gatepost.audit.retention import prune
+from gatepost.audit.erasure import DetailErasure, prune
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
@@ -281,19 +280,6 @@ async def stolen_data(one: AuditLog, url: str) -> StolenData:
     others = await one.records.of("globex").trail.chain(1).rows(0, 99)
     rows, there = await trail.chain(1).rows(0, 99), await trail.chain(1).segments(0, 99)
     return StolenData(url, rows, there, await trail.checkpoints(), await trail.heads(), others)
-
-
-def restored(at: StolenData) -> list[str]:
-    """Everything of acme as it was."""
-    return [
-        *gone(),
-        *map(at.insert, at.segments),
-        *(
-            at.row("checkpoints", "acme", one.number, one.statement, one.signature)
-            for one in at.signed
-        ),
-        *(at.row("heads", *msgspec.structs.astuple(end)) for end in at.ends),
-    ]
 
 
 def gone() -> list[str]:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import AuditQuery
 from gatepost.tools.redaction import Redaction
-from tests.policy.conftest import ACME, BOB, ApprovalDeployment
+from tests.support.runners import ACME, BOB, ApprovalDeployment
 
 
 @pytest.mark.parametrize("key", [None, "k1"], ids=["plain", "with an idempotency key"])
@@ -25,7 +25,7 @@ async def test_a_call_names_the_approval_that_let_it_run(key: str | None) -> Non
     await replica.service.approve(ACME, request.id, BOB)
     await replica.call(what="a", key=key)
     await writer.aclose()
-    found = await AuditSearch(deployment.records).search(ACME, AuditQuery())
+    found = await search(deployment.records, ACME, AuditQuery())
 
     assert [(one.kind, one.outcome, one.approval) for one in reversed(found)] == [
         ("call", "approval_pending", request.id),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatepost.audit import retention as module
-from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
 from gatepost.audit.retention import Retention
@@ -109,7 +109,7 @@ async def test_a_stop_signs_for_a_while_and_a_start_the_rest(
     audit_log: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever there is to sign; nothing has to be called for what is left to be signed."""
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "CHECK_S", 0.01)
     monkeypatch.setattr(module, "CLOSING_S", 0.0)
     tenants = 3 * module.AT_ONCE
     await grow(audit_log.records, audit_log.keyring, tenants)

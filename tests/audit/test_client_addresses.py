@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
 from tests.audit.conftest import AUDITED_TOOLS, AuditLog
 from tests.audit.test_calls import AuditedServer
 from tests.rest.conftest import Octopus
-from tests.support.cases import each
 from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
 from tests.support.endpoint import EndpointClient
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
 
 SOCKET, FAR, FARTHER = "127.0.0.1", "203.0.113.9", "2001:db8::7"
@@ -225,7 +225,7 @@ async def test_two_pipes_have_no_address() -> None:
         answer = await asyncio.wait_for(answered.get(), 30)
     await stdio.stop()
     await audit_log.writer.aclose()
-    (found,) = await AuditSearch(client.records).search(client.caller.tenant_id, AuditQuery())
+    (found,) = await search(client.records, client.caller.tenant_id, AuditQuery())
 
     assert b'"result"' in answer
     assert found.caller is not None

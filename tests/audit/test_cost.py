@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.record import RecordBody, decode_side
 from gatepost.audit.record_builder import RecordBuilder, new_record
 from gatepost.audit.writer import AuditWriter

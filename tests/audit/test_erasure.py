@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gatepost.audit.record import RecordedPerson
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import RecordedPerson, search
 from gatepost.audit.retention import Retention
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery
@@ -227,13 +226,12 @@ async def test_what_was_erased_stands_in_no_page_of_the_file(tmp_path: Path) -> 
 async def test_what_was_erased_is_found_no_more(url: str) -> None:
     """Neither by its text nor by its subject."""
     async with audit_log(url) as one:
-        trail = AuditSearch(one.records)
         await one.note(1, subject="carol")
-        before = await trail.search("acme", AuditQuery(text="CAROL"))
+        before = await search(one.records, "acme", AuditQuery(text="CAROL"))
         await one.erasure.erase_subject("acme", ISSUER, "carol")
-        by_text = await trail.search("acme", AuditQuery(text="carol"))
-        by_subject = await trail.search("acme", AuditQuery(subject="carol"))
-        (row,) = await trail.search("acme", AuditQuery(kind="approval"))
+        by_text = await search(one.records, "acme", AuditQuery(text="carol"))
+        by_subject = await search(one.records, "acme", AuditQuery(subject="carol"))
+        (row,) = await search(one.records, "acme", AuditQuery(kind="approval"))
 
     assert (len(before), by_text, by_subject) == (1, [], [])
     assert row.erased

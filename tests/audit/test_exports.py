@@ -11,8 +11,8 @@ from gatepost.audit.export import (
     read,
     verify_lines,
 )
-from gatepost.audit.record_search import AuditRecord, AuditSearch
-from gatepost.audit.siem import as_cef, as_otlp, attributes_of
+from gatepost.audit.record import AuditRecord, search
+from gatepost.cli.siem import as_cef, as_otlp, attributes_of
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.memory.records import MemoryRecords
 from tests.audit.conftest import AuditLog, audit_log, person
@@ -35,7 +35,7 @@ async def recorded(peer: str, **settings: bool) -> AuditRecord:
     writer = one.process(**settings)
     await writer.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
     await writer.aclose()
-    (found,) = await AuditSearch(one.records).search("acme", AuditQuery())
+    (found,) = await search(one.records, "acme", AuditQuery())
     return found
 
 
@@ -98,7 +98,7 @@ async def test_a_chain_goes_on_with_addresses(url: str) -> None:
         await one.sign()
         seen = await one.verify()
         lines = [line async for line in exported(one.records, "acme")]
-        found = await AuditSearch(one.records).search("acme", AuditQuery(text="2001:DB8::7"))
+        found = await search(one.records, "acme", AuditQuery(text="2001:DB8::7"))
 
     assert (seen.bad, seen.records) == (None, 4)
     assert [one.number for one in found] == [4]
@@ -119,7 +119,7 @@ async def test_no_export_holds_characters_that_act_on_its_reader(url: str) -> No
         await one.sign()
         seen = await one.verify()
         lines = [line async for line in exported(one.records, "acme")]
-        found = await AuditSearch(one.records).search("acme", AuditQuery())
+        found = await search(one.records, "acme", AuditQuery())
     told = [line.decode() for line in lines]
     told += [as_cef("acme", record, "1") for record in found]
     told.append(as_otlp("acme", found, "1").decode())

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.checkpoints import public_keys
-from gatepost.audit.record_search import read
+from gatepost.audit.record import read
 from gatepost.audit.verify import verify
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.backends import open_records

@@ -6,10 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from gatepost.audit import batches as batches_module
 from gatepost.audit import writer as writer_module
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.batches import Listener
+from gatepost.audit.record import search
 from gatepost.audit.refusals import ALONE
-from gatepost.audit.writer import AuditWriter, Listener
+from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery, ChainHead, Link, Linker, RecordsByChain
@@ -96,7 +98,7 @@ class AuditedRunner:
 
     async def found(self) -> list[tuple[str, str]]:
         """Kind and request of what is on record, the oldest first."""
-        told = await AuditSearch(self.records).search("acme", AuditQuery(limit=100))
+        told = await search(self.records, "acme", AuditQuery(limit=100))
         return [(one.kind, one.request_id) for one in reversed(told)]
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -173,7 +175,7 @@ async def test_who_may_go_on_does_and_is_on_record_later() -> None:
 @pytest.mark.requirement("AU8")
 async def test_what_was_lost_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is room for so many; of the others there is a number."""
-    monkeypatch.setattr(writer_module, "MOST_WAITING", 2)
+    monkeypatch.setattr(batches_module, "MOST_WAITING", 2)
     audited = AuditedRunner(on_failure="go_on")
     audited.store.away = True
     for name in "abcd":
@@ -182,7 +184,7 @@ async def test_what_was_lost_is_on_record(monkeypatch: pytest.MonkeyPatch) -> No
     audited.store.away = False
     await audited.until(lambda: audited.writer.written >= 3)
     await audited.writer.aclose()
-    found = await AuditSearch(audited.records).search("acme", AuditQuery(limit=100))
+    found = await search(audited.records, "acme", AuditQuery(limit=100))
     lost = sum(int(one.details["records"]) for one in found if one.kind == "gap")
 
     assert lost + sum(one.kind == "call" for one in found) == 4
@@ -268,7 +270,7 @@ async def test_a_caller_that_disconnects_is_on_record_and_delays_no_other_caller
     outcome = await staying
     await asyncio.wait([leaving, waiting], timeout=SOON_S)
     await audited.writer.aclose()
-    found = await AuditSearch(audited.records).search("acme", AuditQuery(limit=100))
+    found = await search(audited.records, "acme", AuditQuery(limit=100))
 
     assert outcome.failure is None
     assert {(one.request_id, one.outcome) for one in found} == {
@@ -297,7 +299,7 @@ async def test_a_flood_of_refusals_is_few_records(audited: AuditedRunner) -> Non
     ]
     await asyncio.gather(*(audited.runner.run(call) for call in calls))
     await audited.writer.aclose()
-    found = await AuditSearch(audited.records).search("acme", AuditQuery(limit=100))
+    found = await search(audited.records, "acme", AuditQuery(limit=100))
 
     assert [(one.kind, one.outcome) for one in found] == [("refusal", "rate_limit")] * len(found)
     assert sum(one.times for one in found) == 30

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.audit import record_builder as builder_module
 from gatepost.audit.record import (
-    RaisedReason,
+    Entry,
     RecordBody,
     Side,
     commitment,
@@ -17,15 +17,16 @@ from gatepost.audit.record import (
     decode_side,
     shown,
 )
-from gatepost.audit.record_builder import Entry, RecordBuilder
+from gatepost.audit.record_builder import RecordBuilder
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import NewAuditRecord
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.idempotency_key import IdempotencyKey
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import NoSecrets, Redaction
+from gatepost.tools.stage import RaisedReason
 from tests.audit.conftest import ISSUER, pack, person
-from tests.support.cases import each
+from tests.support.measuring import each
 
 NOW = 1_800_000_000.0, 100.0
 BEGAN, ENDED = 99.5, 99.75

@@ -18,8 +18,8 @@ from tests.audit.test_lost_connections import (
     name_of,
     request_id,
 )
-from tests.support import sample_tools
 from tests.support.client import RawAnswer, ResourceClient
+from tests.support.commands import PID_TOOL
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
@@ -41,7 +41,9 @@ A machine that others use makes both longer; on an idle one a call takes some mi
 @contextlib.contextmanager
 def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[PostgresServer]]:
     """So many `gatepost serve` on one database, each of which has served a call."""
-    replicas = ReplicaProcesses(idp, folder, {"database": url}, tools=Path(sample_tools.__file__))
+    tools = folder / "tools.py"
+    tools.write_text(PID_TOOL.replace("{name}", "record_call"), encoding="utf-8")
+    replicas = ReplicaProcesses(idp, folder, {"database": url}, tools=tools)
     replicas.ports = [replicas.port, *(free_port() for _ in range(number - 1))]
     token, servers = replicas.token(org_id="acme"), []
     for port in replicas.ports:

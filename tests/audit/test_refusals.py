@@ -11,7 +11,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.audit import refusals
-from gatepost.audit.record_search import AuditRecord, AuditSearch, read
+from gatepost.audit.record import AuditRecord, read, search
 from gatepost.audit.refusals import ALONE, ALONE_TOGETHER, MOST_KINDS
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
@@ -24,7 +24,6 @@ from tests.audit.test_outage import context
 from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy.conftest import SCOPED_TOOLS
 
 CALLS = 60
 WITHIN_S = 20.0
@@ -43,7 +42,7 @@ async def refuse(one: AuditLog, call: Call, ending: BaseException | Failure, tim
 async def found(one: AuditLog) -> list[AuditRecord]:
     """What is on record, once the writer has told all that it counts."""
     await one.writer.aclose()
-    return list(await AuditSearch(one.records).search("acme", AuditQuery(limit=1000)))
+    return list(await search(one.records, "acme", AuditQuery(limit=1000)))
 
 
 @pytest.mark.parametrize(
@@ -148,9 +147,8 @@ def server(
     url = f"sqlite:///{tmp_path}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},
-        "tools": {"load": [SCOPED_TOOLS]},
         "tenancy": {"create_on_first_use": True},
-        "scopes": {"obtainable": ["a"]},
+        "scopes": {"obtainable": ["files:read"]},
         "limits": {"burst": 10},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as place:
@@ -175,8 +173,8 @@ def test_a_token_without_scopes_fills_no_disk(server: tuple[Server, str]) -> Non
     place, url = server
     token = place.token(org_id="acme")
     for _ in range(CALLS):
-        place.client.call(token, "needs_a")
-        Octopus(place, token).call("needs_a")
+        place.client.call(token, "record_read")
+        Octopus(place, token).call("record_read")
     until = time.monotonic() + WITHIN_S
     records = asyncio.run(rows(url))
     while sum(one.times for one in records) < 2 * CALLS:

@@ -21,11 +21,24 @@ from tests.audit.conftest import (
     moved,
     part,
     person,
-    restored,
     stolen_data,
     tamper,
     update,
 )
+
+
+def restored(at: StolenData) -> list[str]:
+    """Everything of acme as it was."""
+    return [
+        *gone(),
+        *map(at.insert, at.segments),
+        *(
+            at.row("checkpoints", "acme", one.number, one.statement, one.signature)
+            for one in at.signed
+        ),
+        *(at.row("heads", *msgspec.structs.astuple(end)) for end in at.ends),
+    ]
+
 
 Act = Callable[[StolenData], Iterable[str]]
 

@@ -11,7 +11,7 @@ from gatepost.tools.tenant_offers import Agent
 from tests.audit.test_calls import AuditedServer
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
-from tests.tools.conftest import MemorySource, ToolUpstream
+from tests.support.tools import MemorySource, ToolUpstream
 
 NAME = "mcp_crm__find"
 PASSWORD = "correct-horse-battery-staple"
@@ -107,6 +107,6 @@ def test_a_call_through_call_tool_is_the_tools_own_on_record(audited: AuditedSer
         0,
     )
     assert inner.details["upstream"] == "crm"
-    assert "password" in inner.arguments
-    assert outer.arguments == ""
+    assert "password" in inner.private["arguments"]
+    assert "arguments" not in outer.private
     assert PASSWORD not in f"{inner} {outer} {audited.gatepost.log()}"

@@ -9,16 +9,16 @@ import pytest
 
 from gatepost.audit.checkpoints import as_pem, public_keys
 from gatepost.audit.export import exported, verify_lines
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import read, search
+from gatepost.audit.retention import LEASE_S, WriterLease
 from gatepost.audit.verify import VerificationResult, verify
-from gatepost.audit.writer_lease import TTL_S, WriterLease
 from gatepost.cli.audit import verdict_text
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.storage.sql.records import SqlRecords
 from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
-from tests.support import replica_tools
+from tests.support import tools as process_tools
 from tests.support.client import ResourceClient
 from tests.support.issuers import Idp
 from tests.support.processes import free_port
@@ -57,12 +57,12 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     """One checkpoint covers both; a page goes on where the one before ended."""
     await replicas.note(1)
     seen = await replicas.verify()
-    search, found, before = AuditSearch(replicas.records), list[str](), None
-    while page := await search.search("acme", AuditQuery(limit=3, before=before)):
+    found, before = list[str](), None
+    while page := await search(replicas.records, "acme", AuditQuery(limit=3, before=before)):
         found += [one.id for one in page]
         before = page[-1].position
     (signed,) = await replicas.records.of("acme").trail.checkpoints()
-    record = await search.get("acme", 2, 3)
+    (row,) = await replicas.records.of("acme").trail.chain(2).rows(2, 1)
 
     assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
     assert verdict_text(seen) == (
@@ -71,8 +71,7 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     )
     assert found == ["2-4", "2-3", "3", "2-2", "2", "2-1", "1"]
     assert signed.number == 6
-    assert record is not None
-    assert record.id == "2-3"
+    assert read(row).id == "2-3"
 
 
 @pytest.mark.requirement("AU6")
@@ -265,7 +264,7 @@ async def test_numbers_are_the_lowest_that_are_free(url: str) -> None:
         async with leases[0].running():
             begun = await numbers(1, 2)
         moved = await numbers(1, 2)
-        one.now += TTL_S - 1
+        one.now += LEASE_S - 1
         renewed = await numbers(1)
         one.now += 2
         expired = await numbers(0, 2)
@@ -319,7 +318,7 @@ def test_replicas_write_one_tenant_and_one_is_killed(
 ) -> None:
     """Each in its own chain; the chain of the killed one verifies, and the next one goes on."""
     storage = {"database": migrated_postgres}
-    replicas = ReplicaProcesses(idp, tmp_path, storage, tools=Path(replica_tools.__file__))
+    replicas = ReplicaProcesses(idp, tmp_path, storage, tools=Path(process_tools.__file__))
     replicas.ports += [free_port() for _ in range(number - 2)]
     token = replicas.token(org_id="acme")
     answered = 0

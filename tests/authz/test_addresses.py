@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from gatepost_authz.addresses import is_public, is_reachable, networks_of, url_problem
-from tests.support.cases import each
+from tests.support.measuring import each
 
 NOT_PUBLIC = [
     "0.0.0.0",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_authz import base64url
-from tests.support.tokens import b64
+from tests.support.issuers import b64
 
 
 @given(st.binary(max_size=60))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gatepost_authz.errors import AuthError, MalformedCredentials, MissingToken
 from gatepost_authz.middleware import MAX_TOKEN, bearer_token
-from tests.support.cases import each
+from tests.support.measuring import each
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJodHRwczovL2EifQ.c2ln"
 B64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/"

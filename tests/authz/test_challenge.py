@@ -25,7 +25,7 @@ from gatepost_authz.errors import (
     WrongAudience,
 )
 from gatepost_authz.middleware import OneStepSend, send_response
-from tests.support.cases import each
+from tests.support.measuring import each
 
 Read = Callable[[str, str], str | None]
 

@@ -9,7 +9,7 @@ import pytest
 from gatepost_authz.check import HINTS, problems
 from gatepost_authz.config import ClientRule, Introspection, Issuer, Problem, RoleRule, TenantRule
 from gatepost_authz.token_rules import CallerMark, TokenRules
-from tests.support.cases import each
+from tests.support.measuring import each
 
 GOOD: dict[str, Any] = {
     "issuer": "https://id.example.com",

@@ -11,9 +11,9 @@ from gatepost_authz.errors import ExpiredToken, InvalidToken, NotYetValidToken, 
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.subjects import PERSONAL
 from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE
-from tests.support.cases import each
-from tests.support.tokens import ABSENT
+from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE
+from tests.support.issuers import ABSENT
+from tests.support.measuring import each
 
 GENERIC = PRESETS["generic"]
 RELAXED = Preset(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gatepost_authz.claims import Accepted, Expected, check_claims
 from gatepost_authz.errors import AuthError
 from gatepost_authz.presets import PRESETS
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE
+from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE
 
 EXPECTED = Expected(
     issuer=ISSUER,

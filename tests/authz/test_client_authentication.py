@@ -20,8 +20,8 @@ from gatepost_authz.client_authentication import (
     signing_key,
 )
 from gatepost_authz.config import DashboardClient, Introspection
-from tests.authz.verifiers import ISSUER, NOW
-from tests.support.cases import each
+from tests.authz.conftest import ISSUER, NOW
+from tests.support.measuring import each
 
 KEYS: dict[str, Any] = {
     "RS256": rsa.generate_private_key(65537, 2048),

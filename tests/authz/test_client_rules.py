@@ -8,10 +8,10 @@ from gatepost_authz.config import ClientRule, TenantRule
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import Policy, reaches
+from tests.authz.conftest import RIVAL, issuer
 from tests.authz.test_tenant import caller
-from tests.authz.verifiers import RIVAL, issuer
-from tests.support.cases import each
-from tests.support.tokens import ABSENT
+from tests.support.issuers import ABSENT
+from tests.support.measuring import each
 
 MACHINE = {"sub": "client-1", "org_id": ABSENT, "scope": ABSENT}
 """The changes that make a token one of a machine that says neither tenant nor scopes."""

@@ -11,10 +11,9 @@ from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import Policy
 from gatepost_authz.token_rules import TokenRules
-from tests.authz.verifiers import NOW, RESOURCE, TARGET, AuthzKeys, OpaqueTokenGate
-from tests.support.cases import each
-from tests.support.issuers import answer
-from tests.support.tokens import ABSENT, TokenFactory
+from tests.authz.conftest import NOW, RESOURCE, TARGET, AuthzKeys, OpaqueTokenGate
+from tests.support.issuers import ABSENT, TokenFactory, answer
+from tests.support.measuring import each
 
 
 class ConfirmedGate:

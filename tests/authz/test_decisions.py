@@ -9,9 +9,9 @@ from gatepost_authz.errors import RevokedToken
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, verdict_on
 from gatepost_authz.verifier import key_of
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate
+from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate
+from tests.support.issuers import jwk, rsa_key
 from tests.support.measuring import steps
-from tests.support.tokens import jwk, rsa_key
 
 
 class Versions(msgspec.Struct):
@@ -109,7 +109,25 @@ def test_tokens_that_have_expired_do_not_fill_the_cache() -> None:
 
     valid = [key_of(f"{number}", RESOURCE, 1) for number in range(4_950, 5_000)]
     assert all(decisions.get(key, now=NOW + 5_000) for key in valid)
-    assert len(decisions) < 500  # 200 are expected
+    assert len(decisions) < 200  # 133 are expected
+
+
+@pytest.mark.requirement("N21")
+def test_as_many_new_tokens_remove_all_that_expired_before() -> None:
+    """A burst of short-lived tokens must not hold memory for as long as a server runs."""
+    keys = Versions()
+    decisions = VerdictCache(10_000)
+    for number in range(1_000):
+        verdict = verdict_on(CALLER, keys=keys, version=1, now=NOW)
+        decisions.put(key_of(f"old {number}", RESOURCE, 1), verdict)
+    later = CALLER.expires_at
+    caller = msgspec.structs.replace(CALLER, expires_at=later + 100)
+    for number in range(1_000):
+        verdict = verdict_on(caller, keys=keys, version=1, now=later)
+        decisions.put(key_of(f"new {number}", RESOURCE, 1), verdict)
+
+    assert len(decisions) == 1_000
+    assert all(decisions.get(key_of(f"new {n}", RESOURCE, 1), now=later) for n in range(1_000))
 
 
 @pytest.mark.requirement("N21")

@@ -15,7 +15,7 @@ from gatepost_authz.discovery import (
     metadata_of,
 )
 from gatepost_authz.fetch import Fetcher, FetchError
-from tests.authz.verifiers import WaitingClock
+from tests.authz.conftest import WaitingClock
 from tests.support.issuers import Answer, Idp, Receive, Scope, Send, answer
 
 OAUTH, OPENID = "oauth-authorization-server", "openid-configuration"

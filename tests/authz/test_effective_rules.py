@@ -6,8 +6,8 @@ from gatepost_authz.config import ClientRule, Introspection, TenantRule
 from gatepost_authz.effective_rules import effective_rules
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.token_rules import CallerMark, TokenRules
-from tests.authz.verifiers import RESOURCE, issuer
-from tests.support.cases import each
+from tests.authz.conftest import RESOURCE, issuer
+from tests.support.measuring import each
 
 
 def rules(**changes: Any) -> dict[str, tuple[str, str]]:

@@ -7,8 +7,7 @@ import pytest
 
 from examples.fastapi_app import create_app
 from gatepost_authz import Issuer, Resource, TenantRule
-from tests.support.issuers import Idp
-from tests.support.tokens import TokenFactory, jwk, rsa_key
+from tests.support.issuers import Idp, TokenFactory, jwk, rsa_key
 
 RESOURCE = "http://127.0.0.1:9000/invoices"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"

@@ -12,7 +12,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.headers import Impersonating
 from gatepost_authz.middleware import BearerMiddleware
 from tests.authz.test_middleware import ALICE, OneTokenVerifier, RecordingApp, call, gate
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("A6", "W12")
 

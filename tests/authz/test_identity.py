@@ -11,9 +11,9 @@ import pytest
 from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
 from gatepost_authz.token_rules import TokenRules
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, AuthzKeys, issuer
-from tests.support.cases import each
-from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
+from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, AuthzKeys, issuer
+from tests.support.issuers import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
+from tests.support.measuring import each
 
 CLIENT = "gatepost-dashboard"
 ACCESS = "an-access-token"

@@ -11,7 +11,7 @@ from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspector import MOST_RUNNING
 from gatepost_authz.tenant import Policy
-from tests.authz.verifiers import NOW, TARGET, OpaqueTokenGate, tenant_target, until
+from tests.authz.conftest import NOW, TARGET, OpaqueTokenGate, tenant_target, until
 
 
 async def test_an_active_token_speaks_for_its_caller(opaque_gate: OpaqueTokenGate) -> None:
@@ -182,6 +182,19 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(memory) == 3
     assert sum(memory.get(key, 1) is not None for key in keys) == 3
     assert Memory[int]().capacity == REMEMBERED
+
+
+@pytest.mark.requirement("N21")
+def test_an_answer_that_was_renewed_is_kept_until_its_new_end() -> None:
+    """Its place in the cache was made for the first answer, which ended long before."""
+    memory: Memory[int] = Memory(100)
+    keys = [(bytes([n]), "issuer", "resource", 1) for n in range(50)]
+    memory.put(keys[0], 0, now=0, until=1)
+    memory.put(keys[0], 1, now=2, until=9)
+    for n, key in enumerate(keys[1:], 1):
+        memory.put(key, n, now=3, until=9)
+
+    assert memory.get(keys[0], 3) == 1
 
 
 @pytest.mark.requirement("N22")

@@ -7,8 +7,8 @@ import pytest
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.token_rules import TokenRules
-from tests.authz.verifiers import NOW, RESOURCE, OpaqueTokenGate
-from tests.support.cases import each
+from tests.authz.conftest import NOW, RESOURCE, OpaqueTokenGate
+from tests.support.measuring import each
 
 TIMES = {"exp": NOW + 300, "iat": NOW - 10}
 # What their introspection endpoints return: recorded from the programs, without Logto.

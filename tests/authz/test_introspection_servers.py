@@ -8,9 +8,9 @@ import pytest
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT_IS_CLIENT, TokenRules
-from tests.authz.verifiers import OpaqueTokenGate, tenant_target
-from tests.support.cases import each
+from tests.authz.conftest import OpaqueTokenGate, tenant_target
 from tests.support.issuers import answer
+from tests.support.measuring import each
 
 USERNAME = TokenRules(subject_claims=("username",), machine=(NO_SUBJECT, SUBJECT_IS_CLIENT))
 BARE = {"sub": None, "token_type": None, "aud": None, "iat": None}

@@ -9,7 +9,7 @@ import pytest
 
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import IssuerUnavailable, WrongAudience
-from tests.authz.verifiers import NOW, SECRET, OpaqueTokenGate
+from tests.authz.conftest import NOW, SECRET, OpaqueTokenGate
 from tests.support.issuers import answer
 
 

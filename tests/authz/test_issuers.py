@@ -5,8 +5,8 @@ import pytest
 from gatepost_authz.config import Issuer, TenantRule
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import Preset
-from tests.authz.verifiers import ISSUER, RIVAL, issuer
-from tests.support.cases import each
+from tests.authz.conftest import ISSUER, RIVAL, issuer
+from tests.support.measuring import each
 
 GUID = "6e5a9c1c-0f4b-4d3e-9b1a-2c3d4e5f6a7b"
 TEMPLATE = "https://login.example/{tid}/v2.0"

@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from gatepost_authz.jwk import ALGORITHMS, SMALL_ORDER, UnusableKeySet, VerificationKey, import_set
-from tests.support.cases import each
-from tests.support.tokens import ABSENT, b64, ec_key, ed448_key, ed_key, jwk, number, rsa_key
+from tests.support.issuers import ABSENT, b64, ec_key, ed448_key, ed_key, jwk, number, rsa_key
+from tests.support.measuring import each
 
 DEFAULT = frozenset({"RS256", "PS256", "ES256", "EdDSA", "Ed25519"})
 TENANT = "https://login.example.com/6e5a9c1c/v2.0"

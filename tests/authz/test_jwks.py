@@ -13,9 +13,8 @@ from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwks import PROVEN, UNPROVEN, UNPROVEN_OF_PEER, IssuerKeySets
-from tests.authz.verifiers import WaitingClock, settled, until
-from tests.support.issuers import Idp, Receive, Scope, Send, answer
-from tests.support.tokens import jwk, rsa_key
+from tests.authz.conftest import WaitingClock, settled, until
+from tests.support.issuers import Idp, Receive, Scope, Send, answer, jwk, rsa_key
 
 
 @pytest.fixture(scope="module")

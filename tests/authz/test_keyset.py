@@ -8,8 +8,8 @@ import pytest
 
 from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.jwk import VerificationKey, import_set
-from tests.authz.verifiers import ALLOWED, KeySetBench, key, settled
-from tests.support.tokens import ec_key, jwk
+from tests.authz.conftest import ALLOWED, KeySetBench, key, settled
+from tests.support.issuers import ec_key, jwk
 
 
 @pytest.fixture

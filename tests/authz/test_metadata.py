@@ -9,7 +9,7 @@ from starlette.routing import Router
 
 from gatepost_authz.config import Resource
 from gatepost_authz.metadata import MetadataRoutes
-from tests.support.cases import each
+from tests.support.measuring import each
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 TENANTS = {"acme": ("https://id.acme.example",), "globex": ("https://id.globex.example/",)}

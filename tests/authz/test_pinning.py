@@ -22,7 +22,7 @@ from gatepost_authz.pinning import (
     alternated,
 )
 from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 NAME = "id.company.test"
 LOOPBACK = networks_of(["127.0.0.0/8"])

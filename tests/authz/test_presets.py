@@ -19,8 +19,8 @@ from gatepost_authz.jwk import VerificationKey, import_set
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, Verifiers
-from tests.support.cases import each
-from tests.support.tokens import ABSENT, compact, ec_key, jwk, rsa_key, signer
+from tests.support.issuers import ABSENT, compact, ec_key, jwk, rsa_key, signer
+from tests.support.measuring import each
 
 RECORDED = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))

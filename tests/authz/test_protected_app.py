@@ -14,8 +14,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from gatepost_authz import Introspection, Issuer, ProtectedApp, TenantRule, caller_of
-from tests.support.issuers import Idp
-from tests.support.tokens import TokenFactory, jwk, rsa_key
+from tests.support.issuers import Idp, TokenFactory, jwk, rsa_key
 
 ORIGIN = "http://127.0.0.1:9000"
 RESOURCE = f"{ORIGIN}/mcp"

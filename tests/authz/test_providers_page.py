@@ -11,7 +11,7 @@ from gatepost_authz.check import problems
 from gatepost_authz.config import Issuer
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS
-from tests.support.cases import each
+from tests.support.measuring import each
 
 PAGE = (Path(__file__).parents[2] / "docs/providers.md").read_text(encoding="utf-8")
 SECTIONS = {

@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost_authz.config import Resource
-from tests.support.cases import each
+from tests.support.measuring import each
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 VECTORS = [

@@ -9,8 +9,8 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import RevokedToken
 from gatepost_authz.verdict_cache import VerdictCache, verdict_on
 from gatepost_authz.verifier import key_of
+from tests.authz.conftest import NOW, RESOURCE, OpaqueTokenGate, until
 from tests.authz.test_decisions import CALLER, Versions
-from tests.authz.verifiers import NOW, RESOURCE, OpaqueTokenGate, until
 
 pytestmark = pytest.mark.requirement("CO1")
 

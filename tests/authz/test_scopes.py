@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.scopes import Implications, parse
-from tests.support.cases import each
+from tests.support.measuring import each
 
 
 @pytest.mark.requirement("C22")

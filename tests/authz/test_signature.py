@@ -16,9 +16,8 @@ from gatepost_authz.errors import InvalidToken
 from gatepost_authz.jwk import ALGORITHMS, VerificationKey, import_set
 from gatepost_authz.signature import MAX_TOKEN, header_of, split, verify
 from gatepost_authz.verifier import looks_like_jwt
-from tests.authz.verifiers import FORGE
-from tests.support.cases import each
-from tests.support.tokens import (
+from tests.authz.conftest import FORGE
+from tests.support.issuers import (
     ABSENT,
     b64,
     compact,
@@ -31,6 +30,7 @@ from tests.support.tokens import (
     signer,
     unb64,
 )
+from tests.support.measuring import each
 
 SIGN = signer(rsa_key(), "RS256")
 

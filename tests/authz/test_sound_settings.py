@@ -5,7 +5,7 @@ from typing import Any
 from gatepost_authz.config import ClientRule, TenantRule
 from gatepost_authz.token_rules import CallerMark, TokenRules
 from tests.authz.test_check import TEMPLATE, find, introspection, issuer
-from tests.support.cases import each
+from tests.support.measuring import each
 
 
 @each(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_authz.strict_json import StrictJsonError, loads_object
-from tests.support.cases import each
+from tests.support.measuring import each
 
 LIMIT = 100_000
 

@@ -14,7 +14,7 @@ import httpcore2
 import pytest
 
 from gatepost_authz.tcp_stream import TcpStream, connect_tcp
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 WITHIN_S = 10
 MUCH = 64_000_000

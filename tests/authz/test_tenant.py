@@ -17,9 +17,9 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy, caller_from, tenant_id
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
-from tests.support.cases import each
-from tests.support.tokens import ABSENT
+from tests.authz.conftest import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
+from tests.support.issuers import ABSENT
+from tests.support.measuring import each
 
 OPEN = Policy(tenancy=Tenancy(create_on_first_use=True))
 ORG = Preset(name="org", documentation="https://org.example", tenant_claim="organization")

@@ -10,9 +10,9 @@ from gatepost_authz.errors import InvalidToken, WrongAudience
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, adjusted
 from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT, CallerMark, TokenRules
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
-from tests.support.cases import each
-from tests.support.tokens import ABSENT
+from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
+from tests.support.issuers import ABSENT
+from tests.support.measuring import each
 
 OTHER = "https://other.example"
 

@@ -14,8 +14,8 @@ from gatepost_authz.errors import AuthError
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, adjusted
 from gatepost_authz.token_rules import CallerMark, TokenRules
-from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
-from tests.support.tokens import compact, rsa_key, signer
+from tests.authz.conftest import FORGE, ISSUER, NOW, RESOURCE, TARGET, VerifierGate, issuer
+from tests.support.issuers import compact, rsa_key, signer
 
 OURS = "api://gate"
 OTHER = "https://other.example"

@@ -12,7 +12,7 @@ from gatepost_authz import InvalidToken, IssuerUnavailable, Target, TenantContex
 from gatepost_authz.config import TenantRule
 from gatepost_authz.jwk import VerificationKey
 from gatepost_authz.tenant import Policy, Tenancy
-from tests.authz.verifiers import (
+from tests.authz.conftest import (
     FORGE,
     ISSUER,
     NOW,
@@ -24,8 +24,8 @@ from tests.authz.verifiers import (
     VerifierGate,
     issuer,
 )
-from tests.support.cases import each
-from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
+from tests.support.issuers import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
+from tests.support.measuring import each
 
 OTHER = rsa_key("other")
 

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from gatepost.check.online import OnlineResult, check_issuers
 from gatepost.cli.main import main
 from gatepost.config.settings import Config
-from tests.support.cases import each
 from tests.support.issuers import Answer, Idp, answer
+from tests.support.measuring import each
 from tests.support.processes import free_port
+from tests.support.proxies import CertificateAuthority
 from tests.support.server import configuration, issuer_settings
-from tests.support.tokens import CertificateAuthority
 
 METADATA = "/.well-known/oauth-authorization-server/main"
 Settings = dict[str, Any]

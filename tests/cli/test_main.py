@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import COMMANDS, main
-from tests.support.cases import each
 from tests.support.commands import CommandProcess, run
+from tests.support.measuring import each
 from tests.support.processes import Process, python_environment
 
 FIVE_MISTAKES = """

@@ -16,11 +16,10 @@ from mcp.server.mcpserver.utilities.types import Image
 from gatepost.cli.main import main
 from gatepost.cli.remote import value_of
 from tests.support import commands
-from tests.support.cases import each
 from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, run
 from tests.support.issuers import AsgiServer
-from tests.support.measuring import eventually
+from tests.support.measuring import each, eventually
 from tests.support.processes import Process
 
 PAGE = r"Sign in with your browser: (?P<page>http\S+)"

@@ -1,7 +1,7 @@
 """
 FastMCP's client against everything that `gatepost dev` can offer, in each era it speaks.
 
-What fastmcp 4.1 cannot do by itself: tasks (the extension of tests/clients/sdk_clients.py, or the
+What fastmcp 4.1 cannot do by itself: tasks (the extension of tests/clients/conftest.py, or the
 package fastmcp-tasks), `resources/subscribe` and `subscriptions/listen` (it has no method for them;
 the SDK's session below it has).
 """
@@ -25,10 +25,9 @@ from mcp import types
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged, listen
 from mcp.shared.exceptions import MCPError
 
-from tests.clients.conftest import GatedEndpoint
-from tests.clients.sdk_clients import FORM, ClientAnswers
-from tests.support.browser import BrowserUser
+from tests.clients.conftest import FORM, ClientAnswers, GatedEndpoint
 from tests.support.commands import Gatepost
+from tests.support.programs import BrowserUser
 
 WITHIN_S = 30
 MODES = ["legacy", "auto", "2026-07-28"]

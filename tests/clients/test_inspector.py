@@ -6,14 +6,20 @@ told so), complete, subscribe, listen. `node`, which comes with it, keeps a conn
 all of that but samplings. Skills are of the modern era alone.
 """
 
-from collections.abc import Iterator
+import json
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.clients.conftest import GatedEndpoint
-from tests.support import node
-from tests.support.node import Inspector, Mcpdo
+from tests.support import programs
+from tests.support.processes import Process
+from tests.support.programs import Inspector, Program, command, environment, loaded
 
 ERAS = ["legacy", "modern"]
 """Where `auto` ends up is shown once; from there on it is the modern era."""
@@ -23,19 +29,83 @@ SKILL = "skill://conformance_resources/greet-visitor"
 TASKS = "io.modelcontextprotocol/tasks"
 
 
+MCPDO = "node_modules/@modelcontextprotocol/inspector/clients/mcpdo/build/mcp-bin.js"
+
+
+MCPDO_WITHIN_S = 60
+
+
+class Mcpdo:
+    """Runs against one daemon of our own."""
+
+    def __init__(self, program: Program, env: Mapping[str, str]) -> None:
+        self.program, self.environment = program, env
+
+    def run(self, *arguments: str) -> Any:
+        """What one run that succeeds prints."""
+        done = self.program.run("--format", "json", *arguments, within_s=MCPDO_WITHIN_S)
+        assert done.code == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def connect(self, name: str, url: str, bearer: Mapping[str, str], *, era: str) -> Any:
+        """Open a connection by which later runs go; what it shows of itself."""
+        (header,) = (f"{header}: {value}" for header, value in bearer.items())
+        where = (url, "--transport", "http", "--era", era, "--connection", name)
+        return self.run("connect", *where, "--header", header)
+
+    def answered(self, connection: str, call: tuple[str, ...], *answer: str) -> str:
+        """Call a tool that asks a question, answer it, and say what the tool does then."""
+        pending = self.run("--connection", connection, "tools/call", *call)["elicitationPending"]
+        result = self.run(
+            *("--connection", connection, "elicitation/respond", pending["elicitationId"]), *answer
+        )
+        return str(result["content"][0]["text"])
+
+    @contextmanager
+    def watching(self, connection: str, uri: str) -> Iterator[Process]:
+        """Word of a document, as it is printed, until the block ends."""
+        asked = ("--format", "json", "--connection", connection, "resources/subscribe", uri)
+        process = Process(command(MCPDO, *asked), env=self.environment)
+        try:
+            process.wait_for('"subscribed"')
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def mcpdo_daemon() -> Iterator[Mcpdo]:
+    """A daemon, which the first run starts and the end of the block stops."""
+    # The path of a socket must be short; the daemon takes its leave in the folder that goes.
+    with tempfile.TemporaryDirectory(prefix="mcpdo-", ignore_cleanup_errors=True) as home:
+        env = {
+            **environment(),
+            "HOME": home,
+            "MCP_INSPECTOR_DAEMON_DIR": f"{home}/d",
+            "MCP_INSPECTOR_DAEMON_TOKEN": secrets.token_urlsafe(32),
+            "MCP_INSPECTOR_SECRET_STORE": "memory",
+        }
+        with loaded(MCPDO, env) as program:
+            mcpdo = Mcpdo(program, env)
+            try:
+                yield mcpdo
+            finally:
+                mcpdo.run("daemon", "stop")
+
+
 @pytest.fixture(scope="module")
 def inspector(
     stage: GatedEndpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Inspector]:
     home = tmp_path_factory.mktemp("inspector")
-    with node.inspector(stage.url, stage.bearer, home) as program:
+    with programs.inspector(stage.url, stage.bearer, home) as program:
         yield program
 
 
 @pytest.fixture(scope="module")
 def connected(stage: GatedEndpoint) -> Iterator[Mcpdo]:
     """Connections by the names of their eras."""
-    with node.mcpdo_daemon() as program:
+    with mcpdo_daemon() as program:
         for era in ERAS:
             shown = program.connect(era, stage.url, stage.bearer, era=era)
             assert shown["protocolEra"] == era
@@ -105,7 +175,7 @@ def test_what_goes_wrong_is_told_by_the_exit_code(
         ("tools/call", "--tool-name", "nothing"),
         ("tools/call", "--tool-name", "test_error_handling"),
     )
-    with node.inspector(stage.url, {}, tmp_path) as without_token:
+    with programs.inspector(stage.url, {}, tmp_path) as without_token:
         stranger = without_token.ask("tools/list", era=era)
 
     assert (unknown.code, unknown.error["code"]) == (5, "tool_not_found")

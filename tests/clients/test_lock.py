@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.node import FOLDER
+from tests.support.programs import FOLDER
 
 
 def test_the_npm_lock_carries_hashes_and_no_registry_address() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.clients.conftest import GatedEndpoint
-from tests.support.node import FOLDER, INSPECTOR, NODE, environment, install
 from tests.support.processes import python_environment
+from tests.support.programs import FOLDER, INSPECTOR, NODE, environment, install
 
 PAGE = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```(python|js|sh)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

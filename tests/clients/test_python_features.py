@@ -1,7 +1,7 @@
 """
 The official Python client against everything that `gatepost dev` can offer, in each era it speaks.
 
-What mcp 2.3 cannot do by itself: tasks (tests/clients/sdk_clients.py has the extension that a host
+What mcp 2.3 cannot do by itself: tasks (tests/clients/conftest.py has the extension that a host
 adds, for the modern era alone). By the protocol: a level set for a session, and
 `resources/subscribe`, are of the older revisions; `subscriptions/listen` and skills are of the
 modern one.
@@ -24,8 +24,7 @@ from mcp.client.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
-from tests.clients.conftest import GatedEndpoint
-from tests.clients.sdk_clients import ClientAnswers
+from tests.clients.conftest import ClientAnswers, GatedEndpoint
 
 WITHIN_S = 30
 MODES = ["legacy", "auto", "2026-07-28"]

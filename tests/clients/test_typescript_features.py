@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.clients.conftest import GatedEndpoint
-from tests.support.browser import BrowserUser
-from tests.support.node import walk_typescript
+from tests.support.programs import BrowserUser, walk_typescript
 
 RUNS = {
     "1.x": ("features_v1.mjs", "legacy"),

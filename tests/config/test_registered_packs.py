@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gatepost.config.pack_registration import registrations
-from gatepost.policy.approvals.scripts import Script
+from gatepost.policy.script_reviews.script import Script
 from tests.architecture.source import ROOT
-from tests.mcp.stdio.conftest import talking, text
+from tests.support.client import answered_text, stdio_process
 from tests.support.commands import ended
 from tests.support.processes import Process, python_environment
 
@@ -98,8 +98,8 @@ def test_a_registered_pack_is_enabled_and_set_by_its_name(install: Install, tmp_
     """Its tools are served, and get the table of the configuration by its type."""
     install(__init__=REGISTRATION, settings=SETTINGS, tools=TOOLS)
     config = CONFIG + 'tools.packs = ["invoices"]\npacks.invoices.token = "secret:ARCHIVE"\n'
-    with talking(tmp_path, config) as talk:
-        assert text(talk.of(talk.call("archive_secret", identity=1))) == "secret:ARCHIVE"
+    with stdio_process(tmp_path, config) as talk:
+        assert answered_text(talk.of(talk.call("archive_secret", identity=1))) == "secret:ARCHIVE"
         assert talk.hang_up() == 0
 
 

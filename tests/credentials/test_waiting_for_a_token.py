@@ -10,7 +10,11 @@ from gatepost.credentials import token_client as module
 from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.credentials.token_cache import IssuedToken, TokenCache
 from gatepost.credentials.token_client import ClientCredential, TokenClient
-from tests.credentials.conftest import TENANT, CredentialsReplica, CredentialsReplicas
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.store import SecretStore
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.shared_store import MemorySharedStore
 
 LONG, WITHIN_S, TURNS = 60.0, 10.0, 100
 REFUSED = CredentialUnavailable("refused")
@@ -33,25 +37,25 @@ class TokenIssuer:
         return answer
 
 
-def credential(replica: CredentialsReplica, issuer: TokenIssuer) -> ClientCredential:
-    services = replica.services
-    cache = TokenCache(
-        TENANT,
-        "credential_crm",
-        records=services.records,
-        shared_store=services.shared_store,
-        secrets=services.secrets,
-    )
-    return ClientCredential(cast("TokenClient", issuer), cache)
-
-
 @pytest.fixture
 def two(
-    replicas: CredentialsReplicas, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[TokenIssuer], Sequence[ClientCredential]]:
     """The credential of two processes, which look again only when they are woken."""
     monkeypatch.setattr(module, "POLL_S", LONG)
-    return lambda issuer: [credential(replicas.one(), issuer) for _ in range(2)]
+    records, shared_store, keyring = MemoryRecords(), MemorySharedStore(), KeyRing.ephemeral()
+
+    def credential(issuer: TokenIssuer) -> ClientCredential:
+        cache = TokenCache(
+            "acme",
+            "credential_crm",
+            records=records,
+            shared_store=shared_store,
+            secrets=SecretCache(SecretStore(records, keyring)),
+        )
+        return ClientCredential(cast("TokenClient", issuer), cache)
+
+    return lambda issuer: [credential(issuer) for _ in range(2)]
 
 
 async def answers(issuer: TokenIssuer, credentials: Sequence[ClientCredential]) -> list[object]:

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolFailure
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.cli.token import GRANT
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
@@ -23,8 +23,8 @@ from gatepost_authz.caller import TenantContext
 from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard.conftest import DashboardServer, open_dashboard_server
-from tests.support.browser import WITHIN_MS
 from tests.support.measuring import eventually
+from tests.support.programs import WITHIN_MS
 
 RAN: list[dict[str, object]] = []
 """What the tools did, in order."""
@@ -254,8 +254,8 @@ class BillingServer:
 
     def record(self, kind: str, tool: str) -> int:
         """The number of the newest record of that kind about the tool."""
-        trail = AuditSearch(self.server.services.records)
-        found = self.server.run(trail.search("acme", AuditQuery(kind=kind, tool=tool, limit=1)))
+        records = self.server.services.records
+        found = self.server.run(search(records, "acme", AuditQuery(kind=kind, tool=tool, limit=1)))
         return int(found[0].number)
 
     def state_of(self, request: str) -> str:

@@ -1,13 +1,17 @@
 """A server with a dashboard and a real issuer on another port, and people who use it."""
 
 import asyncio
+import base64
+import hashlib
+import json
 import re
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.cookiejar import Cookie
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import httpx2
 import msgspec
@@ -38,11 +42,23 @@ from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, T
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
 from gatepost_keys.mint import TokenSubject as User
-from tests.support.browser import BrowserUser
-from tests.support.issuers import AsgiServer
+from tests.support.issuers import (
+    AsgiServer,
+    Idp,
+    Receive,
+    Scope,
+    Send,
+    TokenFactory,
+    jwk,
+    respond,
+    rsa_key,
+)
 from tests.support.processes import free_port
+from tests.support.programs import BrowserUser
+from tests.support.proxies import CertificateAuthority
 from tests.support.server import Server
 
+PRODUCTION_HOST = "id.company.test"
 SECRET = "known-to-this-test-run-only"
 CLIENT = "gatepost-dashboard"
 NAME = '<img src=x onerror="document.title=1">'
@@ -293,6 +309,59 @@ def issuer_of(issuer: str, root: Path) -> Issuer:
         },
         dashboard=DashboardClient(client_id=CLIENT, client_secret=f"file:{root / 'secret'}"),
     )
+
+
+class ProductionProvider(Idp):
+    """https://id.company.test: signs every browser in at once, as `person`."""
+
+    def __init__(self, authority: CertificateAuthority) -> None:
+        certificate, key = authority.certify(PRODUCTION_HOST)
+        super().__init__(f"https://{PRODUCTION_HOST}", ssl_certfile=certificate, ssl_keyfile=key)
+        self.person, self.asked = "dave", list[dict[str, str]]()
+        self._codes: dict[str, dict[str, str]] = {}
+        self.issuer("main", [jwk(rsa_key())])
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/main/authorize":
+            asked = dict(parse_qsl(scope["query_string"].decode()))
+            self.asked.append(asked)
+            code = secrets.token_urlsafe(16)
+            self._codes[code] = asked
+            way = {"code": code, "state": asked["state"], "iss": self.issuer("main")}
+            back = f"{asked['redirect_uri']}?{urlencode(way)}"
+            await respond(send, 303, b"", ((b"location", back.encode()),))
+        elif scope["path"] == "/main/token":
+            form = dict(parse_qsl((await receive())["body"].decode()))
+            tokens = self._redeemed(dict(scope["headers"]), form)
+            await respond(send, 200 if tokens else 400, json.dumps(tokens).encode())
+        else:
+            await super()._answer(scope, receive, send)
+
+    def _redeemed(self, headers: dict[bytes, bytes], form: dict[str, str]) -> dict[str, Any]:
+        """Tokens for a code, once, for the client that asked for it (RFC 6749 section 4.1.3)."""
+        asked = self._codes.pop(form["code"], {})
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode())
+        if (
+            not asked
+            or asked["redirect_uri"] != form["redirect_uri"]
+            or asked["code_challenge"] != challenge
+            or headers[b"authorization"] != b"Basic " + basic
+        ):
+            return {}
+        forge = TokenFactory(self.issuer("main"), asked["resource"])
+        person = {"sub": self.person, "roles": ["approver"]}
+        identity = {"aud": CLIENT, "nonce": asked["nonce"], **person}
+        return {
+            "token_type": "Bearer",
+            "access_token": forge.token(client_id=CLIENT, **person),
+            "id_token": forge.token(header={"typ": "JWT"}, **self.identity(identity)),
+        }
+
+    def identity(self, claims: dict[str, Any]) -> dict[str, Any]:
+        """Return the claims of the ID token."""
+        return claims
 
 
 @pytest.fixture(scope="package")

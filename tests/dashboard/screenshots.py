@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 from playwright.sync_api import Browser, Page, expect
 
-from gatepost.policy.approvals.request import GrantScope
-from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
+from gatepost.policy.approvals.request import DisplayedParty, GrantScope
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.runtime.process_reports import (
     DEPLOYMENT,
     ProcessReport,
@@ -31,12 +32,13 @@ from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
 from tests.architecture.source import ROOT
 from tests.dashboard.billing_server import BillingServer, WebUser, open_billing_server, signed_in
-from tests.support.browser import chromium
+from tests.support.endpoint import a_caller
+from tests.support.programs import chromium
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1080, "height": 720}}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 DARK: dict[str, Any] = {"color_scheme": "dark"}
-ALICE = ScriptApprover(subject="alice", name="Alice Archer")
+ALICE = DisplayedParty(subject="alice", name="Alice Archer")
 INVOICE = {
     "to": "lena@mueller.example",
     "lines": [
@@ -262,13 +264,15 @@ def _submit(billing: BillingServer) -> None:
     before = Script("monthly_report", BEFORE.encode(), "workspace")
     after = Script("monthly_report", AFTER.encode(), "workspace")
     billing.server.run(_scripts(billing).approve(before, by=ALICE))
-    billing.server.run(_scripts(billing).submit([after], by="erin", most=10))
+    billing.server.run(_scripts(billing).request([after], caller=a_caller(subject="erin"), most=10))
 
 
 def _refused(billing: BillingServer) -> str:
     """Where a script is found that was rejected."""
     script = Script("clean_up", CLEAN_UP.encode(), "workspace")
-    billing.server.run(_scripts(billing).submit([script], by="erin", most=10))
+    billing.server.run(
+        _scripts(billing).request([script], caller=a_caller(subject="erin"), most=10)
+    )
     billing.decides(
         "alice", f"script:{script.digest}", reason="Ask for each folder before it goes."
     )

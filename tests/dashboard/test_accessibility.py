@@ -8,10 +8,10 @@ from playwright.sync_api import Page
 
 from tests.dashboard.billing_server import open_billing_server
 from tests.dashboard.screenshots import PHONE, WIDE, scenes
-from tests.support import node
-from tests.support.browser import chromium, in_a_browser
+from tests.support import programs
+from tests.support.programs import chromium, in_a_browser
 
-AXE = Path(os.environ.get("AXE", node.FOLDER / "node_modules" / "axe-core" / "axe.min.js"))
+AXE = Path(os.environ.get("AXE", programs.FOLDER / "node_modules" / "axe-core" / "axe.min.js"))
 """The checks that most of WCAG 2.2 AA can be made by, as far as a program can."""
 RULES = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],

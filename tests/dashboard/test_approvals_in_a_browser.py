@@ -23,7 +23,7 @@ from tests.dashboard.billing_server import (
     open_billing_server,
     signed_in,
 )
-from tests.support.browser import chromium, in_a_browser
+from tests.support.programs import chromium, in_a_browser
 
 START_S, ANSWER_S = 10, 30
 AGENT_NAME = "Erin's <b>Agent</b>"

@@ -10,7 +10,7 @@ from gatepost.config.dashboard import DashboardSettings
 from gatepost.config.settings import Config, ScopesSettings
 from gatepost_authz import problems as gate_problems
 from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
-from tests.support.cases import each
+from tests.support.measuring import each
 
 RESOURCE = "https://mcp.example.com/mcp"
 ROLES = {"approver": RoleRule(claim="roles", value="approver")}

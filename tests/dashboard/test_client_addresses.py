@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gatepost.audit.record_search import AuditRecord, AuditSearch
+from gatepost.audit.record import AuditRecord, search
 from gatepost.storage.audit import AuditQuery
 from tests.dashboard.billing_server import BillingServer, open_billing_server
 from tests.dashboard.conftest import HttpBrowser
@@ -42,9 +42,9 @@ def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
 
 def newest(billing: BillingServer, kind: str) -> AuditRecord:
     """The newest record of that kind."""
-    trail = AuditSearch(billing.server.services.records)
+    records = billing.server.services.records
     found: list[AuditRecord] = billing.server.run(
-        trail.search("acme", AuditQuery(kind=kind, limit=1))
+        search(records, "acme", AuditQuery(kind=kind, limit=1))
     )
     return found[0]
 

@@ -11,8 +11,8 @@ import pytest
 
 from gatepost.dashboard.assets import Assets
 from tests.architecture.source import ROOT
-from tests.support.browser import BrowserUser
 from tests.support.commands import dev, run
+from tests.support.programs import BrowserUser
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost.dashboard.escaping import hidden, oneline, pieces, shown
-from tests.support.cases import each
+from tests.support.measuring import each
 
 ESCAPED = [
     # what                      written            shown as

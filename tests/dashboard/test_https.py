@@ -1,25 +1,170 @@
 """The dashboard as people meet it in production: over https, with TLS of its own or a proxy's."""
 
+import json
 import re
 import socket
+import ssl
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 from playwright.sync_api import expect
 
-from tests.dashboard.production_server import (
-    BASE,
-    WITHIN_S,
-    ProductionProvider,
-    ProductionServer,
-    behind_proxy,
-    own_tls,
-)
-from tests.support.browser import WITHIN_MS, chromium, in_a_browser
-from tests.support.cases import each
-from tests.support.client import RawAnswer, exchange, request
-from tests.support.proxies import ConnectProxy, connect_proxy
-from tests.support.tokens import CertificateAuthority
+from gatepost.secrets.keyring import create
+from tests.dashboard.conftest import CLIENT, SECRET, ProductionProvider
+from tests.support.client import RawAnswer, ResourceClient, exchange, request
+from tests.support.commands import Gatepost, running, toml
+from tests.support.issuers import Scope, TokenFactory, serving
+from tests.support.measuring import each
+from tests.support.processes import free_port
+from tests.support.programs import WITHIN_MS, chromium, forms_of, in_a_browser
+from tests.support.proxies import Balancer, CertificateAuthority, ConnectProxy, connect_proxy
+
+BASE, WITHIN_S = "/dashboard", 30
+FORWARDED = (b"x-forwarded-proto", b"x-forwarded-for")
+
+
+class TlsProxy(Balancer):
+    """Ends TLS and says so, whatever the client says."""
+
+    def headers(self, scope: Scope, upstream: str) -> list[tuple[bytes, bytes]]:
+        """See `Balancer`."""
+        kept = [(name, value) for name, value in scope["headers"] if name not in FORWARDED]
+        peer = scope["client"][0].encode()
+        return [*kept, *zip(FORWARDED, (b"https", peer), strict=True)]
+
+
+class ProductionServer:
+    """The running server: where people reach it, and where it listens itself."""
+
+    def __init__(
+        self, process: Gatepost, port: int, provider: ProductionProvider, out: ConnectProxy
+    ) -> None:
+        self.process, self.port, self.provider, self.out = process, port, provider, out
+        self.trusting: ssl.SSLContext
+        self.origin = process.origin
+        self.home = self.origin + BASE
+
+    @property
+    def client(self) -> ResourceClient:
+        """Where agents come in."""
+        return ResourceClient(f"{self.origin}/mcp", tls=self.trusting)
+
+    def token(self, **claims: Any) -> str:
+        """An agent's."""
+        return TokenFactory(self.provider.issuer("main"), f"{self.origin}/mcp").token(**claims)
+
+    def rest(self, tool: str, filename: str, **more: Any) -> int:
+        """Status of one call of an agent."""
+        body = json.dumps({"filename": filename, **more}).encode()
+        return self.client.send("POST", f"/tool/{tool}/call", body=body, token=self.token()).status
+
+    @contextmanager
+    def user_browser(self) -> Iterator["HttpsBrowser"]:
+        """A browser."""
+        with (
+            httpx2.Client(base_url=self.origin, timeout=WITHIN_S, verify=self.trusting) as here,
+            httpx2.Client(proxy=self.out.url, timeout=WITHIN_S, verify=self.trusting) as far,
+        ):
+            yield HttpsBrowser(here, far)
+
+
+class HttpsBrowser:
+    """Keeps cookies, checks certificates, names its origin with forms, follows nothing itself."""
+
+    def __init__(self, http: httpx2.Client, far: httpx2.Client) -> None:
+        self.http, self._far = http, far
+
+    def get(self, below: str = "") -> httpx2.Response:
+        return self.http.get(BASE + below)
+
+    def sign_in(self) -> list[httpx2.Response]:
+        """All the way; what the dashboard answered at the start and at the end."""
+        page = forms_free(self.get("/sign-in").text)
+        start = self.http.get(page)
+        back = self._far.get(start.headers["location"]).headers["location"]
+        return [start, self.http.get(back)]
+
+    def post(self, below: str, origin: str, **fields: str) -> httpx2.Response:
+        """A form, with the token of this session."""
+        fields = {"csrf": self.token(), **fields}
+        return self.http.post(BASE + below, data=fields, headers={"origin": origin})
+
+    def token(self) -> str:
+        """What this session's forms carry."""
+        fields = [field for form in forms_of(self.get().text) for field in form.fields]
+        return dict(fields)["csrf"]
+
+    def cookies(self) -> dict[str, str]:
+        return {cookie.name: cookie.value or "" for cookie in self.http.cookies.jar}
+
+
+def forms_free(page: str) -> str:
+    """Where the link to the only issuer leads."""
+    start = page.index(f"{BASE}/sign-in/start?")
+    return page[start : page.index('"', start)].replace("&amp;", "&")
+
+
+@contextmanager
+def open_production_server(
+    folder: Path, provider: ProductionProvider, out: ConnectProxy, **listen: Any
+) -> Iterator[ProductionServer]:
+    """`gatepost serve` in production, at the address that *listen* and `at` say."""
+    port, at = listen.setdefault("port", free_port()), listen.pop("at", 0)
+    create(folder / "keyring.json")
+    (folder / "secret").write_text(SECRET)
+    issuer = {
+        "issuer": provider.issuer("main"),
+        "tenant": {"claim": "org_id"},
+        "tenants": {"acme": "acme"},
+        "roles": {"approver": {"claim": "roles", "value": "approver"}},
+        "dashboard": {"client_id": CLIENT, "client_secret": "file:secret"},
+    }
+    tree = {
+        "resource": f"https://localhost:{at or port}/mcp",
+        "listen": listen,
+        "keys": {"ring": "file:keyring.json"},
+        "network": {"ca_bundle": listen.pop("ca"), "proxy": out.url},
+        "issuers": [issuer],
+        "tools": {"packs": ["demo"]},
+        "storage": {"database": "sqlite:///gatepost.db"},
+    }
+    lines = [f"{name} = {toml(value)}" for name, value in tree.items()]
+    (folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+    with running("serve", cwd=folder) as process:
+        yield ProductionServer(process, port, provider, out)
+
+
+@contextmanager
+def own_tls(
+    folder: Path, authority: CertificateAuthority, provider: ProductionProvider, out: ConnectProxy
+) -> Iterator[ProductionServer]:
+    """It speaks TLS itself."""
+    certificate, key = authority.certify("localhost")
+    listen = {"tls_certificate": certificate, "tls_key": key, "ca": str(authority.bundle)}
+    with open_production_server(folder, provider, out, **listen) as server:
+        server.trusting = ssl.create_default_context(cafile=str(authority.bundle))
+        yield server
+
+
+@contextmanager
+def behind_proxy(
+    folder: Path, authority: CertificateAuthority, provider: ProductionProvider, out: ConnectProxy
+) -> Iterator[ProductionServer]:
+    """A proxy on this machine ends TLS."""
+    certificate, key = authority.certify("localhost")
+    front = free_port()
+    listen = {"trusted_proxies": ["127.0.0.1/32"], "at": front, "ca": str(authority.bundle)}
+    with open_production_server(folder, provider, out, **listen) as server:
+        server.trusting = ssl.create_default_context(cafile=str(authority.bundle))
+        proxy = TlsProxy([f"http://127.0.0.1:{server.port}"])
+        options = {"port": front, "ssl_certfile": certificate, "ssl_keyfile": key}
+        with serving(proxy, lifespan="on", **options):
+            yield server
+
 
 pytestmark = pytest.mark.requirement("A7", "O7")
 

@@ -10,13 +10,16 @@ import pytest
 from gatepost.dashboard.live import LiveInbox, ShownPage
 from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.request import ApprovalRequest
-from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
 from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.service import ScriptReviews
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.redaction import Redaction
+from tests.support.endpoint import a_caller
 
 WITHIN_S = 10
 
@@ -37,12 +40,17 @@ class SharedApprovals:
     def __init__(self) -> None:
         self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
         notifier = ApprovalNotifier(self.shared_store)
-        self.service = CountedApprovals(self.records, KeyRing.ephemeral(), Redaction(), notifier)
+        reviews = ScriptReviews(self.records, notifier)
+        self.service = CountedApprovals(
+            self.records, KeyRing.ephemeral(), Redaction(), notifier, reviews
+        )
         self.scripts = ScriptApprovals(self.records.of("acme").entries(SUBJECT))
 
     async def submit(self, name: str) -> None:
         """What another replica does: a script waits from now on."""
-        await self.scripts.submit([Script(name, b"1", "workspace")], by="erin", most=9)
+        await self.scripts.request(
+            [Script(name, b"1", "workspace")], caller=a_caller(subject="erin"), most=9
+        )
 
 
 @pytest.fixture

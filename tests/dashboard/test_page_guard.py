@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.dashboard.conftest import DashboardServer
-from tests.support.cases import each
+from tests.support.measuring import each
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

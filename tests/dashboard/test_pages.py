@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.request_store import key_of_use
+from gatepost.policy.approvals.stored_request import key_of_use
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost_authz.errors import InvalidToken
 from tests.dashboard.billing_server import BillingServer, open_billing_server
@@ -254,7 +254,7 @@ def test_a_search_for_what_is_rare_goes_back_step_by_step(
             # A reader merges what was written: else few segments may hold all of it.
             dave.get("/audit")
     whole = re.findall(r'href="/dashboard/audit/(\d+)"', dave.get("/audit?text=rare+").text)
-    monkeypatch.setattr("gatepost.audit.record_search.READ", 1)
+    monkeypatch.setattr("gatepost.dashboard.audit.READ", 1)
     page, found, steps = dave.get("/audit?text=rare+").text, list[str](), 0
     while older := re.findall(r'href="/dashboard(/audit\?[^"]*before=[^"]*)"', page):
         assert "have not been searched yet" in page
@@ -346,7 +346,7 @@ def test_requests_that_do_not_fit_are_on_the_next_page(
     billing: BillingServer, dave: HttpBrowser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first page stays live, and each request is on one of them."""
-    monkeypatch.setattr("gatepost.policy.approvals.service.PAGE", 1)
+    monkeypatch.setattr("gatepost.policy.approvals.request_lists.PAGE", 1)
     requests = [billing.asks("refund", {"customer": f"C-{n}", "amount": 5}) for n in (301, 302)]
     seen, below, live = [], "", []
     while True:

@@ -17,7 +17,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
 from tests.dashboard.conftest import DashboardServer
 from tests.support.client import exchange, read_answer, request
-from tests.support.measuring import eventually
+from tests.support.measuring import ManualClock, eventually
 
 TARGET = Target("https://mcp.example.com/t/acme/mcp", "https://mcp.example.com/x", "acme")
 OTHER = Target("https://mcp.example.com/t/globex/mcp", "https://mcp.example.com/y", "globex")
@@ -34,20 +34,10 @@ CALLER = TenantContext(
 )
 
 
-class SessionClock:
-    """A time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class SessionReplica:
     """The sessions of one process; several share records and key ring."""
 
-    def __init__(self, ring: KeyRing, records: MemoryRecords, clock: SessionClock) -> None:
+    def __init__(self, ring: KeyRing, records: MemoryRecords, clock: ManualClock) -> None:
         self.meaning: bytes | None = digest("settings")
         self.sessions = DashboardSessions(
             ring,
@@ -60,8 +50,8 @@ class SessionReplica:
 
 
 @pytest.fixture
-def clock() -> SessionClock:
-    return SessionClock()
+def clock() -> ManualClock:
+    return ManualClock(1_000_000.0)
 
 
 @pytest.fixture
@@ -70,7 +60,7 @@ def ring() -> KeyRing:
 
 
 @pytest.fixture
-def replicas(ring: KeyRing, clock: SessionClock) -> tuple[SessionReplica, SessionReplica]:
+def replicas(ring: KeyRing, clock: ManualClock) -> tuple[SessionReplica, SessionReplica]:
     records = MemoryRecords()
     return SessionReplica(ring, records, clock), SessionReplica(ring, records, clock)
 
@@ -122,7 +112,7 @@ async def test_a_session_that_was_ended_stays_ended_everywhere(
 
 
 async def test_a_session_gets_old_and_idle(
-    replicas: tuple[SessionReplica, SessionReplica], clock: SessionClock
+    replicas: tuple[SessionReplica, SessionReplica], clock: ManualClock
 ) -> None:
     """Page requests keep it for its time and no longer; without requests it ends sooner."""
     first, _ = replicas
@@ -146,7 +136,7 @@ async def test_a_session_gets_old_and_idle(
 
 
 async def test_a_cookie_is_written_anew_only_now_and_then(
-    replicas: tuple[SessionReplica, SessionReplica], clock: SessionClock
+    replicas: tuple[SessionReplica, SessionReplica], clock: ManualClock
 ) -> None:
     """Not with every page."""
     session = replicas[0].sessions.start(CALLER)
@@ -217,7 +207,7 @@ async def test_a_forms_token_is_of_one_session(
 
 
 def test_sessions_outlive_a_new_key_and_not_the_loss_of_theirs(
-    tmp_path, clock: SessionClock
+    tmp_path, clock: ManualClock
 ) -> None:  # type: ignore[no-untyped-def]
     """Rotation goes unnoticed; a ring without the key reads no session."""
     path = tmp_path / "ring.json"

@@ -22,9 +22,9 @@ from tests.dashboard.conftest import (
     parameters,
 )
 from tests.redaction.echo_server import overheard
-from tests.support.browser import BrowserUser
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.processes import free_port
+from tests.support.programs import BrowserUser
 
 
 def test_a_user_signs_in_and_out(shared: DashboardServer) -> None:

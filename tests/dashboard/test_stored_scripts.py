@@ -15,8 +15,8 @@ from gatepost.config.settings import Config, ToolsSettings
 from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard.billing_server import CLI_SECRET, BillingServer, WebUser
 from tests.dashboard.conftest import open_dashboard_server
-from tests.support.browser import chromium, in_a_browser
 from tests.support.issuers import AsgiServer
+from tests.support.programs import chromium, in_a_browser
 
 OWNED = "document.title='owned'"
 MARKUP = (

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.dashboard.tools import access
-from gatepost.policy.approvals.rules import plan_of
+from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
@@ -16,7 +16,7 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.tenant_offers import Agent
 from tests.dashboard.conftest import open_dashboard_server
 from tests.support.endpoint import a_caller
-from tests.tools.conftest import MemorySource, ToolUpstream
+from tests.support.tools import MemorySource, ToolUpstream
 
 NOW = 2_000_000.0
 pack = Pack("vaults")

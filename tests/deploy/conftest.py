@@ -16,15 +16,14 @@ import pytest
 
 from gatepost.secrets.keyring import create
 from tests.architecture.source import ROOT
-from tests.support import tokens as f
+from tests.support import issuers as f
 from tests.support.client import ResourceClient
 from tests.support.commands import READY, Gatepost, toml
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory, rsa_key
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
-from tests.support.proxies import ConnectProxy, connect_proxy
+from tests.support.proxies import CertificateAuthority, ConnectProxy, connect_proxy
 from tests.support.replicas import COMMAND
-from tests.support.tokens import CertificateAuthority, TokenFactory, rsa_key
 
 FILES = ROOT / "deploy/proxies"
 PROGRAMS = f"{ROOT / '.venv/deploy/bin'}{os.pathsep}/usr/sbin"

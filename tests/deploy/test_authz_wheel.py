@@ -13,9 +13,8 @@ from fastmcp import Client
 
 from tests.architecture.source import ROOT
 from tests.deploy.conftest import clean, printed
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory, jwk, rsa_key
 from tests.support.processes import Process, free_port
-from tests.support.tokens import TokenFactory, jwk, rsa_key
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.deploy.conftest import PROGRAMS
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.slow
 

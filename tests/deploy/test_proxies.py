@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.chain import RingLinker
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.batches import RingLinker
+from gatepost.audit.record import search
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
@@ -139,7 +139,7 @@ def addresses(deployment: Deployment) -> list[str]:
         ring = KeyRing.load(f"file:{deployment.folder}/keyring.json")
         records.audit.attach(RingLinker(ring))  # the server may not have merged
         try:
-            found = await AuditSearch(records).search("acme", AuditQuery())
+            found = await search(records, "acme", AuditQuery())
             return [record.caller.peer for record in found if record.caller]
         finally:
             await records.aclose()

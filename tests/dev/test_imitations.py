@@ -25,10 +25,9 @@ from gatepost_keys.imitation import IMITATIONS, Imitation
 from gatepost_keys.imitation.shape import DEVELOPMENT
 from gatepost_keys.issuer.state import CLI_CLIENT
 from tests.architecture.source import ROOT
-from tests.dev.conftest import CALLBACK, TOOL_SCOPES, Imitated
-from tests.keys.conftest import RESOURCE, query_of
-from tests.support.cases import each
-from tests.support.tokens import unb64
+from tests.keys.conftest import APP_CALLBACK, RESOURCE, TOOL_SCOPES, Imitated, query_of
+from tests.support.issuers import unb64
+from tests.support.measuring import each
 
 NAMES = list(IMITATIONS)
 SIGNED = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
@@ -104,7 +103,7 @@ async def test_a_provider_without_tenants_knows_one(
 ) -> None:
     """A person of another tenant cannot sign in, because the token could not say so."""
     one = imitated(name)
-    page = await one.walk.authorize(scope=one.scope, redirect_uri=CALLBACK)
+    page = await one.walk.authorize(scope=one.scope, redirect_uri=APP_CALLBACK)
 
     assert [person.username for person in one.walk.issuer.settings.people] == ["alice", "dave"]
     assert "Alice Archer" in page.text
@@ -354,7 +353,7 @@ async def test_entra_wants_the_resource_and_the_scopes_to_match(
     """AADSTS9010010 goes back to the client in the redirect, without a sign-in."""
     one = imitated("entra-v2")
     answer = await one.walk.authorize(
-        scope=one.scope, redirect_uri=CALLBACK, resource=f"{RESOURCE}/"
+        scope=one.scope, redirect_uri=APP_CALLBACK, resource=f"{RESOURCE}/"
     )
     found = query_of(answer)
 

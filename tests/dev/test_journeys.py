@@ -13,12 +13,12 @@ import httpx2
 import pytest
 
 from gatepost_keys.imitation import IMITATIONS
-from tests.clients.sdk_clients import CSV, walk_python
+from tests.clients.conftest import CSV, walk_python
 from tests.keys.conftest import challenge_of
-from tests.support.browser import BrowserUser
-from tests.support.cases import each
 from tests.support.commands import Gatepost, dev, ended, run, token
-from tests.support.tokens import unb64
+from tests.support.issuers import unb64
+from tests.support.measuring import each
+from tests.support.programs import BrowserUser
 
 pytestmark = pytest.mark.slow
 

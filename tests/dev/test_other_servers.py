@@ -13,20 +13,21 @@ import pytest
 
 from gatepost.dev.imitating import API_CLIENT, client_id, members
 from gatepost_keys.imitation import IMITATIONS
-from tests.dev.conftest import CALLBACK, Imitated
-from tests.keys.conftest import RESOURCE
-from tests.support import node
-from tests.support.cases import each
-from tests.support.commands import HURRIED, serve
-from tests.support.issuers import (
+from tests.keys.conftest import (
+    APP_CALLBACK,
     MACHINE,
+    RESOURCE,
     RESOURCE_SERVER,
     SECRET,
+    Imitated,
     RunningOidcProvider,
     authorization_server,
 )
+from tests.support import programs
+from tests.support.commands import HURRIED, serve
+from tests.support.issuers import unb64
+from tests.support.measuring import each
 from tests.support.processes import Process, free_port
-from tests.support.tokens import unb64
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +45,8 @@ def parts_of(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
 @contextmanager
 def mock_issuers(wanted: dict[str, Any]) -> Iterator[dict[str, str]]:
     """Run an oauth2-mock-server for each of *wanted*; yields their issuers by name."""
-    script = node.command("mock_issuers.mjs", json.dumps(wanted))
-    process = Process(script, env=node.environment())
+    script = programs.command("mock_issuers.mjs", json.dumps(wanted))
+    process = Process(script, env=programs.environment())
     try:
         yield json.loads(process.next_line())
     finally:
@@ -125,7 +126,7 @@ def oidc_provider() -> Iterator[RunningOidcProvider]:
         clients=[
             {
                 "client_id": PUBLIC,
-                "redirect_uris": [CALLBACK],
+                "redirect_uris": [APP_CALLBACK],
                 "token_endpoint_auth_method": "none",
             }
         ],
@@ -173,7 +174,7 @@ async def test_errors_are_those_of_oidc_provider(tmp_path: Path) -> None:
     ours = Imitated("oidc-provider", tmp_path)
     machine = {"grant_type": "client_credentials"}
     stray = machine | {"resource": "https://other.example"}
-    code = {"grant_type": "authorization_code", "code": "none", "redirect_uri": CALLBACK}
+    code = {"grant_type": "authorization_code", "code": "none", "redirect_uri": APP_CALLBACK}
     own = [
         await ours.machine(client_secret="wrong"),
         await ours.machine(resource=stray["resource"]),

@@ -15,7 +15,7 @@ from gatepost.config.reading import read
 from gatepost.config.settings import ToolsSettings
 from gatepost.dev.composition import dev_config
 from gatepost.dev.given_settings import given_settings
-from gatepost.policy.approvals.rules import plan_of
+from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.workspace import Workspaces
 from tests.architecture.source import ROOT

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.docs.conftest import pasted
 from tests.support import commands
-from tests.support.commands import Gatepost
+from tests.support.commands import Gatepost, pasted
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)

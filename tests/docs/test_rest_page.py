@@ -9,8 +9,8 @@ import pytest
 from gatepost.rest.responses import RETRY_AFTER_S, TABLE
 from gatepost_authz.config import Resource, SiblingPaths
 from tests.architecture.source import ROOT
-from tests.docs.conftest import pasted
 from tests.support import commands
+from tests.support.commands import pasted
 
 PAGE = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
 PLACES = re.findall(r"^\| `(https:[^`]+)` \| `(https:[^`]+)` \|$", PAGE, re.MULTILINE)

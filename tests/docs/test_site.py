@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.architecture.source import ROOT
-from tests.support.browser import chromium, in_a_browser
+from tests.support.programs import chromium, in_a_browser
 
 DOCS = ROOT / "docs"
 _, NEEDED = in_a_browser

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.docs.conftest import pasted, started
 from tests.support import commands
-from tests.support.commands import Gatepost
+from tests.support.commands import Gatepost, pasted, started
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 

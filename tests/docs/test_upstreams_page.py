@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.docs.conftest import pasted
 from tests.support import commands
-from tests.support.commands import Gatepost
+from tests.support.commands import Gatepost, pasted
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
 

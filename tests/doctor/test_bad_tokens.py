@@ -11,10 +11,9 @@ from click.testing import CliRunner
 from gatepost.cli.doctor import command
 from tests.architecture.source import ROOT
 from tests.support.commands import ServerProcess, server_process
-from tests.support.issuers import Idp
+from tests.support.issuers import ABSENT, Idp, TokenFactory, rsa_key, signer
 from tests.support.measuring import eventually
 from tests.support.server import issuer_settings
-from tests.support.tokens import ABSENT, TokenFactory, rsa_key, signer
 
 PAGE = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| ([^|]+) \| `(\w+)` \| ([^|]+) \| (?:`([\w.]+)`)? ?\|$", re.MULTILINE)

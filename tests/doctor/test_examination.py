@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.cli.doctor import command
 from gatepost.doctor import DoctorCredentials, Report, examine, http
-from tests.support.cases import each
 from tests.support.issuers import serving
+from tests.support.measuring import each
 from tests.support.processes import free_port
 
 JSON = "application/json"

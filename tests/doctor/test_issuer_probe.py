@@ -17,10 +17,10 @@ from gatepost.cli.main import main
 from gatepost.doctor.issuer_probe import ProbeRequest, ProbeResult, probe_issuer
 from gatepost.doctor.issuer_proposal import preset_of
 from tests.authz.test_presets import RECORDED
-from tests.support.cases import each
-from tests.support.issuers import Idp, answer, respond
+from tests.support.issuers import ABSENT, Idp, TokenFactory, answer, jwk, respond, rsa_key, signer
+from tests.support.measuring import each
+from tests.support.proxies import CertificateAuthority
 from tests.support.server import running_server
-from tests.support.tokens import ABSENT, CertificateAuthority, TokenFactory, jwk, rsa_key, signer
 
 HOUR = 3600
 NOW = int(time.time())

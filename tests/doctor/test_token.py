@@ -12,9 +12,9 @@ from gatepost.doctor import DoctorCredentials, examine
 from gatepost.doctor.report import Findings
 from gatepost.doctor.token import TokenUse, judge_token
 from tests.doctor.test_examination import ExaminedServers
-from tests.support.cases import each
-from tests.support.issuers import serving
-from tests.support.tokens import CertificateAuthority, TokenFactory
+from tests.support.issuers import TokenFactory, serving
+from tests.support.measuring import each
+from tests.support.proxies import CertificateAuthority
 
 ISSUER, RESOURCE = "https://id.example.com", "https://mcp.example.com/mcp"
 OTHER = {

@@ -1,36 +1,224 @@
-"""A server on the loop of production, mostly with TLS, and an edge as production builds it."""
+"""HTTP applications under test: an edge as production builds it, and connections to it."""
 
 import asyncio
+import json
 import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import asynccontextmanager, contextmanager, suppress
+from http.client import parse_headers
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import uvloop
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.deadlines import Deadlines
+from gatepost.http.edge import Edge, respond
+from gatepost.http.flow_control import UnreadLimits
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
-from tests.http.wire import Front, WireConnection, connected, serving
+from gatepost.telemetry.access import AccessLog
 from tests.support.client import RawAnswer, modern, request, result
-from tests.support.commands import ServerProcess, ended, server_process
-from tests.support.issuers import Idp
+from tests.support.commands import ServerProcess
 from tests.support.measuring import eventually
-from tests.support.processes import free_port
-from tests.support.server import Settings, issuer_settings
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 WITHIN_S = 30
 STOPS_WITHIN_S = 25
 """Less than the half minute that TLS waits for a client's word."""
 NEVER_S = 600
 """Longer than any test waits."""
+
+
+HOST = (b"host", b"mcp.example.com")
+
+
+NOTHING: Mapping[str, Any] = {}
+
+
+Pairs = tuple[tuple[bytes, bytes], ...]
+
+
+class WireAnswer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        return dict(self.headers).get(name.encode(), b"").decode() or None
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+async def ask(
+    app: ASGIApp,
+    path: str = "/mcp",
+    *,
+    method: str = "POST",
+    headers: Pairs = (HOST,),
+    scheme: str = "https",
+    peer: str = "198.51.100.7",
+    more: Mapping[str, Any] = NOTHING,
+) -> WireAnswer:
+    """Send one request without a body; *more* of its scope."""
+    sent: list[Message] = []
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": list(headers),
+        "scheme": scheme,
+        "client": (peer, 4711),
+        "server": ("127.0.0.1", 8000),
+        "http_version": "1.1",
+        **more,
+    }
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return WireAnswer(sent[0]["status"], sent[0]["headers"], body)
+
+
+SOON = 20.0
+"""Seconds after which a test gives up; the deadlines under test are far shorter."""
+
+
+HASTY = Deadlines(
+    head_s=0.3,
+    keep_alive_s=1,
+    drain_s=1,
+    max_head_bytes=2000,
+    unread=UnreadLimits(bytes_per_s=1000, window_s=0.5),
+)
+
+
+@asynccontextmanager
+async def serving(
+    app: ASGIApp,
+    protocol: type[asyncio.Protocol],
+    *,
+    deadlines: Deadlines = HASTY,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[int]:
+    """The port of a running server."""
+    sock = bind("127.0.0.1", 0)
+    ready = asyncio.Event()
+    config = listen_config(app, deadlines, tls=tls, protocol=protocol)
+    server = GatepostServer(config, on_ready=ready.set)
+    running = asyncio.create_task(server.serve(sockets=[sock]))
+    await asyncio.wait_for(ready.wait(), SOON)
+    yield sock.getsockname()[1]
+    server.should_exit = True
+    await asyncio.wait_for(running, SOON)
+
+
+class WireConnection:
+    """A connection on which a test writes bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def until(self, end: bytes) -> bytes:
+        """All up to *end*."""
+        return await asyncio.wait_for(self.reader.readuntil(end), SOON)
+
+    async def rest(self) -> bytes:
+        """All until the server closes."""
+        try:
+            return await asyncio.wait_for(self.reader.read(), SOON)
+        except ConnectionResetError:
+            return b""
+
+
+@asynccontextmanager
+async def connected(
+    port: int, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[WireConnection]:
+    """A connection to the server; with *tls* an encrypted one."""
+    name = None if tls is None else "localhost"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
+    yield WireConnection(reader, writer)
+    writer.close()
+    if tls is not None:
+        with suppress(OSError, ssl.SSLError):
+            await asyncio.wait_for(writer.wait_closed(), SOON)
+
+
+PAGE = b"https://app.example.com"
+
+
+RULES = HeadRules(
+    origin="https://mcp.example.com",
+    development=False,
+    max_header_bytes=2000,
+    max_body_bytes=1000,
+    allowed_origins=(PAGE.decode(),),
+    trusted_proxies=("10.0.0.0/8",),
+)
+
+
+async def healthy() -> tuple[int, bytes]:
+    """A probe's answer."""
+    return 200, b'{"status":"ok"}'
+
+
+class Inner:
+    """Stands where the application stands: counts, remembers the scope, answers 200."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+        self.raises: Exception | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scopes.append(scope)
+        if self.raises is not None:
+            raise self.raises
+        if scope["path"] == "/breaks":
+            raise KeyError("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.c2ln")
+        await respond(send, 200, b"{}")
+
+
+class Front:
+    """An edge as production builds it, and what it wrote and let through."""
+
+    def __init__(self, rules: HeadRules = RULES) -> None:
+        self.inner = Inner()
+        self.written: list[bytes] = []
+        self.log = AccessLog("json", self.written.append)
+        self.checks = HeadChecks(rules)
+        self.edge = Edge(
+            self.inner,
+            checks=self.checks,
+            log=self.log,
+            probes={"/health": healthy},
+            is_endpoint=lambda path: path == "/mcp",
+        )
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for batch in self.written for line in batch.splitlines()]
 
 
 class Encrypted(threading.Thread):
@@ -121,21 +309,27 @@ def until(connection: socket.socket, end: bytes) -> bytes:
     return data
 
 
-TOOLS = '''
-"""A tool that says whose call it is."""
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    front = Front()
+    yield front
+    await front.log.aclose()
 
-from gatepost import CallContext, Pack
 
-pack = Pack("again")
+@pytest.fixture(
+    scope="module", params=[HttptoolsProtocol, StrictH11Protocol], ids=["httptools", "h11"]
+)
+async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
+    """Where the `app` of the test's own module is served, with each parser."""
+    async with serving(request.module.app, request.param) as port:
+        yield port
 
 
-@pack.tool(read_only=True)
-async def again(ctx: CallContext, note: str = "") -> str:
-    """Say whose call this is."""
-    return f"{ctx.caller.tenant_id}"
-'''
-PAGE = "https://app.example.com"
-"""Where the page comes from that sends these requests."""
+@pytest.fixture
+async def wire(port: int) -> AsyncIterator[WireConnection]:
+    """A connection to it."""
+    async with connected(port) as wire:
+        yield wire
 
 
 class PersistentConnection:
@@ -147,9 +341,10 @@ class PersistentConnection:
         plain = socket.create_connection(("127.0.0.1", server.client.port), timeout=WITHIN_S)
         self.socket = tls.wrap_socket(plain, server_hostname="localhost")
         self._site, self._token, self._fields = server, token, fields
-        self._rest = b""
+        self._received = self.socket.makefile("rb")
 
     def close(self) -> None:
+        self._received.close()
         self.socket.close()
 
     def message(self, note: str = "") -> bytes:
@@ -179,22 +374,12 @@ class PersistentConnection:
 
     def answer(self) -> RawAnswer:
         """The next answer, which declares its length."""
-        while b"\r\n\r\n" not in self._rest:
-            self._read()
-        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
-        first, *lines = head.decode("latin-1").split("\r\n")
-        fields = [(n.strip().lower(), v.strip()) for n, _, v in (x.partition(":") for x in lines)]
-        length = int(dict(fields)["content-length"])
-        while len(self._rest) < length:
-            self._read()
-        body, self._rest = self._rest[:length], self._rest[length:]
+        first = self._received.readline()
+        if not first:
+            raise ConnectionError("the server closed")
+        fields = [(name.lower(), value) for name, value in parse_headers(self._received).items()]
+        body = self._received.read(int(dict(fields)["content-length"]))
         return RawAnswer(int(first.split()[1]), fields, body)
-
-    def _read(self) -> None:
-        data = self.socket.recv(65_536)
-        if not data:
-            raise ConnectionError(f"the server closed after {self._rest!r}")
-        self._rest += data
 
     def until(self, status: int, has: bytes) -> None:
         """Ask until the answer is that, which it has to become."""
@@ -204,95 +389,3 @@ class PersistentConnection:
             return answer.status == status and has in answer.body
 
         eventually(is_so, within=WITHIN_S)
-
-
-class Secure:
-    """The server, and the connections to it."""
-
-    def __init__(
-        self, server: ServerProcess, authority: CertificateAuthority, usual: Settings
-    ) -> None:
-        self.process, self.authority, self._usual = server, authority, usual
-        self.tls = ssl.create_default_context(cafile=str(authority.bundle))
-
-    @contextmanager
-    def kept(self, token: str = "", **fields: str) -> Iterator[PersistentConnection]:
-        """A connection on which every head is the same; *fields* join it, `_` written for `-`."""
-        one = PersistentConnection(self.process, self.tls, token or self.process.token(), **fields)
-        try:
-            yield one
-        finally:
-            one.close()
-
-    @contextmanager
-    def changed(self, changes: Mapping[str, Any]) -> Iterator[None]:
-        """These tables are in force inside the block, by a reload; the usual ones behind it."""
-        try:
-            self.process.reload(**changes)
-            yield
-        finally:
-            self.process.configured = dict(self._usual)
-            self.process.reload()
-
-    def order(self, *words: str) -> str:
-        """Have an operator run a command of `gatepost`; what it says."""
-        code, told, complaints = ended(*words, cwd=self.process.folder)
-        assert code == 0, complaints
-        return told
-
-
-@contextmanager
-def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
-    """`gatepost serve` with a certificate, until the block ends."""
-    authority = CertificateAuthority(folder)
-    certificate, key = authority.certify("localhost")
-    port = free_port()
-    (folder / "again.py").write_text(TOOLS, encoding="utf-8")
-    usual = {
-        "resource": f"https://localhost:{port}/mcp",
-        "listen": {
-            "port": port,
-            "drain_s": 10,
-            "tls_certificate": certificate,
-            "tls_key": key,
-            "allowed_origins": [PAGE],
-            "trusted_proxies": ["127.0.0.1/32"],
-        },
-        "tools": {"packs": ["demo"], "load": ["./again.py"]},
-        "storage": {"database": "sqlite:///gatepost.db"},
-    }
-    with server_process(idp, folder, [main(idp), second(idp)], **usual) as server:
-        yield Secure(server, authority, dict(server.configured))
-
-
-def main(idp: Idp, **settings: Any) -> Settings:
-    """The usual issuer, which gives no time to clocks."""
-    return issuer_settings(idp, **{"tenants": {"acme": "acme"}, "leeway_s": 0} | settings)
-
-
-def second(idp: Idp, **settings: Any) -> Settings:
-    """Another one, with tenants of its own."""
-    return issuer_settings(idp, "second", **{"tenants": {"two": "two"}, "leeway_s": 0} | settings)
-
-
-@pytest.fixture
-async def front() -> AsyncIterator[Front]:
-    front = Front()
-    yield front
-    await front.log.aclose()
-
-
-@pytest.fixture(
-    scope="module", params=[HttptoolsProtocol, StrictH11Protocol], ids=["httptools", "h11"]
-)
-async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
-    """Where the `app` of the test's own module is served, with each parser."""
-    async with serving(request.module.app, request.param) as port:
-        yield port
-
-
-@pytest.fixture
-async def wire(port: int) -> AsyncIterator[WireConnection]:
-    """A connection to it."""
-    async with connected(port) as wire:
-        yield wire

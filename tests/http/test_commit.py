@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.storage.commit import CommitFailed, CommitFuture
-from tests.http.wire import SOON, WireConnection, connected, serving
+from tests.http.conftest import SOON, WireConnection, connected, serving
 
 GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
 LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"

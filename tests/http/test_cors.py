@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.http.wire import HOST, PAGE, Front, ask
+from tests.http.conftest import HOST, PAGE, Front, ask
 
 METADATA = "/.well-known/oauth-protected-resource/mcp"
 

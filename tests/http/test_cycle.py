@@ -7,7 +7,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.http.wire import SOON, WireConnection, connected, serving
+from tests.http.conftest import SOON, WireConnection, connected, serving
 
 Fields = list[tuple[bytes, bytes]]
 

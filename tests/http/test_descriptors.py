@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.http.file_descriptors import DescriptorLimits
-from tests.http.wire import Front, ask
+from tests.http.conftest import Front, ask
 from tests.support.client import RawAnswer, modern, read_answer, request, result
 from tests.support.commands import ServerProcess, server_process
 from tests.support.issuers import Idp

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from gatepost.http.scope import REQUEST_ID
-from tests.http.wire import HOST, PAGE, Front, Pairs, ask
+from tests.http.conftest import HOST, PAGE, Front, Pairs, ask
 
 REFUSALS: list[tuple[str, str, str, Pairs, int, str]] = [
     ("no host", "POST", "/mcp", (), 400, "bad_host"),

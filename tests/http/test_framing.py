@@ -9,8 +9,8 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.http.scope import WHOLE_BODY
-from tests.http.wire import SOON, WireConnection, connected, serving
-from tests.support.cases import each
+from tests.http.conftest import SOON, WireConnection, connected, serving
+from tests.support.measuring import each
 
 END = b'"end":1}'
 

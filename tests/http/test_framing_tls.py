@@ -9,6 +9,7 @@ import pytest
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.http_server import tls_context
+from tests.http.conftest import WireConnection, connected, serving
 from tests.http.test_framing import (
     FRAMINGS,
     PACKETS,
@@ -19,8 +20,7 @@ from tests.http.test_framing import (
     told,
     warmed,
 )
-from tests.http.wire import WireConnection, connected, serving
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("P3")
 

@@ -13,7 +13,7 @@ from gatepost.http.deadlines import Deadlines
 from gatepost.http.edge import respond
 from gatepost.runtime.http_server import GatepostServer, bind, listen_config, tls_context
 from tests.http.conftest import NEVER_S, WITHIN_S, rest_of
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 

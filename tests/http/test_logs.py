@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from gatepost.telemetry.access import AccessRow, as_json, as_text
 from gatepost.telemetry.logs import ConsoleFormatter, JsonFormatter, OwnText, scrub, timestamp
-from tests.support.cases import each
+from tests.support.measuring import each
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
 

@@ -1,19 +1,107 @@
 """What changes applies to the next request of an open connection: over TLS, for real."""
 
+import socket
+import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.http.conftest import Secure, main, second, secure
-from tests.support import tokens as f
-from tests.support.cases import each
-from tests.support.client import RawAnswer, failure
-from tests.support.issuers import Idp
-from tests.support.tokens import TokenFactory, rsa_key, signer
+from tests.http.conftest import PAGE, WITHIN_S, PersistentConnection
+from tests.support import issuers as f
+from tests.support.client import WELL_KNOWN, RawAnswer, failure
+from tests.support.commands import REFUSED, ServerProcess, ended, server_process
+from tests.support.issuers import Idp, TokenFactory, rsa_key, signer
+from tests.support.measuring import each
+from tests.support.processes import free_port
+from tests.support.proxies import CertificateAuthority
+from tests.support.server import Settings, issuer_settings
 
-pytestmark = pytest.mark.requirement("P3", "N18")
+TOOLS = '''
+"""A tool that says whose call it is."""
+
+from gatepost import CallContext, Pack
+
+pack = Pack("again")
+
+
+@pack.tool(read_only=True)
+async def again(ctx: CallContext, note: str = "") -> str:
+    """Say whose call this is."""
+    return f"{ctx.caller.tenant_id}"
+'''
+
+
+class Secure:
+    """The server, and the connections to it."""
+
+    def __init__(
+        self, server: ServerProcess, authority: CertificateAuthority, usual: Settings
+    ) -> None:
+        self.process, self.authority, self._usual = server, authority, usual
+        self.tls = ssl.create_default_context(cafile=str(authority.bundle))
+
+    @contextmanager
+    def kept(self, token: str = "", **fields: str) -> Iterator[PersistentConnection]:
+        """A connection on which every head is the same; *fields* join it, `_` written for `-`."""
+        one = PersistentConnection(self.process, self.tls, token or self.process.token(), **fields)
+        try:
+            yield one
+        finally:
+            one.close()
+
+    @contextmanager
+    def changed(self, changes: Mapping[str, Any]) -> Iterator[None]:
+        """These tables are in force inside the block, by a reload; the usual ones behind it."""
+        try:
+            self.process.reload(**changes)
+            yield
+        finally:
+            self.process.configured = dict(self._usual)
+            self.process.reload()
+
+    def order(self, *words: str) -> str:
+        """Have an operator run a command of `gatepost`; what it says."""
+        code, told, complaints = ended(*words, cwd=self.process.folder)
+        assert code == 0, complaints
+        return told
+
+
+@contextmanager
+def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
+    """`gatepost serve` with a certificate, until the block ends."""
+    authority = CertificateAuthority(folder)
+    certificate, key = authority.certify("localhost")
+    port = free_port()
+    (folder / "again.py").write_text(TOOLS, encoding="utf-8")
+    usual = {
+        "resource": f"https://localhost:{port}/mcp",
+        "listen": {
+            "port": port,
+            "drain_s": 10,
+            "tls_certificate": certificate,
+            "tls_key": key,
+            "allowed_origins": [PAGE.decode()],
+            "trusted_proxies": ["127.0.0.1/32"],
+        },
+        "tools": {"packs": ["demo"], "load": ["./again.py"]},
+        "storage": {"database": "sqlite:///gatepost.db"},
+    }
+    with server_process(idp, folder, [main(idp), second(idp)], **usual) as server:
+        yield Secure(server, authority, dict(server.configured))
+
+
+def main(idp: Idp, **settings: Any) -> Settings:
+    """The usual issuer, which gives no time to clocks."""
+    return issuer_settings(idp, **{"tenants": {"acme": "acme"}, "leeway_s": 0} | settings)
+
+
+def second(idp: Idp, **settings: Any) -> Settings:
+    """Another one, with tenants of its own."""
+    return issuer_settings(idp, "second", **{"tenants": {"two": "two"}, "leeway_s": 0} | settings)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +178,7 @@ CHANGED: dict[str, tuple[Changes, tuple[int, str | int]]] = {
 }
 
 
+@pytest.mark.requirement("P3", "N18")
 @each("case", CHANGED)
 def test_a_reload_holds_for_the_next_request_of_a_connection(server: Secure, case: str) -> None:
     """Refused on the open connection, and served again once it may be."""
@@ -102,6 +191,7 @@ def test_a_reload_holds_for_the_next_request_of_a_connection(server: Secure, cas
         assert kept.said() == "acme"
 
 
+@pytest.mark.requirement("P3", "N18")
 def test_a_call_is_the_tenants_that_the_table_names_now(server: Secure) -> None:
     """The very bytes that were one tenant's request are another's."""
     with server.kept() as kept:
@@ -112,6 +202,7 @@ def test_a_call_is_the_tenants_that_the_table_names_now(server: Secure) -> None:
         assert kept.said() == "acme"
 
 
+@pytest.mark.requirement("P3", "N18")
 def test_a_tool_is_the_one_that_its_file_has_now(server: Secure) -> None:
     """Nothing of the tool that the connection called before is kept."""
     path = server.process.folder / "again.py"
@@ -126,6 +217,7 @@ def test_a_tool_is_the_one_that_its_file_has_now(server: Secure) -> None:
         assert kept.said() == "acme"
 
 
+@pytest.mark.requirement("P3", "N18")
 def test_a_new_limit_counts_requests_of_an_open_connection(server: Secure) -> None:
     """Two are let through, and the third is refused like any other."""
     rate = NO_LIMITS | {"requests_per_second": 0.001, "burst": 2}
@@ -137,6 +229,7 @@ def test_a_new_limit_counts_requests_of_an_open_connection(server: Secure) -> No
         assert kept.said() == "acme"
 
 
+@pytest.mark.requirement("P3", "N18")
 def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(server: Secure) -> None:
     """The address that the log has is the connection's, once there is no such proxy."""
     line = r'"peer":"{}".*"correlation":"proxied"'
@@ -149,6 +242,7 @@ def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(server: Secure
             server.process.process.wait_for(line.format(r"127\.0\.0\.1"))
 
 
+@pytest.mark.requirement("P3", "N18")
 def test_requests_that_wait_behind_each_other_all_meet_the_reload(server: Secure) -> None:
     """Pipelined, in a single record or a byte a record: none is served by what was in force."""
     with server.kept() as kept:
@@ -164,6 +258,7 @@ def test_requests_that_wait_behind_each_other_all_meet_the_reload(server: Secure
         assert kept.said() == "acme"
 
 
+@pytest.mark.requirement("P3", "N18")
 def test_a_token_that_expires_is_refused(server: Secure) -> None:
     """It was good on this connection, and its time is over all the same."""
     for life_s in (2, 5, 15, 45):
@@ -177,6 +272,7 @@ def test_a_token_that_expires_is_refused(server: Secure) -> None:
     raise AssertionError("no token was ever accepted")
 
 
+@pytest.mark.requirement("P3", "N18")
 def test_a_revoked_token_is_refused(server: Secure) -> None:
     """From another process, by `gatepost revoke`; another caller goes on, and it can be undone."""
     with server.kept(server.process.token(sub="mallory")) as kept, server.kept() as other:
@@ -190,6 +286,7 @@ def test_a_revoked_token_is_refused(server: Secure) -> None:
         kept.until(200, b'"result"')
 
 
+@pytest.mark.requirement("P3", "N18")
 def test_a_suspended_tenant_is_refused(server: Secure) -> None:
     """By `gatepost tenant suspend`, until it may call again."""
     with server.kept() as kept:
@@ -200,6 +297,7 @@ def test_a_suspended_tenant_is_refused(server: Secure) -> None:
         kept.until(200, b'"result"')
 
 
+@pytest.mark.requirement("P3", "N18")
 @pytest.mark.slow
 def test_a_key_that_its_issuer_replaces_signs_nothing_any_more(server: Secure, idp: Idp) -> None:
     """Once the server has seen the new keys, which a token signed by the new one makes it do."""
@@ -217,3 +315,66 @@ def test_a_key_that_its_issuer_replaces_signs_nothing_any_more(server: Secure, i
             assert said(kept.ask()) == (401, "invalid_token")
         finally:
             idp.issuer("second", [f.jwk(rsa_key())])
+
+
+def shown(server: Secure, **versions: ssl.TLSVersion) -> bytes:
+    """The certificate that a client gets to see; one that knows no name for the server, too."""
+    seen = set()
+    for name in ("localhost", None):
+        tls = ssl.create_default_context(cafile=str(server.authority.bundle))
+        tls.check_hostname = name is not None
+        for limit, version in versions.items():
+            setattr(tls, limit, version)
+        with (
+            socket.create_connection(("127.0.0.1", server.process.client.port), WITHIN_S) as plain,
+            tls.wrap_socket(plain, server_hostname=name) as connection,
+        ):
+            seen.add(connection.getpeercert(binary_form=True) or b"")
+    (one,) = seen
+    return one
+
+
+@pytest.mark.requirement("O7")
+def test_a_renewed_certificate_is_shown_from_the_reload_on(server: Secure) -> None:
+    """New connections get it in both TLS versions, open ones go on; so does the next renewal."""
+    with server.kept() as kept:
+        kept.warm()
+        seen = [shown(server)]
+        for _ in range(2):
+            server.authority.certify("localhost")
+            assert shown(server) == seen[-1], "it is taken up by a reload, and not half written"
+            server.process.hang_up()
+            seen.append(shown(server))
+            assert shown(server, maximum_version=ssl.TLSVersion.TLSv1_2) == seen[-1]
+        assert len(set(seen)) == 3
+        assert kept.said() == "acme"
+
+
+BROKEN = {
+    "a key that does not fit": lambda folder, server: folder.write_bytes(other_key(server)),
+    "no key": lambda folder, server: folder.unlink(),
+    "half a key": lambda folder, server: folder.write_bytes(folder.read_bytes()[:60]),
+}
+
+
+def other_key(server: Secure) -> bytes:
+    return Path(server.authority.certify("other")[1]).read_bytes()
+
+
+@pytest.mark.requirement("O7")
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_certificate_that_cannot_be_used_changes_nothing(server: Secure, case: str) -> None:
+    """The reload is refused with a sentence, and the one before is shown still."""
+    before, key = shown(server), Path(server.process.configured["listen"]["tls_key"])
+    good = key.read_bytes()
+    BROKEN[case](key, server)
+    try:
+        server.process.hang_up(REFUSED)
+        assert shown(server) == before
+        assert "config.E014" in server.process.process.output
+        metadata = f"{server.process.client.path}{WELL_KNOWN}"
+        server.process.client.tls = server.tls
+        assert server.process.client.send("GET", metadata).status == 200
+    finally:
+        key.write_bytes(good)
+        server.process.hang_up()

@@ -13,7 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.valkey import channels
-from tests.http.wire import Front, ask
+from tests.http.conftest import Front, ask
 from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.stores import POSTGRES_PASSWORD, Postgres
 

@@ -16,7 +16,7 @@ from gatepost.http.flow_control import UnreadLimits
 from gatepost_authz.middleware import send_response
 from tests.http.conftest import WITHIN_S, Encrypted, encrypted
 from tests.support.measuring import eventually
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 MEGABYTE = 1_000_000
 LARGE = bytes(range(250)) * 4 * 4000

@@ -17,7 +17,7 @@ from gatepost.http.file_descriptors import DescriptorLimits
 from gatepost.runtime import http_server as listen
 from tests.http.conftest import WITHIN_S, Encrypted, encrypted, rest_of, until
 from tests.support.measuring import eventually
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 LARGE = b"x" * 8_000_000
 GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"

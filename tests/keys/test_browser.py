@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from gatepost_keys.issuer import IssuerSettings, app
 from tests.keys.conftest import challenge_of
-from tests.support.browser import WITHIN_MS, chromium, in_a_browser
+from tests.support.programs import WITHIN_MS, chromium, in_a_browser
 
 pytestmark = in_a_browser
 

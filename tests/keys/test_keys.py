@@ -15,7 +15,7 @@ from gatepost_keys.generate import GenerationRefused, forget_old, new_key, read_
 from gatepost_keys.jwks import ALGORITHMS, kid_of, public_set
 from gatepost_keys.mint import AccessTokenClaims, sign
 from gatepost_keys.subject import TokenSubject
-from tests.support.cases import each
+from tests.support.measuring import each
 
 GRANT = AccessTokenClaims(
     issuer="http://127.0.0.1:8000/dev-as",

@@ -11,7 +11,7 @@ from joserfc.jwk import KeySet
 from gatepost_keys.generate import GenerationRefused
 from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, locks, routes
 from tests.keys.conftest import ORIGIN, PATHS, RESOURCE, CodeFlow
-from tests.support.cases import each
+from tests.support.measuring import each
 
 LAPTOP = {
     "issuer_url": f"{ORIGIN}/dev-as",

@@ -9,7 +9,7 @@ from joserfc.jwk import KeySet
 from gatepost_keys.issuer import StaticClient
 from gatepost_keys.issuer.state import MINT_GRANT
 from tests.keys.conftest import CLI, ORIGIN, RESOURCE, CodeFlow, table
-from tests.support.cases import each
+from tests.support.measuring import each
 
 ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
 PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)

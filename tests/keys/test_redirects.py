@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost_keys.issuer.redirects import fault, form_target, matches, place
-from tests.support.cases import each
+from tests.support.measuring import each
 
 CURSOR = "cursor://anysphere.cursor-mcp/oauth/callback"
 

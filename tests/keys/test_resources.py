@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost_keys.issuer.resource_indicators import Resources
-from tests.support.cases import each
+from tests.support.measuring import each
 
 MCP = "http://127.0.0.1:8000/mcp"
 TEMPLATE = "http://127.0.0.1:8000/t/{tenant}/mcp"

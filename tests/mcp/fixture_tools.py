@@ -1,4 +1,4 @@
-"""The tools and resources that the official suite and the real clients ask for."""
+"""The tools, resources and prompts that the official suite and the real clients ask for."""
 
 import asyncio
 import json
@@ -8,7 +8,18 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from gatepost import CallContext, Contents, Image, Message, Outcome, Pack, ToolFailure
+from gatepost import (
+    CallContext,
+    Contents,
+    Elicitation,
+    Image,
+    Message,
+    Outcome,
+    Pack,
+    Roots,
+    Sampling,
+    ToolFailure,
+)
 
 pack = Pack("conformance")
 
@@ -34,6 +45,12 @@ RESOURCE = {
 
 def text(value: str) -> dict[str, str]:
     return {"type": "text", "text": value}
+
+
+@pack.tool(read_only=True)
+async def answer_first(ctx: CallContext) -> str:
+    """Be the first of the list: the suite calls that one without arguments."""
+    return "Here."
 
 
 @pack.tool(read_only=True)
@@ -194,47 +211,189 @@ async def test_prompt_with_image(ctx: CallContext) -> list[Message]:
     ]
 
 
-change_pack = Pack("conformance_changes")
+question_pack = Pack("questions")
 
 
-@change_pack.tool()
-async def test_trigger_tool_change(ctx: CallContext) -> str:
-    """Announce that the list of tools changed; afterwards it is as it was."""
-    await ctx.changes.listed("tools")
-    return "Announced."
+class Name(BaseModel):
+    name: str
 
 
-@change_pack.tool()
-async def test_trigger_prompt_change(ctx: CallContext) -> str:
-    """Announce that the list of prompts changed; afterwards it is as it was."""
-    await ctx.changes.listed("prompts")
-    return "Announced."
+class Color(BaseModel):
+    color: str
 
 
-client_pack = Pack("clients")
+class FixtureConfirmation(BaseModel):
+    ok: bool
 
 
-class Weather(BaseModel):
-    """How it is outside."""
-
-    city: str
-    degrees: float
+class Context(BaseModel):
+    context: str
 
 
-@client_pack.tool(read_only=True)
-async def weather(ctx: CallContext, city: str) -> Weather:
-    """Say how warm it is in a city."""
-    return Weather(city=city, degrees=21.5)
+class User(BaseModel):
+    username: Annotated[str, Field(description="Your user name")]
+    email: Annotated[str, Field(description="Your e-mail address")]
 
 
-@client_pack.tool()
-async def link_account(ctx: CallContext) -> str:
-    """Send the user to a page."""
-    return (await ctx.ask_url("Link your account", "https://mcp.example.com/connect")).action
+DEFAULTS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "default": "John Doe"},
+        "age": {"type": "integer", "default": 30},
+        "score": {"type": "number", "default": 95.5},
+        "status": {
+            "type": "string",
+            "enum": ["active", "inactive", "pending"],
+            "default": "active",
+        },
+        "verified": {"type": "boolean", "default": True},
+    },
+}
 
 
-@client_pack.tool()
-async def touch(ctx: CallContext) -> str:
-    """Announce that the watched document changed."""
-    await ctx.changes.updated("test://watched-resource")
-    return "Announced."
+TITLED = [{"const": f"value{n}", "title": f"Choice {n}"} for n in (1, 2, 3)]
+
+
+PLAIN = ["option1", "option2", "option3"]
+
+
+CHOICES: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "untitledSingle": {"type": "string", "enum": PLAIN},
+        "titledSingle": {"type": "string", "oneOf": TITLED},
+        "legacyEnum": {
+            "type": "string",
+            "enum": ["opt1", "opt2", "opt3"],
+            "enumNames": ["First", "Second", "Third"],
+        },
+        "untitledMulti": {"type": "array", "items": {"type": "string", "enum": PLAIN}},
+        "titledMulti": {"type": "array", "items": {"anyOf": TITLED}},
+    },
+}
+
+
+@question_pack.tool(read_only=True)
+async def test_sampling(ctx: CallContext, prompt: str) -> str:
+    """Let the client's model answer a prompt."""
+    sampled = await ctx.sample(prompt, max_tokens=100)
+    return f"The model says: {sampled.text}"
+
+
+@question_pack.tool(read_only=True)
+async def test_elicitation(ctx: CallContext, message: str) -> str:
+    """Ask who is there."""
+    answered = await ctx.ask(message, User)
+    return f"{answered.action}: {answered.content}"
+
+
+@question_pack.tool(read_only=True)
+async def test_elicitation_sep1034_defaults(ctx: CallContext) -> str:
+    """Ask with a form that is filled in already."""
+    answered: Any = await ctx.ask("Is this you?", DEFAULTS)
+    return f"{answered.action}: {answered.content}"
+
+
+@question_pack.tool(read_only=True)
+async def test_elicitation_sep1330_enums(ctx: CallContext) -> str:
+    """Ask with each kind of choice."""
+    answered: Any = await ctx.ask("Choose.", CHOICES)
+    return f"{answered.action}: {answered.content}"
+
+
+@question_pack.tool(read_only=True)
+async def test_tool_with_logging(ctx: CallContext) -> str:
+    """Say three things while working."""
+    for step in ("started", "halfway there", "done"):
+        await ctx.log("info", f"Work has {step}.", logger="conformance")
+        await asyncio.sleep(0.05)
+    return "Done."
+
+
+@question_pack.tool(read_only=True)
+async def test_logging_tool(ctx: CallContext) -> str:
+    """Say something while working."""
+    await ctx.log("info", "Working.")
+    return "Done."
+
+
+@question_pack.tool(read_only=True)
+async def test_missing_capability(ctx: CallContext) -> str:
+    """Need a client that lets its model be used."""
+    return (await ctx.sample("Say something.", max_tokens=20)).text
+
+
+@question_pack.tool(read_only=True)
+async def test_streaming_elicitation(ctx: CallContext) -> str:
+    """Report, then ask."""
+    await ctx.progress(1, 2, "About to ask")
+    answered = await ctx.ask("Go on?", FixtureConfirmation)
+    return answered.action
+
+
+@question_pack.tool(read_only=True)
+async def test_input_required_result_elicitation(ctx: CallContext) -> str:
+    """Ask for a name."""
+    answered = await ctx.ask("What is your name?", Name, key="user_name")
+    return f"Hello, {answered.content.name if answered.content else 'stranger'}!"
+
+
+@question_pack.tool(read_only=True)
+async def test_input_required_result_sampling(ctx: CallContext) -> str:
+    """Ask the client's model."""
+    question = "What is the capital of France?"
+    return (await ctx.sample(question, max_tokens=100, key="capital_question")).text
+
+
+@question_pack.tool(read_only=True)
+async def test_input_required_result_list_roots(ctx: CallContext) -> str:
+    """Ask which folders the client works in."""
+    return ", ".join(root.uri for root in await ctx.roots(key="client_roots")) or "none"
+
+
+@question_pack.tool(read_only=True)
+async def test_input_required_result_request_state(ctx: CallContext) -> str:
+    """Ask for a confirmation."""
+    return (await ctx.ask("Go on?", FixtureConfirmation, key="confirm")).action
+
+
+@question_pack.tool(read_only=True)
+async def test_input_required_result_multiple_inputs(ctx: CallContext) -> str:
+    """Ask a person, a model and the client at once."""
+    answers = await ctx.ask_together(
+        {
+            "user_name": Elicitation("What is your name?", Name),
+            "greeting": Sampling("Write a greeting.", max_tokens=50),
+            "client_roots": Roots(),
+        }
+    )
+    return f"{answers['greeting'].text} ({len(answers['client_roots'])} folders)"
+
+
+@question_pack.tool(read_only=True)
+async def test_input_required_result_multi_round(ctx: CallContext) -> str:
+    """Ask one thing after another."""
+    name = await ctx.ask("What is your name?", Name, key="step1")
+    color = await ctx.ask("What is your favourite color?", Color, key="step2")
+    return f"{name.content} likes {color.content}"
+
+
+@question_pack.tool(read_only=True)
+async def test_input_required_result_tampered_state(ctx: CallContext) -> str:
+    """Ask for a confirmation, with a state that must come back as it was."""
+    return (await ctx.ask("Go on?", FixtureConfirmation, key="confirm")).action
+
+
+@question_pack.tool(read_only=True)
+async def test_input_required_result_capabilities(ctx: CallContext) -> str:
+    """Ask a client that can be asked."""
+    if ctx.can("elicitation"):
+        return (await ctx.ask("Go on?", FixtureConfirmation, key="confirm")).action
+    return (await ctx.sample("Shall we go on?", max_tokens=20, key="opinion")).text
+
+
+@question_pack.prompt()
+async def test_input_required_result_prompt(ctx: CallContext) -> str:
+    """Ask what the prompt is about."""
+    answered = await ctx.ask("What is it about?", Context, key="user_context")
+    return f"Help me with {answered.content.context if answered.content else 'this'}."

@@ -7,10 +7,9 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.http.body import WATCH_AFTER_S
 from gatepost.storage.errors import StoreUnavailable
-from tests.support.cases import each
 from tests.support.endpoint import a_caller, message
 from tests.support.endpoint_streams import EndpointPair, OpenExchange
-from tests.support.measuring import capture_logs
+from tests.support.measuring import capture_logs, each
 
 pack = Pack("slow")
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]

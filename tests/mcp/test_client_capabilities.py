@@ -7,7 +7,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.tools.client import NOBODY, ProtocolError
-from tests.mcp import fixture_client_requests as fixture
+from tests.mcp import fixture_tools
 from tests.support.client_requests import (
     ROUNDS,
     YES,
@@ -61,7 +61,7 @@ async def look_around(ctx: CallContext) -> str:
 
 @pytest.fixture
 def client() -> EndpointClient:
-    packs = (ROUNDS, odd, fixture.pack)
+    packs = (ROUNDS, odd, fixture_tools.question_pack)
     return EndpointClient(tool for one in packs for tool in one.tools.values())
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.mcp.conftest import REVISIONS, ask, declared, pack
-from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.parametrize("revision", REVISIONS)
 

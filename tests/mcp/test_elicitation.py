@@ -7,10 +7,10 @@ import pytest
 from gatepost import CallContext, Pack, UrlElicitation
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import InputRequest, MissingCapability
-from tests.mcp import fixture_client_requests as fixture
-from tests.support.cases import each
+from tests.mcp import fixture_tools
 from tests.support.client_requests import Trip, accept, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.measuring import each
 
 pack = Pack("people")
 LINKED: set[tuple[str, ...]] = set()
@@ -39,7 +39,7 @@ async def connect(ctx: CallContext) -> str:
 @pytest.fixture
 def client() -> EndpointClient:
     LINKED.clear()
-    return EndpointClient([*pack.tools.values(), *fixture.pack.tools.values()])
+    return EndpointClient([*pack.tools.values(), *fixture_tools.question_pack.tools.values()])
 
 
 DECLARED = [

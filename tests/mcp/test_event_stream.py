@@ -13,7 +13,7 @@ from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.mcp.event_stream import begin
 from gatepost_authz.middleware import CALLER
-from tests.http.wire import SOON, serving
+from tests.http.conftest import SOON, serving
 from tests.support.client import modern
 from tests.support.endpoint import META, EndpointClient
 from tests.support.measuring import eventually

@@ -10,9 +10,9 @@ from typing_extensions import TypedDict
 from gatepost import Elicitation
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
-from tests.mcp import fixture_client_requests as fixture
-from tests.support.cases import each
+from tests.mcp import fixture_tools
 from tests.support.client_requests import Trip
+from tests.support.measuring import each
 
 
 @dataclass
@@ -91,7 +91,7 @@ def test_e_03_what_no_client_can_show_is_refused(fields: Any, sentence: str) -> 
 
 
 @pytest.mark.requirement("E-03")
-@pytest.mark.parametrize("fields", [fixture.DEFAULTS, fixture.CHOICES])
+@pytest.mark.parametrize("fields", [fixture_tools.DEFAULTS, fixture_tools.CHOICES])
 def test_e_03_every_shape_of_the_schema_goes_out_as_it_is(fields: Any) -> None:
     """Texts, numbers, booleans and the five ways to choose."""
     assert Elicitation("Choose", fields).request.params["requestedSchema"] == fields
@@ -137,7 +137,10 @@ def test_e_07_no_field_shows_a_link(word: str) -> None:
 @pytest.mark.requirement("E-01", "E-02", "E-03")
 def test_e_01_e_03_older_revisions_get_the_forms_they_know() -> None:
     """2025-06-18 has no mode, no titled choices and no defaults of texts; the rest is said over."""
-    trip, choices = Elicitation("Where?", Trip).request, Elicitation("?", fixture.CHOICES).request
+    trip, choices = (
+        Elicitation("Where?", Trip).request,
+        Elicitation("?", fixture_tools.CHOICES).request,
+    )
     shown = projected(trip, "2025-06-18")
 
     assert projected(trip, "2025-11-25") == projected(trip, "2026-07-28") == trip.params

@@ -8,8 +8,8 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.middleware import BearerMiddleware
-from tests.support.cases import each
 from tests.support.endpoint import JSON, META, URL, VERSION, EndpointClient, message
+from tests.support.measuring import each
 
 INITIALIZE = message("initialize", {"protocolVersion": "2025-11-25"}, identity=0)
 DISCOVER = message(

@@ -12,7 +12,7 @@ from gatepost import CallContext, Contents, Message, Outcome, Pack, ToolFailure
 from gatepost.config.settings import Listen
 from tests.architecture.source import ROOT
 from tests.support.endpoint import META, EndpointClient, a_caller, message
-from tests.support.sample_tools import pack as recorder
+from tests.support.server import recorder
 
 SERVER = META + "serverInfo"
 pack = Pack("manners")

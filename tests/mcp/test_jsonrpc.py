@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.cases import each
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Response, message
+from tests.support.measuring import each
 
 MODERN_HEADERS = [JSON, ("mcp-protocol-version", VERSION)]
 MODERN_META = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}

@@ -42,7 +42,7 @@ async def test_su_01_the_answer_is_an_event_stream(client: EndpointClient) -> No
     async with listening(client, {}) as stream:
         assert await stream.acknowledged() == {}
 
-    assert stream.start["status"] == 200
+    assert stream.status == 200
     assert stream.headers["content-type"] == "text/event-stream"
     assert stream.headers["x-accel-buffering"] == "no"
 

@@ -9,7 +9,7 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.client import MOST_LOG_BYTES, StreamClient
 from gatepost.storage.rate_limits import Bucket
 from gatepost.tools.client import LEVELS
-from tests.mcp import fixture_client_requests as fixture
+from tests.mcp import fixture_tools
 from tests.support.client_requests import ask_again
 from tests.support.endpoint import META, EndpointClient, Response
 
@@ -75,7 +75,7 @@ async def name_a_list(ctx: CallContext) -> str:
 
 @pytest.fixture
 def client() -> EndpointClient:
-    return EndpointClient([*pack.tools.values(), *fixture.pack.tools.values()])
+    return EndpointClient([*pack.tools.values(), *fixture_tools.question_pack.tools.values()])
 
 
 async def call(

@@ -11,8 +11,8 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.support import commands
-from tests.support.node import Program, environment, loaded
 from tests.support.processes import Process, free_port, python_environment
+from tests.support.programs import Program, environment, loaded
 from tests.support.proxies import with_token
 
 RUN_WITHIN_S = 110

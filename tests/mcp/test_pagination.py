@@ -10,8 +10,8 @@ from gatepost import CallContext, ListedResource, Pack
 from gatepost.mcp.listing import PURPOSE
 from gatepost.tools.api import Offer
 from tests.mcp.conftest import REVISIONS, ask
-from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
+from tests.support.measuring import each
 
 LISTS = {
     "tools/list": ("tools", "name"),

@@ -7,8 +7,8 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.mcp.conftest import PNG, REVISIONS, ask, base64, declared, pack, result_of
-from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.parametrize("revision", REVISIONS)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import MOST_RESPONSES, MOST_ROUNDS
-from tests.mcp import fixture_client_requests as fixture
+from tests.mcp import fixture_tools
 from tests.support.client_requests import (
     FILES,
     INVALID,
@@ -57,7 +57,7 @@ async def note(ctx: CallContext, name: str) -> str:
 def client() -> EndpointClient:
     RUNS.clear()
     FILES["count"] = 3
-    return EndpointClient([*ROUNDS.offers, *more.offers, *fixture.pack.offers])
+    return EndpointClient([*ROUNDS.offers, *more.offers, *fixture_tools.question_pack.offers])
 
 
 @pytest.mark.requirement("M-01", "C-04")

@@ -7,9 +7,9 @@ import pytest
 from gatepost import CallContext, Pack, Sampling
 from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
-from tests.support.cases import each
 from tests.support.client_requests import ROOTS, SAMPLED, ask_again, go_on, input_requests_of, said
 from tests.support.endpoint import EndpointClient
+from tests.support.measuring import each
 
 pack = Pack("models")
 WEATHER = {"name": "weather", "description": "Tell the weather", "inputSchema": {"type": "object"}}

@@ -10,8 +10,8 @@ from gatepost import CallContext, Icon, Outcome, Pack
 from gatepost.tools.raw_schema import DEPTH, MOST_SUBSCHEMAS
 from tests.mcp.conftest import REVISIONS, ask, declared, result_of
 from tests.mcp.conftest import pack as library
-from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
+from tests.support.measuring import each
 
 OBJECT = {"type": "object"}
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"

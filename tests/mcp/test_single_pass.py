@@ -8,7 +8,7 @@ from msgspec import UNSET
 from gatepost.mcp.jsonrpc import IncomingMessage, JsonRpcError, read
 from gatepost.mcp.request import read_params, read_whole
 from gatepost.mcp.revisions import MODERN
-from tests.support.cases import each
+from tests.support.measuring import each
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gatepost import Pack
-from tests.support.cases import each
 from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.measuring import each
 
 SKILL = Path(__file__).with_name("skills") / "greet-visitor"
 BASE = "skill://front_desk/greet-visitor"

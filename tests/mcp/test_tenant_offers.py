@@ -11,10 +11,10 @@ from gatepost import CallContext
 from gatepost.tools.api import Offer
 from gatepost.tools.tenant_offers import Agent
 from tests.mcp.conftest import REVISIONS, ask, declared, result_of
-from tests.support.cases import each
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_streams import listening
-from tests.tools.conftest import MemorySource, ToolUpstream
+from tests.support.measuring import each
+from tests.support.tools import MemorySource, ToolUpstream
 
 GLOBEX = a_caller(tenant_id="globex")
 

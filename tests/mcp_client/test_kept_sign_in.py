@@ -17,7 +17,7 @@ from gatepost.cli.main import main
 from gatepost.mcp_client.access_tokens import SignedInTokens
 from gatepost.mcp_client.kept_sign_in import KeptSignIn, KeptTokens, state_home
 from gatepost.mcp_client.sign_in import BrowserSignIn
-from tests.support.cases import each
+from tests.support.measuring import each
 
 URL = "http://127.0.0.1:9/mcp"
 

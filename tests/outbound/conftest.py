@@ -14,8 +14,7 @@ from gatepost.runtime.services import Services
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
-from tests.support.proxies import ConnectProxy, connect_proxy
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority, ConnectProxy, connect_proxy
 
 PUBLIC = "93.184.215.14"
 DOMAIN = "web.test"

@@ -7,7 +7,7 @@ import pytest
 from gatepost.outbound.http_client import checked_addresses
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("X2")
 

@@ -14,7 +14,7 @@ from gatepost_authz.address_policy import ToolAddressPolicy, allowed_host
 from gatepost_authz.addresses import is_public, literal
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.support.cases import each
+from tests.support.measuring import each
 
 ALLOWED = [
     # allow_hosts, host, port, address, whether it may be connected to

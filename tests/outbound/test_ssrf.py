@@ -9,7 +9,7 @@ import pytest
 
 from tests.outbound.conftest import PUBLIC, Internet, leads, says
 from tests.packs.conftest import PackCaller, PackResult, PackServer, open_server
-from tests.support.cases import each
+from tests.support.measuring import each
 
 LITERALS = """
 127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.1 0x7f.1 0177.0.0.1 017700000001

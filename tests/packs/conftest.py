@@ -3,18 +3,17 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 import pytest
 
-from gatepost.runtime.services import Services
 from gatepost.workspace import Workspaces, kernel_resolves, resolver_of
 from gatepost_packs import BUILT_IN, filesystem, memory, workspace
 from gatepost_packs.vault import tools as vault
@@ -25,6 +24,7 @@ from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.server import Server, issuer_settings, running_server
 
+T = TypeVar("T")
 Protocol = Literal["mcp", "rest"]
 
 by_mcp = pytest.mark.parametrize("agent", ["mcp"], indirect=True)
@@ -117,6 +117,22 @@ class PackServer:
         tenant = tenant or f"{protocol}-{next(self._numbers)}"
         return PackCaller(self.gatepost, self.root, tenant, protocol, scopes)
 
+    def agent_with(self, protocol: Protocol, *hosts: str, **secrets: str) -> PackCaller:
+        """An agent of a new tenant that has these secrets, bound to these hosts."""
+        agent = self.agent(protocol)
+        self.put_secrets(agent.tenant, *hosts, **secrets)
+        return agent
+
+    def put_secrets(self, tenant: str, *hosts: str, **secrets: str) -> None:
+        """Set these secrets of a tenant, as `gatepost secrets set` does with these hosts."""
+        for name, value in secrets.items():
+            self.run(self.gatepost.services.secrets.put(tenant, name, value, hosts))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the server's own loop."""
+        assert self.gatepost.loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self.gatepost.loop).result(10)
+
 
 def scopes_of(packs: list[str]) -> list[str]:
     """All that the offers of these packs need."""
@@ -138,25 +154,6 @@ def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[
         running_server(idp, [issuer_settings(idp)], **(usual | settings)) as gatepost,
     ):
         yield PackServer(gatepost, Path(settings.get("workspace", {}).get("root", root)), packs)
-
-
-class SecretWriter:
-    """Sets secrets on the server's loop; pass `SecretWriter().begin` to a server as *prepare*."""
-
-    def begin(self, services: Services) -> None:
-        self.services, self._loop = services, asyncio.get_running_loop()
-
-    def put(self, tenant: str, *hosts: str, **secrets: str) -> None:
-        """Set these secrets of a tenant, as `gatepost secrets set` does with these hosts."""
-        for name, value in secrets.items():
-            putting = self.services.secrets.put(tenant, name, value, hosts)
-            asyncio.run_coroutine_threadsafe(putting, self._loop).result(10)
-
-    def agent(self, server: PackServer, protocol: Any, *hosts: str, **secrets: str) -> PackCaller:
-        """An agent of a new tenant that has these secrets, bound to these hosts."""
-        agent = server.agent(protocol)
-        self.put(agent.tenant, *hosts, **secrets)
-        return agent
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
@@ -191,13 +188,17 @@ class StubResponse(msgspec.Struct, frozen=True):
 class HttpServer:
     """
     Serves *answer* on loopback, and keeps the requests in `asked`; None leaves the request open
-    until the client closes it.
+    until the client closes it. *options* are those of `AsgiServer`.
     """
 
-    def __init__(self, answer: Callable[[RecordedRequest], StubResponse | None]) -> None:
+    def __init__(
+        self, answer: Callable[[RecordedRequest], StubResponse | None], **options: Any
+    ) -> None:
         self._answer = answer
         self.asked: list[RecordedRequest] = []
-        self.server = AsgiServer(self._serve)
+        self.abandoned = 0
+        """How many requests that were left open the client has closed."""
+        self.server = AsgiServer(self._serve, **options)
 
     def __enter__(self) -> "HttpServer":
         self.server.start()
@@ -232,6 +233,7 @@ class HttpServer:
         answer = self._answer(asked)
         if answer is None:
             await asyncio.wait_for(receive(), 20)
+            self.abandoned += 1
             return
         headers = {"content-type": "application/json; charset=utf-8"} | dict(answer.headers)
         content = (

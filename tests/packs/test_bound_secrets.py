@@ -12,7 +12,6 @@ from tests.packs.conftest import (
     PackCaller,
     PackServer,
     RecordedRequest,
-    SecretWriter,
     StubResponse,
     by_rest,
     open_server,
@@ -40,7 +39,6 @@ class SecretBindingServers(NamedTuple):
 
     home: HttpServer
     thief: HttpServer
-    secrets: SecretWriter
     server: PackServer
 
     def stolen(self) -> bool:
@@ -53,7 +51,7 @@ class SecretBindingServers(NamedTuple):
 
 @pytest.fixture(scope="module")
 def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretBindingServers]:
-    secrets, folder = SecretWriter(), tmp_path_factory.mktemp("binding")
+    folder = tmp_path_factory.mktemp("binding")
 
     def stealing(asked: RecordedRequest) -> StubResponse:
         return StubResponse(200, described("/") if "json" in asked.path else [])
@@ -91,18 +89,17 @@ def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretB
                     "gitlab": {"literals": True},
                     "openapi": {"apis": apis},
                 },
-                prepare=secrets.begin,
             ) as server:
-                yield SecretBindingServers(home, thief, secrets, server)
+                yield SecretBindingServers(home, thief, server)
 
 
 @pytest.fixture(params=["mcp", "rest"])
 def agent(secret_servers: SecretBindingServers, request: pytest.FixtureRequest) -> PackCaller:
     """An agent whose tenant has a secret for one host, one for another, and one for none."""
     agent = secret_servers.server.agent(request.param)
-    secret_servers.secrets.put(agent.tenant, secret_servers.home.place, BOUND=TOKEN)
-    secret_servers.secrets.put(agent.tenant, "gitlab.com", ASTRAY=TOKEN)
-    secret_servers.secrets.put(agent.tenant, LOOSE=TOKEN)
+    secret_servers.server.put_secrets(agent.tenant, secret_servers.home.place, BOUND=TOKEN)
+    secret_servers.server.put_secrets(agent.tenant, "gitlab.com", ASTRAY=TOKEN)
+    secret_servers.server.put_secrets(agent.tenant, LOOSE=TOKEN)
     secret_servers.thief.asked.clear()
     secret_servers.home.asked.clear()
     return agent
@@ -243,7 +240,7 @@ def test_binding_is_judged_at_each_call(
 ) -> None:
     """An API that was loaded before the operator bound its secret elsewhere gets it no more."""
     assert loaded(secret_servers, agent, "BOUND") is None
-    secret_servers.secrets.put(agent.tenant, "gitlab.com", BOUND=TOKEN)
+    secret_servers.server.put_secrets(agent.tenant, "gitlab.com", BOUND=TOKEN)
     reply = agent.call("openapi_call", name="api", path="/list", method="GET")
 
     assert "is bound to gitlab.com and is not sent to" in str(reply.failure)
@@ -271,7 +268,7 @@ def test_where_the_configuration_says_the_host(
     hosts: tuple[tuple[str, ...], ...] = ((), (secret_servers.home.place,), ("gitlab.com",))
     failures = []
     for bound in hosts:
-        secret_servers.secrets.put(agent.tenant, *bound, TOKEN=TOKEN)
+        secret_servers.server.put_secrets(agent.tenant, *bound, TOKEN=TOKEN)
         failures.append(agent.call(tool, **arguments).failure)
     sent = [one for one in secret_servers.home.asked if "authorization" in one.headers]
 
@@ -286,9 +283,9 @@ def test_a_description_that_was_fetched_does_not_say_the_host(
     secret_servers: SecretBindingServers, agent: PackCaller
 ) -> None:
     """Its server could otherwise direct the secrets of all tenants to any host."""
-    secret_servers.secrets.put(agent.tenant, TOKEN=TOKEN)
+    secret_servers.server.put_secrets(agent.tenant, TOKEN=TOKEN)
     refused = agent.call("astray_get_list")
-    secret_servers.secrets.put(agent.tenant, secret_servers.thief.place, TOKEN=TOKEN)
+    secret_servers.server.put_secrets(agent.tenant, secret_servers.thief.place, TOKEN=TOKEN)
     bound = agent.call("astray_get_list")
 
     assert "is bound to no host" in str(refused.failure)
@@ -301,7 +298,7 @@ def test_a_redirect_takes_no_configured_secret_along(
     secret_servers: SecretBindingServers, agent: PackCaller, tool: str, arguments: Mapping[str, Any]
 ) -> None:
     """It is followed to another host, which learns nothing of who asks."""
-    secret_servers.secrets.put(agent.tenant, secret_servers.home.place, TOKEN=TOKEN)
+    secret_servers.server.put_secrets(agent.tenant, secret_servers.home.place, TOKEN=TOKEN)
     agent.call(tool, **arguments)
 
     assert "authorization" in secret_servers.home.asked[0].headers

@@ -9,7 +9,7 @@ from gatepost.tools.api import Tool
 from gatepost_packs import BUILT_IN
 from gatepost_packs.gitlab.settings import SPEC_URL
 from tests.packs.conftest import PackServer
-from tests.support.cases import each
+from tests.support.measuring import each
 
 MUST = object()
 """In place of a default: the argument must be given."""

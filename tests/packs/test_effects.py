@@ -21,11 +21,10 @@ from tests.packs.conftest import (
     PackResult,
     PackServer,
     RecordedRequest,
-    SecretWriter,
     StubResponse,
     open_server,
 )
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.processes import Process, python_environment
 
 TOOLS: dict[str, Tool] = {
@@ -92,15 +91,16 @@ class PacksUnderTest(NamedTuple):
     """A server with every built-in pack, and the one host outside that its tools may reach."""
 
     server: PackServer
-    secrets: SecretWriter
     outside: HttpServer
     folder: Path
     reader: Process
 
     def agent(self) -> PackCaller:
         agent = self.server.agent("mcp")
-        self.secrets.put(agent.tenant, self.outside.place, GITLAB_TOKEN=TOKEN, GITHUB_TOKEN=TOKEN)
-        self.secrets.put(agent.tenant, TEAM_CHAT_URL=f"json://{self.outside.place}/hook")
+        self.server.put_secrets(
+            agent.tenant, self.outside.place, GITLAB_TOKEN=TOKEN, GITHUB_TOKEN=TOKEN
+        )
+        self.server.put_secrets(agent.tenant, TEAM_CHAT_URL=f"json://{self.outside.place}/hook")
         return agent
 
     def call(
@@ -247,7 +247,6 @@ def packs_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packs
     scripts = folder / "scripts"
     scripts.mkdir()
     (scripts / "writes.star").write_text(SCRIPT)
-    secrets = SecretWriter()
 
     async def looked_up(host: str, port: int) -> Sequence[str]:
         outside.asked.append(RecordedRequest("LOOKUP", host, {}, {}, b""))
@@ -255,7 +254,6 @@ def packs_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packs
 
     def prepare(services: Services) -> None:
         services.outbound.resolver = looked_up
-        secrets.begin(services)
 
     with HttpServer(page) as outside:
         packs = {
@@ -274,7 +272,7 @@ def packs_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packs
             command = [sys.executable, "-c", DUMP, str(folder / "gatepost.db")]
             reader = Process(command, env=python_environment())
             try:
-                yield PacksUnderTest(server, secrets, outside, folder, reader)
+                yield PacksUnderTest(server, outside, folder, reader)
             finally:
                 reader.kill()
 

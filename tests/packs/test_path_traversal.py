@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.packs.conftest import TOOLS, PackServer, TenantFiles, arguments
-from tests.support.cases import each
+from tests.support.measuring import each
 
 LEADS_OUT = [
     "..",

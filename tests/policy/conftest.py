@@ -1,379 +1,339 @@
-"""Replicas of a runner over shared stores, with idempotency keys or with approvals."""
+"""Replicas with approvals and revocations: an operator, a receiver of webhooks, open requests."""
 
 import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
 import json
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
+import pytest
+from click.testing import CliRunner
 
-from gatepost import CallContext, Outcome, Pack, ToolFailure
-from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.notifications import (
-    ApprovalChange,
-    ApprovalListener,
-    ApprovalNotifier,
-    MessageOf,
-)
-from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
-from gatepost.policy.approvals.rules import plan_of
+from gatepost.cli.approvals import opened
+from gatepost.cli.configuration import checked_configuration
+from gatepost.cli.main import main
+from gatepost.policy.approvals import service as approval_service
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.stage import ApprovalStage
-from gatepost.policy.idempotency.execution import RunningCalls
-from gatepost.policy.idempotency.idempotency_record import DAY_S
-from gatepost.policy.idempotency.stage import IdempotencyStage
-from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.records import Records
-from gatepost.storage.shared_store import MemorySharedStore, SharedStore
-from gatepost.tools.api import Call, IdempotencyKey
-from gatepost.tools.client import (
-    NOBODY,
-    Client,
-    InputNeeded,
-    InputRequest,
-    MissingCapability,
-    ProtocolError,
-    SilentClient,
-    Waiting,
+from tests.support import tools as process_tools
+from tests.support.client import ResourceClient, message
+from tests.support.commands import CommandProcess
+from tests.support.issuers import Idp
+from tests.support.proxies import in_a_thread
+from tests.support.replicas import (
+    META,
+    WITHIN_S,
+    BalancedReplicas,
+    ReplicaClient,
+    ReplicaProcesses,
+    ReplicaStream,
 )
-from gatepost.tools.pack import ToolOptions
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
-from gatepost.tools.secret import Secret
-from gatepost.tools.stage import Stage
-from gatepost.tools.tenant_offers import OfferSource
-from gatepost.workspace import TenantWorkspace
-from gatepost_authz.caller import TenantContext
-from tests.support.endpoint import EndpointClock, a_caller
+from tests.support.stores import Postgres, Valkey
 
-WITHIN_S = 10
-LIMIT_S = 30.0
+KEY = bytes(range(32))
 
 
-class IdempotencyDeployment:
-    """
-    Several replicas; ``effects`` counts what was done, by the tool's argument `what`.
+class WebhookMessage(msgspec.Struct):
+    """One POST that the listener got."""
 
-    A tool named `…_held` waits for ``gate``, and says by ``entered`` that it runs.
-    """
+    headers: dict[str, str]
+    body: bytes
 
-    def __init__(
-        self,
-        *,
-        records: Records | None = None,
-        shared_store: SharedStore | None = None,
-        stages: Sequence[Stage] = (),
-        limit_s: float = LIMIT_S,
-        max_result_bytes: int = 4_000_000,
-    ) -> None:
-        self.clock = EndpointClock()
-        self.records = records or MemoryRecords()
-        self.shared_store = shared_store or MemorySharedStore()
-        self.effects: Counter[str] = Counter()
-        self.gate = asyncio.Event()
-        self.entered = asyncio.Event()
-        self.raises: BaseException | None = None
-        self.answers: Outcome | None = None
-        self.pack = Pack("house")
-        self.stages, self.limit_s, self.max_result_bytes = stages, limit_s, max_result_bytes
-        kinds: dict[str, ToolOptions] = {
-            "act": {},
-            "put": {"idempotent": True},
-            "look": {"read_only": True},
-            "form": {"read_only_form": lambda arguments: arguments["what"].startswith("GET")},
-        }
-        for name, options in kinds.items():
-            self._make(name, options)
-
-    def _make(self, name: str, options: ToolOptions) -> None:
-        async def act(ctx: CallContext, what: str = "", number: float = 0) -> Outcome:
-            return await self._act(what, held=False)
-
-        async def held(ctx: CallContext, what: str = "", number: float = 0) -> Outcome:
-            return await self._act(what, held=True)
-
-        for function, tool in ((act, name), (held, f"{name}_held")):
-            function.__doc__ = "Have an effect."
-            self.pack.tool(name=tool, **options)(function)
-
-    async def _act(self, what: str, *, held: bool) -> Outcome:
-        self.effects[what] += 1
-        if held:
-            self.entered.set()
-            await self.gate.wait()
-        if self.raises is not None:
-            raise self.raises
-        if self.answers is not None:
-            return self.answers
-        return Outcome(({"type": "text", "text": f"{what} {self.effects[what]}"},))
-
-    def replica(self, kept_s: float = DAY_S) -> "IdempotencyReplica":
-        return IdempotencyReplica(self, kept_s)
+    @property
+    def event(self) -> Any:
+        """Verify the signature (Standard Webhooks 1.0), then return the decoded body."""
+        head = self.headers
+        signed = f"{head['webhook-id']}.{head['webhook-timestamp']}.".encode() + self.body
+        expected = base64.b64encode(hmac.digest(KEY, signed, hashlib.sha256)).decode()
+        assert head["webhook-signature"] == f"v1,{expected}"
+        assert head["content-type"] == "application/json"
+        return json.loads(self.body)
 
 
-class IdempotencyReplica:
-    """One process, as far as its runner and what it knows of idempotency keys go."""
-
-    def __init__(self, deployment: IdempotencyDeployment, kept_s: float = DAY_S) -> None:
-        self.runs = RunningCalls(
-            deployment.records, deployment.shared_store, clock=deployment.clock
-        )
-        limit_s, most = deployment.limit_s, deployment.max_result_bytes
-        once = IdempotencyStage(self.runs, timeout_s=limit_s, max_result_bytes=most, kept_s=kept_s)
-        self.runner = Runner(
-            Registry(deployment.pack.tools.values()),
-            context_for=context,
-            stages=(once, *deployment.stages),
-            timeout_s=limit_s,
-            max_result_bytes=most,
-            clock=deployment.clock,
-        )
-
-    async def call(
-        self,
-        key: str | None = "k",
-        *,
-        tool: str = "act",
-        arguments: bytes = b'{"what":"a"}',
-        kind: Any = "idempotency",
-        **caller: Any,
-    ) -> Outcome:
-        """One call; bounded, since a test that hangs says nothing."""
-        call = Call(
-            caller=a_caller(**caller),
-            name=tool,
-            arguments=arguments,
-            request_id="request-1",
-            idempotency_key=None if key is None else IdempotencyKey(kind, key),
-        )
-        async with asyncio.timeout(WITHIN_S):
-            return await self.runner.run(call)
-
-
-def context(call: Call) -> CallContext:
-    space = TenantWorkspace(-1, call.caller.tenant_id)
-    return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
-
-
-def text_or_failure(outcome: Outcome) -> str:
-    """
-    Return the text of an answer, or the kind of a failure; `+` marks one with a time to retry.
-    """
-    if outcome.failure is not None:
-        return f"{outcome.failure.kind}{'+' if outcome.failure.retry_after else ''}"
-    return str(outcome.content[0]["text"])
-
-
-async def run_ready(number: int = 20) -> None:
-    """Let every task that is ready run."""
-    for _ in range(number):
-        await asyncio.sleep(0)
-
-
-async def run_until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Let tasks run until *condition* holds, for a bounded time."""
-    async with asyncio.timeout(WITHIN_S):
-        while not await condition():
-            await run_ready(1)
-
-
-ASKED = {"q": InputRequest("elicitation/create", {"message": "?"})}
-LETS_GO: list[tuple[str, BaseException]] = [
-    ("asks its client", InputNeeded(ASKED)),
-    ("needs an abler client", MissingCapability({"elicitation": {}})),
-    ("upstream is away", ToolFailure("upstream_unavailable", "Away.", retry_after=3)),
-    ("upstream is busy", ToolFailure("rate_limit", "Busy.", retry_after=3)),
-]
-STAYS: list[tuple[str, BaseException, str]] = [
-    ("not found", ToolFailure("not_found", "No such."), "not_found"),
-    ("validation", ToolFailure("validation", "Odd.", field="what"), "validation"),
-    ("denied by its own rule", ToolFailure("denied", "No."), "denied"),
-    ("a timeout of its own making", ToolFailure("timeout", "Slow."), "timeout"),
-    ("unforeseen", RuntimeError("hunter2"), "internal"),
-    ("a cancelled future", asyncio.CancelledError(), "internal"),
-]
-PROTOCOL_ERROR = ProtocolError(7, "Upstream says no", {"why": "no"})
-
-
-ACME = "acme"
-ALICE = a_caller()
-BOB = a_caller(subject="bob", roles=frozenset({"approver"}), claims={"name": "Bob B."})
-CAROL = a_caller(subject="carol", roles=frozenset({"approver"}))
-ROBOT = a_caller(subject="robot", subject_kind="client", client_id="robot")
-
-
-class WaitingClient(SilentClient):
-    """A client that can wait for as long as it takes."""
+class WebhookReceiver:
+    """A receiver that is away at first, for so many messages."""
 
     def __init__(self) -> None:
-        self.waits: list[Waiting] = []
+        self.got: list[WebhookMessage] = []
+        self.tried: list[WebhookMessage] = []
+        """Also those that it did not take."""
+        self.refusing = 1
+        self.refused = 0
+        listener = self
 
-    async def stand_by(self, waiting: Waiting) -> None:
-        self.waits.append(waiting)
-        await waiting.over()
+        class WebhookHandler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = int(self.headers["content-length"])
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    return  # its sender was killed meanwhile
+                head = {name.lower(): value for name, value in self.headers.items()}
+                message = WebhookMessage(head, body)
+                listener.tried.append(message)
+                away = listener.refused < listener.refusing
+                if away:
+                    listener.refused += 1
+                else:
+                    listener.got.append(message)
+                self.send_response(503 if away else 204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # its name there
+                """Print nothing: no test reads this log."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), WebhookHandler)
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_address[1])
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self.server, in_a_thread(self.server):
+            yield
+
+    def events(self, approval: str) -> list[tuple[str, str]]:
+        """Return type and state of each message about one request, in the order of arrival."""
+        told = [message.event for message in self.got]
+        return [
+            (one["type"], one["data"]["state"]) for one in told if one["data"]["id"] == approval
+        ]
 
 
-class ApprovalDeployment:
-    """What the replicas share; ``effects`` counts what was done, by the argument `what`."""
+class ApprovalServers(ReplicaProcesses):
+    """Two replicas, an operator at the command line, and a receiver of webhooks."""
+
+    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
+        self.listener = WebhookReceiver()
+        place = f"127.0.0.1:{self.listener.port}"
+        (folder / "hook").write_text(f"whsec_{base64.b64encode(KEY).decode()}")
+        super().__init__(
+            idp,
+            folder,
+            storage,
+            tools=Path(process_tools.__file__),
+            network={"allow_hosts": [place]},
+            approvals={
+                "timeout_s": 60,
+                "webhook": {"url": f"http://{place}/hook", "secret": "file:hook"},
+            },
+        )
+        self.clients = [ResourceClient(f"http://127.0.0.1:{port}/mcp") for port in self.ports]
+        for client in self.clients:
+            client.authority = f"127.0.0.1:{self.port}"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self.listener.running(), super().running():
+            yield
+
+    def rest(
+        self, at: int, token: str, tool: str = "transfer", **arguments: Any
+    ) -> tuple[int, Any]:
+        """Pay by REST at one replica; return status and body."""
+        body = json.dumps(arguments).encode()
+        answer = self.clients[at].send("POST", f"/tool/{tool}/call", body=body, token=token)
+        return answer.status, json.loads(answer.body)
+
+    def mcp(self, at: int, token: str, **arguments: Any) -> Any:
+        """Pay by MCP at one replica; return the document."""
+        return json.loads(self.clients[at].call(token, "transfer", arguments).body)
+
+    def operator(self, *arguments: str) -> str:
+        """Return what `gatepost approvals …` prints for the tenant acme."""
+        return self.attempt(0, *arguments)
+
+    def attempt(self, code: int, *arguments: str) -> str:
+        """Run a command that must end with that exit code; return what it prints."""
+        command = ["approvals", *arguments, "--tenant", "acme"]
+        done = CliRunner().invoke(main, [*command, "--config", "gatepost.toml"])
+        assert done.exit_code == code, done.output
+        return done.stderr if code else done.stdout
+
+    def waiting(self) -> str:
+        """Return the id of the only waiting request."""
+        [_, line] = self.operator("list").splitlines()
+        return line.split()[0]
+
+    def paid(self, to: str) -> int:
+        """Return how often *to* was paid."""
+        marks = self.folder / "marks"
+        lines = marks.read_text().splitlines() if marks.exists() else []
+        return sum(line.split()[0] == to for line in lines)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wake-up may be lost in every test; none has to wait a second for that."""
+    monkeypatch.setattr(approval_service, "POLL_S", 0.02)
+
+
+TASKS = {"extensions": {META + "tasks": {}}}
+
+
+ASKED = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}
+
+
+LATER_S = 2
+"""A token of a sign-in this much later was issued after whatever a test has done meanwhile."""
+
+
+class RevocationReplicas(BalancedReplicas):
+    """The replicas, and a process that runs commands in their folder."""
+
+    commands: CommandProcess
 
     def __init__(
-        self,
-        *,
-        records: Records | None = None,
-        shared_store: SharedStore | None = None,
-        revokes: IsRevoked = none_revoked,
-        **settings: Any,
+        self, idp: Idp, folder: Path, storage: Mapping[str, str], shared_store: Valkey
     ) -> None:
-        self.clock = EndpointClock()
-        self.records, self.shared_store = (
-            records or MemoryRecords(),
-            shared_store or MemorySharedStore(),
-        )
-        self.keyring = KeyRing.ephemeral()
-        self.revokes = revokes
-        self.settings = msgspec.convert(settings, ApprovalsSettings)
-        self.source: OfferSource | None = None
-        self.effects: Counter[str] = Counter()
-        self.changes: list[ApprovalChange] = []
-        self.message_of: MessageOf | None = None
-        self.raises: Exception | None = None
-        self.gate: asyncio.Event | None = None
-        self.entered = asyncio.Event()
-        self.pack = Pack("house")
-        self._make()
+        # This preset's tokens may say that they are a program's without naming a client.
+        super().__init__(idp, folder, storage, preset="auth0", approvals=ASKED)
+        self.shared_store = shared_store
+        self.issuer = idp.issuer("main")
 
-    def _make(self) -> None:
-        async def act(ctx: CallContext, what: str = "", amount: int = 0) -> Outcome:
-            """Have an effect."""
-            self.effects[what] += 1
-            self.entered.set()
-            if self.gate is not None:
-                await self.gate.wait()
-            if self.raises is not None:
-                raise self.raises
-            told = f"{what} {amount} {self.effects[what]}"
-            return Outcome(({"type": "text", "text": told},))
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run both replicas, the balancer and the process that runs commands."""
+        self.commands = CommandProcess(self.folder)
+        try:
+            with super().running():
+                yield
+        finally:
+            self.commands.kill()
 
-        async def whisper(ctx: CallContext, what: str, password: Secret) -> str:
-            """Have an effect that takes a secret."""
-            self.effects[what] += 1
-            return f"{what} {await ctx.secret(password, field='password')}"
+    @contextmanager
+    def without_shared_store(self, *, really: bool = True) -> Iterator[None]:
+        """Nothing travels between the replicas inside the block."""
+        if not really:
+            yield
+            return
+        self.shared_store.stop()
+        try:
+            yield
+        finally:
+            self.shared_store.start()
 
-        tool = self.pack.tool
-        tool(name="act", title="Act")(act)
-        tool(name="put", idempotent=True)(act)
-        tool(name="look", read_only=True)(act)
-        tool(name="sign", approval=True, destructive=True)(act)
-        tool(name="whisper")(whisper)
+    @asynccontextmanager
+    async def service(self) -> AsyncIterator[ApprovalService]:
+        """Open an approval service beside both replicas, for approvers who have signed in."""
+        # The configuration names its key ring as a server sees it that runs there.
+        with contextlib.chdir(self.folder):
+            config, toolbox = checked_configuration(Path("gatepost.toml"))
+            async with opened(config, toolbox, "acme") as services:
+                yield services.service
 
-    def replica(
-        self,
-        *listeners: ApprovalListener,
-        audit: ApprovalListener | None = None,
-        is_revoked: IsRevoked | None = None,
-    ) -> "ApprovalReplica":
-        notifier = ApprovalNotifier(
-            self.shared_store, self.listen, *listeners, audit=audit, message_of=self.message_of
-        )
-        return ApprovalReplica(self, notifier, is_revoked or self.is_revoked)
-
-    def is_revoked(self, caller: TenantContext) -> bool:
-        """Tell whether *caller* is revoked; a test may replace `revokes`."""
-        return self.revokes(caller)
-
-    async def listen(self, change: ApprovalChange) -> None:
-        """Keep *change* in `changes`."""
-        self.changes.append(change)
-
-
-class ApprovalReplica:
-    """One process, as far as its runner, its approvals and what it runs go."""
-
-    def __init__(
-        self, deployment: ApprovalDeployment, notifier: ApprovalNotifier, is_revoked: IsRevoked
-    ) -> None:
-        tools = self.tools = deployment.pack.tools
-        redaction = Redaction()
-        self.deployment = deployment
-        self.runs = RunningCalls(
-            deployment.records, deployment.shared_store, clock=deployment.clock
-        )
-        self.service = ApprovalService(
-            deployment.records,
-            deployment.keyring,
-            redaction,
-            notifier,
-            is_revoked=is_revoked,
-            clock=deployment.clock,
-        )
-        settings = deployment.settings
-        registry = self.registry = Registry(tools.values(), source=deployment.source)
-        beside = None if deployment.source is None else registry
-        self.service.apply(settings, plan_of(settings, tools.values()), tools, beside)
-        limits = {"timeout_s": LIMIT_S, "max_result_bytes": 4_000_000}
-        approval = ApprovalStage(
-            self.service,
-            self.runs,
-            deployment.shared_store,
-            redaction=redaction,
-            page=lambda tenant, request_id: f"https://x.example/{tenant}/{request_id}",
-            **limits,
-        )
-        self.stages = (IdempotencyStage(self.runs, **limits), approval)
-        self.runner = Runner(
-            registry,
-            context_for=context,
-            stages=self.stages,
-            clock=deployment.clock,
-            **limits,
-        )
-
-    async def call(
-        self,
-        tool: str = "act",
-        caller: TenantContext = ALICE,
-        *,
-        raw: bytes | None = None,
-        key: str | None = None,
-        client: Client = NOBODY,
-        depth: int = 0,
-        **arguments: Any,
-    ) -> Outcome:
-        """One call; bounded, since a test that hangs says nothing."""
-        call = Call(
-            caller=caller,
-            name=tool,
-            arguments=json.dumps(arguments or {"what": "a"}).encode() if raw is None else raw,
-            request_id="request-1",
-            idempotency_key=None if key is None else IdempotencyKey("idempotency", key),
-            client=client,
-            depth=depth,
-        )
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something that may be asked again and again is so."""
         async with asyncio.timeout(WITHIN_S):
-            return await self.runner.run(call)
+            while not await condition():  # noqa: ASYNC110  # it is asked of other processes
+                await asyncio.sleep(0.02)
 
-    async def asked(self, tool: str = "act", **rest: Any) -> ApprovalRequest:
-        """Make a call that must be answered as pending; return its request."""
-        before = {one.id for one in await self.service.waiting(ACME)}
-        outcome = await self.call(tool, **rest)
-        assert failure_kind(outcome) == "approval_pending", outcome
-        [opened] = [one for one in await self.service.waiting(ACME) if one.id not in before]
-        return opened
-
-
-def failure_kind(outcome: Outcome) -> str:
-    """Return the kind of its failure; "" where there is none."""
-    return "" if outcome.failure is None else outcome.failure.kind
+    @asynccontextmanager
+    async def later(self, **claims: Any) -> AsyncIterator[ReplicaClient]:
+        """Return a client with a token of a new sign-in, after every order until now."""
+        async with self.client(**claims, iat=int(time.time()) + LATER_S) as client:
+            yield client
 
 
-def text_of(outcome: Outcome) -> str:
-    """Return its text, or its failure's message."""
-    if outcome.failure is not None:
-        return outcome.failure.message
-    return "\n".join(str(block["text"]) for block in outcome.content)
+class OpenRequests:
+    """One caller's warm token, streams, calls and task at one replica."""
+
+    def __init__(self, replicas: RevocationReplicas, client: ReplicaClient, at: int) -> None:
+        self.replicas, self.client, self.at = replicas, client, at
+        self.names = {kind: f"{kind}-{replicas.name()}" for kind in ("modern", "legacy", "rest")}
+        self.listener: ReplicaStream
+        self.getter: ReplicaStream
+        self.session = ""
+        self.task = ""
+        self.calls: dict[str, asyncio.Task[httpx2.Response]] = {}
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Begin everything, and see that it has begun."""
+        client, at = self.client, self.at
+        await client.ask("server/discover", at=at)
+        wanted = {"notifications": {"toolsListChanged": True}}
+        head = client.mirrors("subscriptions/listen", wanted)
+        body = client.modern("subscriptions/listen", wanted)
+        listening = client.stream("POST", body, head, at=at)
+        self.listener = await stack.enter_async_context(listening)
+        await self.listener.until("notifications/subscriptions/acknowledged")
+        self.session = await client.open("2025-11-25", at=at)
+        getting = client.stream("GET", headers={"Mcp-Session-Id": self.session}, at=at)
+        self.getter = await stack.enter_async_context(getting)
+        for kind, name in self.names.items():
+            self.calls[kind] = asyncio.create_task(self._call(kind, name))
+            stack.callback(self.calls[kind].cancel)
+        params = {"name": "rebuild", "arguments": {"name": self.names["modern"]}}
+        task = await client.ask("tools/call", params, at=at, capabilities=TASKS)
+        self.task = task["taskId"]
+        for name in self.names.values():
+            await self.replicas.marked(f"holding {name}")
+        await self.replicas.marked(f"rebuilding {self.names['modern']}")
+
+    async def _call(self, kind: str, name: str) -> httpx2.Response:
+        client, at = self.client, self.at
+        params = {"name": "hold", "arguments": {"name": name}}
+        if kind == "modern":
+            body = client.modern("tools/call", params).replace(b'"progressToken": 7', b'"x": 7')
+            head = client.mirrors("tools/call", params) | {"Accept": "application/json"}
+            return await client.send(body, head, at=at)
+        if kind == "legacy":
+            body, head = message("tools/call", params, 77), {"Mcp-Session-Id": self.session}
+            return await client.send(body, head, at=at)
+        url = client.url(at).replace("/mcp", "/tool/hold/call")
+        return await client.send(json.dumps({"name": name}).encode(), {}, url=url)
+
+    async def answers(self) -> dict[str, tuple[int, int | str]]:
+        """Wait for the answer of each call; return their status and error."""
+        told = {}
+        for kind, call in self.calls.items():
+            answer = await asyncio.wait_for(asyncio.shield(call), WITHIN_S)
+            error = answer.json().get("error", "")
+            told[kind] = (answer.status_code, error["code"] if isinstance(error, dict) else error)
+        return told
+
+    async def let_go(self) -> None:
+        """Let the calls and the task come to their ends."""
+        for name in self.names.values():
+            self.replicas.let_go(name)
 
 
-AWAY = ToolFailure("upstream_unavailable", "Away.", retry_after=3)
+def stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
+    """Tell whether the tools of its calls were stopped."""
+    return all(replicas.marks(f"stopped {name}") == 1 for name in open_requests.names.values())
+
+
+async def ended(stream: ReplicaStream) -> None:
+    """Wait until the stream ends, whatever it says before."""
+    try:
+        while True:
+            await stream.next()
+    except AssertionError as end:
+        assert "the stream ended" in str(end)  # noqa: PT017  # its one way to end
+
+
+@pytest.fixture(scope="package")
+def replicas(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+) -> Iterator[RevocationReplicas]:
+    folder = tmp_path_factory.mktemp("revocation")
+    with (
+        Idp() as idp,
+        Valkey.running() as shared_store,
+        postgres_server.database(like=postgres_template) as database,
+    ):
+        replicas = RevocationReplicas(
+            idp, folder, {"database": database, "shared": shared_store.url()}, shared_store
+        )
+        with replicas.running():
+            yield replicas

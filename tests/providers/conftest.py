@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from tests.providers.provider import PROVIDERS, READ, IdentityProvider, ProviderSite
+from tests.keys.conftest import SECRET
+from tests.providers.provider import READ, IdentityProvider, ProviderSite
+from tests.providers.providers import PROVIDERS
 from tests.support import commands
 from tests.support.client import ResourceClient
 from tests.support.commands import Gatepost, toml
-from tests.support.issuers import SECRET
 from tests.support.processes import free_port
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 
 ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
 

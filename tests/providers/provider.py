@@ -3,23 +3,23 @@
 import base64
 import hashlib
 import json
+import re
 import secrets
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
-from urllib.parse import parse_qs, urlencode, urlsplit
+from typing import Any, ClassVar, NamedTuple, Self
+from urllib.parse import parse_qs, parse_qsl, urlencode, urljoin, urlsplit
 
 import httpx2
 from joserfc.jwk import RSAKey
 
-from tests.providers.provider_browser import PASSWORD, ProviderBrowser
-from tests.support.issuers import SECRET
+from tests.keys.conftest import SECRET
 from tests.support.processes import Process, free_port, python_environment
-from tests.support.tokens import CertificateAuthority
+from tests.support.programs import BrowserUser, PageForm, forms_of
+from tests.support.proxies import CertificateAuthority
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv" / "providers" / "bin" / "python"
@@ -31,6 +31,13 @@ NEIGHBOUR, OTHER_MACHINE = "neighbour", "neighbour-machine"
 """Clients of another resource: one of people, one of its own."""
 READ, WRITE = "files:read", "files:write"
 LASTS_S = 300
+PASSWORD = "correct horse battery staple"
+MOST_STEPS = 20
+NAME = re.compile(r"login|user|name|account", re.IGNORECASE)
+YES = re.compile(
+    r"accept|allow|authori[sz]e|approve|continue|sign|log ?in|yes|confirm|logout", re.I
+)
+NO = re.compile(r"deny|cancel|reject|refuse|abort|decline|forgot|no\b", re.IGNORECASE)
 
 
 class ProviderUser(NamedTuple):
@@ -95,7 +102,7 @@ class IdentityProvider(ABC):
     """
     One real identity provider over TLS with a certificate of a private company.
 
-    A new one is a subclass in any file here: what it is started with, its `[[issuers]]` table, and
+    A new one is a subclass in `providers.py`: what it is started with, its `[[issuers]]` table, and
     what it cannot do. All else follows from its metadata.
     """
 
@@ -206,7 +213,7 @@ class IdentityProvider(ABC):
         """Return a client that trusts the private company."""
         return httpx2.Client(verify=self.trusting, timeout=60)
 
-    def sign_in(self, user_browser: ProviderBrowser, answer: httpx2.Response) -> httpx2.Response:
+    def sign_in(self, user_browser: "ProviderBrowser", answer: httpx2.Response) -> httpx2.Response:
         """Do what a person does with a page of it: by default, fill in its form."""
         return user_browser.fill_in(answer)
 
@@ -279,11 +286,10 @@ class IdentityProvider(ABC):
         return answer.json() if answer.content else {}
 
     def program(self, name: str) -> None:
-        """Run a program of `programs/` on the providers' interpreter, with what it has to know."""
+        """Run it by `provider_programs.py` on the providers' interpreter."""
         path = self.site.folder / f"{name}.json"
         path.write_text(json.dumps(self.settings()), encoding="utf-8")
-        module = f"tests.providers.programs.{name}"
-        command = [str(PYTHON), "-m", module, str(path)]
+        command = [str(PYTHON), "-m", "tests.providers.provider_programs", name, str(path)]
         self.run(command, python_environment(), ROOT).wait_for("^ready$")
 
     def settings(self) -> dict[str, Any]:
@@ -309,17 +315,72 @@ class IdentityProvider(ABC):
         return RSAKey.generate_key(2048, {"alg": "RS256", "use": "sig"}, auto_kid=True)
 
 
-def _providers() -> dict[str, type[IdentityProvider]]:
-    """Return the providers of this folder by name: each file with a subclass adds one."""
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        if not path.name.startswith(("test_", "_", "conftest", "provider")):
-            import_module(f"tests.providers.{path.stem}")
-    known, found = [IdentityProvider], {}
-    while known:
-        known += (kind := known.pop()).__subclasses__()
-        found[getattr(kind, "name", "")] = kind
-    del found[""]
-    return found
+class ProviderBrowser(BrowserUser):
+    """Signs in at *provider* as *name*, with one browser for all pages."""
 
+    def __init__(self, provider: IdentityProvider, name: str) -> None:
+        super().__init__(name)
+        self.provider = provider
+        self.http = provider.http()
+        self.passwords = 0
+        """How often a password was asked for."""
 
-PROVIDERS = _providers()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.http.close()
+
+    def follow(self, authorize: str) -> str:
+        """Open an authorization URL; answers the URL that the client was sent back to."""
+        parameters = dict(parse_qsl(urlsplit(authorize).query, keep_blank_values=True))
+        self.asked.append(parameters)
+        return self.walk(authorize, parameters["redirect_uri"])
+
+    def walk(self, url: str, home: str) -> str:
+        """Go on from *url*, filling in what is asked, until a redirect leads to *home*."""
+        answer = self.get(url)
+        for _ in range(MOST_STEPS):
+            where = answer.headers.get("location")
+            if str(answer.url).startswith(home):
+                return str(answer.url)
+            if where is None:
+                assert answer.status_code == 200, f"{answer.status_code}: {answer.text[:2000]}"
+                self.pages.append(answer.text)
+                answer = self.provider.sign_in(self, answer)
+                continue
+            url = urljoin(str(answer.url), where)
+            if url.startswith(home):
+                return url
+            answer = self.get(url)
+        raise AssertionError(f"{MOST_STEPS} steps did not lead back to {home}: {answer.url}")
+
+    def get(self, url: str) -> httpx2.Response:
+        """Open a page."""
+        return self.http.get(url, headers={"Accept": "text/html"})
+
+    def fill_in(self, answer: httpx2.Response) -> httpx2.Response:
+        """Fill in the first form that is posted, and press the button that agrees."""
+        forms = [form for form in forms_of(answer.text) if form.method == "POST"]
+        assert forms, f"nothing to press on {answer.url}: {answer.text[:3000]}"
+        form = forms[0]
+        data = {name: self._written(kind, name, value) for kind, name, value in form.inputs if name}
+        for name, value, _ in self._agreeing(form)[:1]:
+            data |= {name: value} if name else {}
+        target = urljoin(str(answer.url), form.action or str(answer.url))
+        # A browser names where a form comes from; providers check it against forged requests.
+        here = "{0.scheme}://{0.netloc}".format(urlsplit(str(answer.url)))
+        headers = {"Origin": here, "Referer": str(answer.url), "Accept": "text/html"}
+        return self.http.post(target, data=data, headers=headers)
+
+    def _written(self, kind: str, name: str, value: str) -> str:
+        if kind == "password":
+            self.passwords += 1
+            return PASSWORD
+        return self.name if kind in {"text", "email"} and NAME.search(name) else value
+
+    @staticmethod
+    def _agreeing(form: PageForm) -> list[tuple[str, str, str]]:
+        buttons = [one for one in form.buttons if not NO.search(f"{one[1]} {one[2]}")]
+        named = [one for one in buttons if one[1] == "accept"]
+        return named or [one for one in buttons if YES.search(f"{one[1]} {one[2]}")]

@@ -12,13 +12,11 @@ from mcp.shared.auth import OAuthClientInformationFull
 from playwright.sync_api import expect
 from pydantic import AnyUrl
 
-from tests.clients.sdk_clients import RecordedExchanges, Wallet, connected, provider_for
+from tests.clients.conftest import RecordedExchanges, Wallet, connected, provider_for
 from tests.providers.conftest import Pairing
-from tests.providers.provider import AGENT, READ, REDIRECT
-from tests.providers.provider_browser import PASSWORD, ProviderBrowser
-from tests.support.browser import CHROMIUM, chromium
-from tests.support.node import INSPECTOR, command, environment
+from tests.providers.provider import AGENT, PASSWORD, READ, REDIRECT, ProviderBrowser
 from tests.support.processes import Process
+from tests.support.programs import CHROMIUM, INSPECTOR, chromium, command, environment
 
 pytestmark = pytest.mark.slow
 WITHIN_S = 60

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, written
-from tests.providers.provider import MACHINE, NEIGHBOUR, OTHER_MACHINE, PROVIDERS
+from tests.providers.provider import MACHINE, NEIGHBOUR, OTHER_MACHINE
+from tests.providers.providers import PROVIDERS
 from tests.support import commands
 from tests.support.client import RawAnswer, ResourceClient
 from tests.support.measuring import eventually

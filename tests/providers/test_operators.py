@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.keys.conftest import SECRET
 from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, written
 from tests.providers.provider import GATEPOST, MACHINE
 from tests.support import commands
-from tests.support.cases import each
 from tests.support.client import ResourceClient
-from tests.support.issuers import SECRET
+from tests.support.measuring import each
 from tests.support.processes import free_port
 
 pytestmark = pytest.mark.slow

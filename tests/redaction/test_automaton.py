@@ -12,7 +12,7 @@ from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.stream import RedactedStream
 from tests.redaction.echo_server import FORMS, b64, leaks
-from tests.support.cases import each
+from tests.support.measuring import each
 
 SECRETS = {
     "API_KEY": 's3cr3t-Kéy/with "quotes\\ +%41&x',

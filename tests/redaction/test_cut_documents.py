@@ -9,7 +9,7 @@ from gatepost.redaction.cut_document import NEAR_BYTES, cut_whole, is_clear_befo
 from gatepost.redaction.json_document import bare, cleaned
 from gatepost.redaction.redactor import Redactor
 from tests.redaction.test_automaton import PIECES, REDACTOR, SECRETS
-from tests.support.cases import each
+from tests.support.measuring import each
 
 FIRST, SECOND = SECRETS["PASSWORD"][:20], SECRETS["PASSWORD"][20:]
 BETWEEN = {

@@ -21,7 +21,7 @@ from gatepost.tools.api import CallContext, Outcome
 from gatepost.tools.pack import Pack
 from gatepost.tools.redaction import answer_without, is_harmless
 from tests.redaction.echo_server import FORMS
-from tests.support.cases import each
+from tests.support.measuring import each
 
 VALUE = "correct-horse-battery-staple"
 FEW = {"PASSWORD": VALUE}

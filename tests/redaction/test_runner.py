@@ -19,9 +19,8 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.secret import Secret
 from gatepost.workspace import TenantWorkspace
-from tests.support.cases import each
 from tests.support.endpoint import a_caller
-from tests.support.measuring import HOLD_S, shortest_hold, steps
+from tests.support.measuring import HOLD_S, each, shortest_hold, steps
 
 
 class State(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.redaction.echo_server import SECRETS, EchoServer, opened, overheard, texts
-from tests.support.cases import each
+from tests.support.measuring import each
 from tests.support.secret_tools import SAID
 
 NAMES = ("PIN", "TOKEN")

@@ -14,8 +14,7 @@ from gatepost.redaction import redactor as redactor_module
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.redaction.screen import STEP_BYTES
 from gatepost.redaction.split_screen import SplitScreen
-from tests.support.cases import each
-from tests.support.measuring import steps
+from tests.support.measuring import each, steps
 
 ROW = {"id": 12345, "name": "A row of a table", "tags": ["a", "b"], "total": 12.5}
 TABLE = json.dumps([ROW] * 15)

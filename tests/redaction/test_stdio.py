@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.stdio.conftest import talking, text
 from tests.support import secret_tools
+from tests.support.client import answered_text, stdio_process
 from tests.support.commands import DeploymentFolder
 
 VALUE = 'what-only-tools"may-have'
@@ -30,9 +30,9 @@ def test_a_server_on_pipes_says_no_secret(deployment: DeploymentFolder) -> None:
     deployment.set("API_KEY", VALUE, "acme")
     config = (deployment.folder / "gatepost.toml").read_text()
 
-    with talking(deployment.folder, config) as talk:
-        said = text(talk.of(talk.call("say", identity=1, text=f"it is {VALUE}")))
-        used = text(talk.of(talk.call("use", identity=2, token="secret:API_KEY")))
+    with stdio_process(deployment.folder, config) as talk:
+        said = answered_text(talk.of(talk.call("say", identity=1, text=f"it is {VALUE}")))
+        used = answered_text(talk.of(talk.call("use", identity=2, token="secret:API_KEY")))
         talk.of(talk.call("crash", identity=3, text=VALUE))
         talk.hang_up()
 

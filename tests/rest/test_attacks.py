@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.rest.conftest import RUNS, TOOLS, Octopus
-from tests.support.cases import each
 from tests.support.client import exchange, request
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import issuer_settings, running_server
 
 TICKET = b'{"subject":"a"}'

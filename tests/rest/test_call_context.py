@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rest.conftest import RUNS, TOOLS, Octopus
-from tests.support.cases import each
 from tests.support.issuers import Idp
-from tests.support.measuring import capture_logs, eventually
+from tests.support.measuring import capture_logs, each, eventually
 from tests.support.server import Server, issuer_settings, running_server
 
 CORRELATION = "X-Octopus-Correlation-Id"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gatepost.rest.tool_descriptions import DRAFT_07, as_draft_07
 from gatepost.tools.raw_schema import validator_of
-from tests.support.cases import each
+from tests.support.measuring import each
 
 NAMES = st.sampled_from(["a", "b", "c"])
 LEAVES = st.sampled_from(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.storage.audit import AuditQuery
 from tests.rest.conftest import Octopus, RestAnswer
 from tests.support.issuers import Idp
@@ -247,8 +247,8 @@ def test_changes_are_on_record_without_secrets(server: Server, admin: Administra
     admin.ask("PATCH", f"{SERVERS}/{added['id']}", {"status": "disabled"})
     admin.ask("DELETE", f"{SERVERS}/{added['id']}")
     assert server.loop is not None
-    search = AuditSearch(server.services.records).search("acme", AuditQuery(kind="upstream"))
-    records = asyncio.run_coroutine_threadsafe(search, server.loop).result(10)
+    found = search(server.services.records, "acme", AuditQuery(kind="upstream"))
+    records = asyncio.run_coroutine_threadsafe(found, server.loop).result(10)
     mine = [one for one in records if one.details.get("id") == added["id"]]
     written = server.log() + repr(records)
 

@@ -8,9 +8,9 @@ import pytest
 
 from gatepost_authz.config import Resource, SiblingPaths
 from tests.rest.conftest import Octopus
-from tests.support.cases import each
 from tests.support.client import challenge_of
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import Server, check_errors, issuer_settings, running_server
 
 BASES = [

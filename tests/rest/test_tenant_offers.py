@@ -11,7 +11,7 @@ from gatepost.tools.tenant_offers import Agent
 from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tools.conftest import MemorySource, ToolUpstream
+from tests.support.tools import MemorySource, ToolUpstream
 
 NAME = "mcp_crm__find"
 source = MemorySource()

@@ -22,9 +22,9 @@ from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.valkey.channels import Channels
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.redaction import Redaction
-from tests.policy.conftest import ACME, ApprovalDeployment
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.measuring import capture_logs
+from tests.support.runners import ACME, ApprovalDeployment
 
 WITHIN_S = 30.0
 Setting = Callable[["Fault", pytest.MonkeyPatch], AbstractAsyncContextManager[object]]
@@ -156,7 +156,7 @@ async def notes(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    patch.setattr(retention, "LOOK_S", 0.01)
+    patch.setattr(retention, "CHECK_S", 0.01)
     patch.setattr(retention, "PRUNE_S", 0.0)
     records, ring = MemoryRecords(), KeyRing.ephemeral()
     kept = retention.Retention(

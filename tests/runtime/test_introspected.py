@@ -11,9 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from gatepost_authz import signature
-from tests.support.issuers import Idp, Receive, Scope, Send, respond
+from tests.support.issuers import Idp, Receive, Scope, Send, ec_key, respond
 from tests.support.server import issuer_settings, running_server
-from tests.support.tokens import ec_key
 
 
 class ScriptedOpaqueTokens:

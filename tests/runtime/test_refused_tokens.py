@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 from click.testing import CliRunner
 
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import search
 from gatepost.audit.writer import AuditWriter
 from gatepost.cli.doctor import command
 from gatepost.cli.revoke import revoke
@@ -24,11 +24,10 @@ from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
 from tests.redaction.echo_server import overheard
-from tests.support import tokens as f
-from tests.support.issuers import Idp
-from tests.support.measuring import eventually, steps
+from tests.support import issuers as f
+from tests.support.issuers import ABSENT, Idp, TokenFactory
+from tests.support.measuring import ManualClock, eventually, steps
 from tests.support.server import Server, issuer_settings, running_server
-from tests.support.tokens import ABSENT, TokenFactory
 
 CHOSEN = "chosen-by-the-caller"
 MOST_STEPS = 32
@@ -166,11 +165,11 @@ def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
     refusals_of._window_ends = 0.0
     server.client.call(dated(exp=10**7)(server))
     server.client.call(twisted(server))
-    trail, loop = AuditSearch(server.services.records), server.loop
+    records, loop = server.services.records, server.loop
     assert loop is not None
 
     def outcomes() -> set[str]:
-        work = trail.search("acme", AuditQuery(kind="token"))
+        work = search(records, "acme", AuditQuery(kind="token"))
         return {one.outcome for one in asyncio.run_coroutine_threadsafe(work, loop).result(5)}
 
     eventually(lambda: "lives_too_long" in outcomes(), within=10)
@@ -248,14 +247,7 @@ def examined(server: Server, folder: Path, token: str) -> Any:
     return CliRunner().invoke(command, ["--config", str(path), "--token", "-"], input=token + "\n")
 
 
-class RefusalClock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def many_refused_tokens(clock: RefusalClock) -> RefusedTokens:
+def many_refused_tokens(clock: ManualClock) -> RefusedTokens:
     async def note(*args: Any, **kwargs: Any) -> None:
         return None
 
@@ -265,7 +257,7 @@ def many_refused_tokens(clock: RefusalClock) -> RefusedTokens:
 
 async def test_a_flood_cannot_fill_the_log() -> None:
     """Per minute the log takes a few refusals per peer, and not many in all; it counts the rest."""
-    clock = RefusalClock()
+    clock = ManualClock(100.0)
     heard = many_refused_tokens(clock)
     with overheard("json") as log:
         for at in range(1_000):
@@ -289,7 +281,7 @@ async def test_a_flood_cannot_fill_the_log() -> None:
 
 async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
     """Strangers decide how many there are, so none of them looks anything up one by one."""
-    heard = many_refused_tokens(RefusalClock())
+    heard = many_refused_tokens(ManualClock(100.0))
     scope = {"type": "http", "client": ("10.0.0.1", 1)}
     for _ in range(refused_tokens.MOST_PER_PEER + 1):
         heard.by_gate(scope, InvalidToken("malformed_token"))

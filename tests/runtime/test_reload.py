@@ -9,8 +9,8 @@ from gatepost import CallContext, Pack
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import affected_callers, lists_changed
 from gatepost.tools.registry import Registry
-from tests.support.cases import each
 from tests.support.endpoint import a_caller
+from tests.support.measuring import each
 
 MAIN = {"issuer": "https://id.example.com", "tenants": {"acme": "acme", "globex": "globex"}}
 MAIN["tenant"] = {"claim": "org_id"}  # type: ignore[assignment]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.audit.record_search import read
+from gatepost.audit.record import read
 from gatepost.storage.backends import open_records
 from tests.runtime.test_serve import tool_call
 from tests.support.commands import READY, Gatepost, token

@@ -20,7 +20,7 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.sql.tables import REVISION
-from tests.http.wire import ask
+from tests.http.conftest import ask
 from tests.support.commands import run
 from tests.support.measuring import capture_logs
 from tests.support.processes import Process, free_port, python_environment
@@ -279,10 +279,6 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
     assert moved.process.returncode == 0
     assert moved.stdout.splitlines() == [
         "0001: Create all tables.",
-        "0002: Create the hourly sums of audit records.",
-        "0003: Create the index of waiting approval requests.",
-        "0004: Create the table of batches of audit records that are not merged yet.",
-        "0005: Remove the table of batches: they are in write-ahead logs beside the SQLite file.",
         f"Migrated from revision none to {REVISION}.",
     ]
     assert outcome(fine) == (0, "The database is up to date.")

@@ -14,8 +14,7 @@ from gatepost import CallContext, Pack
 from gatepost.http.deadlines import Deadlines
 from gatepost.runtime import watchdog
 from gatepost.tools.interruption import ToolDeadline
-from tests.support.cases import each
-from tests.support.measuring import capture_logs, eventually
+from tests.support.measuring import capture_logs, each, eventually
 from tests.support.server import Server, issuer_settings, running_server
 
 unblock, module_ended, undo_ended = threading.Event(), threading.Event(), threading.Event()

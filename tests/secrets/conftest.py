@@ -8,16 +8,7 @@ from gatepost.secrets.store import SUBJECT, SecretStore
 from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-
-
-class SecretsClock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.measuring import ManualClock
 
 
 async def poll(records: MemoryRecords, secrets: SecretCache) -> None:
@@ -43,10 +34,10 @@ def vault(records: MemoryRecords) -> SecretStore:
 
 
 @pytest.fixture
-def clock() -> SecretsClock:
-    return SecretsClock()
+def clock() -> ManualClock:
+    return ManualClock(1_000.0)
 
 
 @pytest.fixture
-def secrets(vault: SecretStore, clock: SecretsClock) -> SecretCache:
+def secrets(vault: SecretStore, clock: ManualClock) -> SecretCache:
     return SecretCache(vault, clock=clock)

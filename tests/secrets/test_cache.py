@@ -17,7 +17,8 @@ from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.secrets.conftest import SecretsClock, poll
+from tests.secrets.conftest import poll
+from tests.support.measuring import ManualClock
 
 KEYS: set[str] = set()
 ONE, TWO = "the-first-value", "the-second-value"
@@ -96,7 +97,7 @@ async def test_calls_that_begin_together_read_once(
 
 
 async def test_a_change_elsewhere_is_taken_up(
-    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: SecretsClock
+    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """After the next look: whatever changed, of whomever; without one nothing is read anew."""
     await elsewhere.put("acme", "KEY", ONE)
@@ -113,7 +114,7 @@ async def test_a_change_elsewhere_is_taken_up(
 
 
 async def test_a_change_without_a_notification_is_found_by_polling(
-    secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: SecretsClock
+    secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """The process that made the change may have died before the notification."""
     await known(secrets)
@@ -127,7 +128,7 @@ async def test_a_change_without_a_notification_is_found_by_polling(
 
 
 async def test_a_secret_that_is_asked_for_is_always_read(
-    secrets: SecretCache, elsewhere: SecretStore, clock: SecretsClock
+    secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """A new one works at once and is known before the tool has it; a deleted one works no more."""
     assert await known(secrets) == {}
@@ -142,7 +143,7 @@ async def test_a_secret_that_is_asked_for_is_always_read(
 
 
 async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
-    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: SecretsClock
+    records: MemoryRecords, secrets: SecretCache, elsewhere: SecretStore, clock: ManualClock
 ) -> None:
     """Calls that run hold the value from before; under a name that no secret can have."""
     await elsewhere.put("acme", "KEY", ONE)
@@ -202,7 +203,7 @@ async def out(*_: object) -> None:
 
 
 async def test_an_outage_is_lived_through_by_whom_is_known(
-    secrets: SecretCache, vault: SecretStore, clock: SecretsClock, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache, vault: SecretStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last reading counts, and each second is a new try; an unread tenant meets the outage."""
     await vault.put("acme", "KEY", ONE)
@@ -225,7 +226,7 @@ async def test_an_outage_is_lived_through_by_whom_is_known(
 
 
 async def test_idle_tenants_are_forgotten(
-    records: MemoryRecords, secrets: SecretCache, vault: SecretStore, clock: SecretsClock
+    records: MemoryRecords, secrets: SecretCache, vault: SecretStore, clock: ManualClock
 ) -> None:
     """A process holds the secrets of those it serves."""
     await vault.put("acme", "KEY", ONE)
@@ -352,7 +353,7 @@ async def test_the_looking_goes_on_by_itself(
 
 
 async def test_a_user_name_is_handed_out_and_not_known(
-    secrets: SecretCache, vault: SecretStore, clock: SecretsClock
+    secrets: SecretCache, vault: SecretStore, clock: ManualClock
 ) -> None:
     """Nothing is taken out of answers for its sake, by whichever way it was read."""
     await vault.put("acme", "USER", "bob", username=True)
@@ -365,7 +366,7 @@ async def test_a_user_name_is_handed_out_and_not_known(
 
 
 async def test_the_mark_of_a_user_name_is_no_way_to_show_a_secret(
-    secrets: SecretCache, vault: SecretStore, clock: SecretsClock
+    secrets: SecretCache, vault: SecretStore, clock: ManualClock
 ) -> None:
     """A secret of the same text stays hidden, and so does, for a while, what was one before."""
     await vault.put("acme", "KEY", ONE)

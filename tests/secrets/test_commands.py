@@ -15,9 +15,9 @@ from gatepost.dev.composition import dev_ring
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.secrets.names import MOST_BYTES
 from tests.support import secret_tools
-from tests.support.cases import each
 from tests.support.client import ResourceClient, result
 from tests.support.commands import CommandResult, DeploymentFolder, dev, token
+from tests.support.measuring import each
 from tests.support.processes import python_environment
 from tests.support.secret_tools import proof
 from tests.support.server import SAMPLE_TOOLS, check_problems

@@ -11,7 +11,7 @@ from gatepost.secrets.store import PURPOSE, SUBJECT, SecretStore, SecretUnreadab
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost_authz.address_policy import ToolAddressPolicy
 from tests.secrets.conftest import changes
-from tests.support.cases import each
+from tests.support.measuring import each
 
 VALUE = "hunter2-hunter2"
 CYRILLIC = "\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}"

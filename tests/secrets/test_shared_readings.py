@@ -11,7 +11,8 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from tests.secrets.conftest import SecretsClock, poll
+from tests.secrets.conftest import poll
+from tests.support.measuring import ManualClock
 
 ONE, TWO = "the-first-value", "the-second-value"
 
@@ -75,7 +76,7 @@ async def test_tenants_that_call_are_read_again_together(
     records: MemoryRecords,
     secrets: SecretCache,
     elsewhere: SecretStore,
-    clock: SecretsClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In time, and at once after a change; those that do not call wait for their next call."""
@@ -102,7 +103,7 @@ async def test_a_reading_of_many_never_hides_what_a_tool_has(
     records: MemoryRecords,
     secrets: SecretCache,
     elsewhere: SecretStore,
-    clock: SecretsClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a tool was given while many tenants were read is newer than that reading."""

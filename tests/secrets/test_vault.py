@@ -18,7 +18,7 @@ from gatepost.secrets.names import (
 from gatepost.secrets.store import SUBJECT, SecretStore, SecretUnreadable
 from gatepost.storage.memory.records import MemoryRecords
 from tests.secrets.conftest import changes
-from tests.support.cases import each
+from tests.support.measuring import each
 
 VALUE = "hunter2-hunter2-\N{SNOWMAN}"
 NAMES = {

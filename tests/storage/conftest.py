@@ -13,7 +13,7 @@ from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.tasks import TaskRecord
-from tests.support.stores import POOLED, Postgres, Valkey, a_sql_url
+from tests.support.stores import POOLED, Postgres, a_sql_url
 
 HOUR = 3600.0
 
@@ -147,11 +147,4 @@ async def shared_store(shared_store_url: str) -> AsyncIterator[SharedStore]:
 def own_postgres() -> Iterator[Postgres]:
     """A server that this test may stop."""
     with Postgres.running() as server:
-        yield server
-
-
-@pytest.fixture
-def own_valkey() -> Iterator[Valkey]:
-    """A server that this test may stop."""
-    with Valkey.running() as server:
         yield server

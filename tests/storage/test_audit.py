@@ -21,7 +21,7 @@ from gatepost.storage.audit_segments import element, rows_of, segments
 from gatepost.storage.audit_sums import KEPT_MS
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
-from tests.support.cases import each
+from tests.support.measuring import each
 
 HOUR = 3_600_000
 

@@ -12,7 +12,7 @@ from gatepost.policy.idempotency.execution import LEASE_S
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
-from tests.policy.conftest import (
+from tests.support.runners import (
     ACME,
     BOB,
     ApprovalDeployment,

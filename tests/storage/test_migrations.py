@@ -89,13 +89,7 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
     second = await migrate(empty_url)
 
     assert (first.before, first.after) == (None, REVISION)
-    assert first.steps == (
-        "0001: Create all tables.",
-        "0002: Create the hourly sums of audit records.",
-        "0003: Create the index of waiting approval requests.",
-        "0004: Create the table of batches of audit records that are not merged yet.",
-        "0005: Remove the table of batches: they are in write-ahead logs beside the SQLite file.",
-    )
+    assert first.steps == ("0001: Create all tables.",)
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 
 
@@ -245,24 +239,3 @@ async def test_a_sqlite_file_is_migrated_at_the_start(tmp_path: Path) -> None:
 
     assert await schema.revision(records.database) == REVISION
     await records.aclose()
-
-
-async def test_batches_that_are_left_are_not_dropped(tmp_path: Path) -> None:
-    """A killed server of revision 0004 may have left some; the refusal says what to do."""
-    before = tmp_path / "before"
-    shutil.copytree(schema.SCRIPTS, before, ignore=shutil.ignore_patterns("__pycache__"))
-    (before / "versions" / "0005_write_ahead_logs.py").unlink()
-    url = f"sqlite:///{tmp_path}/records.db"
-    database = database_of(url)
-    await schema.migrate(database, before)
-    await database.aclose()
-    with closing(sqlite3.connect(tmp_path / "records.db")) as file:
-        file.execute("INSERT INTO audit_batches VALUES ('', 1, 1, x'', x'', x'')")
-        file.commit()
-    with pytest.raises(StoreRefused, match="start the version that wrote them once more"):
-        await migrate(url)
-    with closing(sqlite3.connect(tmp_path / "records.db")) as file:
-        file.execute("DELETE FROM audit_batches")
-        file.commit()
-
-    assert (await migrate(url)).after == REVISION

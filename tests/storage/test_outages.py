@@ -26,6 +26,13 @@ from tests.support.stores import VALKEY_PASSWORD as VALKEY_PASSWORD
 from tests.support.stores import Postgres, Valkey
 
 
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    """A server that this test may stop."""
+    with Valkey.running() as server:
+        yield server
+
+
 async def unavailable(records: Records) -> str:
     """Return the error about a database that does not answer."""
     with pytest.raises(StoreUnavailable) as told:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import new_record
 from gatepost.secrets.keyring import KeyRing

@@ -5,24 +5,24 @@ import asyncio
 import msgspec
 import pytest
 
-from gatepost.policy.approvals.erasure import forget_in_scripts
-from gatepost.policy.approvals.scripts import (
+from gatepost.policy.approvals.request import ERASED, DisplayedParty
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import (
     APPROVED,
     MOST_REJECTED,
     REJECTED,
     SUBJECT,
     WAITING,
-    Script,
     ScriptApprovals,
-    ScriptApprover,
 )
 from gatepost.storage.records import Records
-from tests.support.endpoint import EndpointClock
+from tests.support.endpoint import a_caller
+from tests.support.measuring import ManualClock
 
 pytestmark = pytest.mark.requirement("P11")
 
-ADA = ScriptApprover(subject="ada-1", issuer="https://id.example.com", name="Ada L.")
-ROOT = ScriptApprover(subject="root", operator=True)
+ADA = DisplayedParty(subject="ada-1", issuer="https://id.example.com", name="Ada L.")
+ROOT = DisplayedParty(subject="root", kind="operator")
 STANDS_S = 1_000.0
 WAGES = Script("wages", b"1", "workspace")
 ONE, OTHER = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
@@ -32,18 +32,19 @@ class ScriptReplicas:
     """One tenant's scripts, as two replicas see them; time is moved by hand."""
 
     def __init__(
-        self, records: Records, tenant: str = "acme", clock: EndpointClock | None = None
+        self, records: Records, tenant: str = "acme", clock: ManualClock | None = None
     ) -> None:
-        self.clock = clock or EndpointClock()
+        self.clock = clock or ManualClock()
         self.entries = records.of(tenant).entries(SUBJECT)
         self.here, self.there = (ScriptApprovals(self.entries, clock=self.clock) for _ in range(2))
 
     async def submit(self, *scripts: Script, by: str = "alice") -> list[str]:
         """Submit at one replica; return the contents that wait then at the other."""
-        await self.here.submit(scripts, by=by, most=9)
+        caller = a_caller(subject=by, issuer=ADA.issuer)
+        await self.here.request(scripts, caller=caller, most=9)
         return [one.content for one in await self.there.waiting()]
 
-    async def reject(self, script: Script, by: ScriptApprover = ADA, reason: str = "No.") -> bool:
+    async def reject(self, script: Script, by: DisplayedParty = ADA, reason: str = "No.") -> bool:
         """Reject the waiting script."""
         [review] = [one for one in await self.here.waiting() if one.digest == script.digest]
         until = self.clock() + STANDS_S
@@ -178,12 +179,12 @@ async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> 
     await replicas.submit(third, by="ada-1")
     await replicas.reject(third, ROOT, "Secret of root.")
 
-    assert await forget_in_scripts(replicas.entries, "https://other.example.com", "nobody") == 0
-    assert await forget_in_scripts(replicas.entries, ADA.issuer, ADA.subject) == 3
+    assert await replicas.here.erase("https://other.example.com", "nobody") == 0
+    assert await replicas.here.erase(ADA.issuer, ADA.subject) == 3
     assert await replicas.there.waiting() == []
     found = {one.review.name: one for one in await replicas.there.rejected()}
     assert (found["report"].by.shown, found["report"].reason) == ("an administrator", "")
-    assert (found["third"].by, found["third"].review.by) == (ROOT, "")
+    assert (found["third"].by, found["third"].review.caller) == (ROOT, ERASED)
     assert b"Ada" not in b"".join(one.value for one in await replicas.entries.all())
     assert b"ada-1" not in b"".join(one.value for one in await replicas.entries.all())
     assert {one.key.partition(":")[0] + ":" for one in await replicas.entries.all()} == {REJECTED}
@@ -195,30 +196,16 @@ async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> 
     namesake = msgspec.structs.replace(ADA, issuer="https://other.example.com")
     for script, by in ((ONE, ADA), (Script("s", b"1", "code"), namesake), (WAGES, ROOT)):
         await replicas.here.approve(script, by=by)
-    assert [one.by for one in await replicas.there.all_approved()] == ["Ada L.", "Ada L.", "root"]
+    approved = await replicas.there.all_approved()
+    assert [one.approver for one in approved] == [ADA, namesake, ROOT]
 
-    assert await forget_in_scripts(replicas.entries, ADA.issuer, ADA.subject) == 1
-    found = {one.name: one.by for one in await replicas.here.all_approved()}
+    assert await replicas.here.erase(ADA.issuer, ADA.subject) == 1
+    approved = await replicas.here.all_approved()
+    found = {one.name: one.approver and one.approver.shown for one in approved}
     assert found == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
     assert await replicas.here.holds(ONE)
     [left] = [one.value for one in await replicas.entries.all() if one.key == APPROVED + "report"]
     assert b"Ada" not in left
     assert b"ada-1" not in left
     assert b"id.example.com" not in left
-    assert await forget_in_scripts(replicas.entries, ADA.issuer, ADA.subject) == 0
-
-
-@pytest.mark.parametrize(("by", "gone"), [("Ada L.", False), ("ada-1", True)])
-async def test_what_an_older_version_approved_counts(records: Records, by: str, gone: bool) -> None:
-    """It stored a text alone; a person is known if that text is their id."""
-    replicas = ScriptReplicas(records)
-    await replicas.here.approve(ONE, by=ROOT)
-    [entry] = await replicas.entries.all()
-    old = msgspec.json.decode(entry.value) | {"by": by}
-    del old["judge"]
-    await replicas.entries.put(entry.key, msgspec.json.encode(old), now=replicas.clock())
-
-    assert await replicas.there.holds(ONE)
-    assert await forget_in_scripts(replicas.entries, ADA.issuer, ADA.subject) == gone
-    [left] = await replicas.here.all_approved()
-    assert left.by == ("an administrator" if gone else by)
+    assert await replicas.here.erase(ADA.issuer, ADA.subject) == 0

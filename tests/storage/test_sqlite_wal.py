@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import RecordsByChain
 from gatepost.storage.errors import StoreUnavailable

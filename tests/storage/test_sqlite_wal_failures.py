@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import ChainHead
 from gatepost.storage.errors import StoreUnavailable

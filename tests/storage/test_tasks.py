@@ -9,7 +9,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.sql.records import BATCH
 from gatepost.storage.tasks import TaskRecord
 from tests.storage.conftest import HOUR, task
-from tests.support.cases import each
+from tests.support.measuring import each
 
 FULL = task(
     status="input_required",

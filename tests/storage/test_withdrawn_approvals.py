@@ -8,9 +8,9 @@ from gatepost.policy.approvals.request import GrantScope
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
-from tests.policy.conftest import ACME, CAROL
 from tests.policy.revocation.test_orders import AGENT, BOB, ROBOT, order
 from tests.policy.revocation.test_withdrawn_approvals import RULES, Revocable
+from tests.support.runners import ACME, CAROL
 
 pytestmark = pytest.mark.requirement("CO2")
 

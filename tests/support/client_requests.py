@@ -1,5 +1,6 @@
-"""Tools that ask their caller, and how a test answers: in rounds, or within a session."""
+"""Tools that ask, announce changes or become tasks, and how a test answers them."""
 
+import asyncio
 from collections.abc import Mapping
 from datetime import date
 from enum import Enum
@@ -7,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from gatepost import CallContext, Elicitation, Pack, UrlElicitation
+from gatepost import CallContext, Elicitation, Pack, ToolFailure, UrlElicitation
 from gatepost.mcp.endpoint import EndpointLimits
+from gatepost.tools.client import ProtocolError
 from tests.support.endpoint import META, EndpointClient, Response
 from tests.support.endpoint_streams import EndpointPair, OpenExchange
 
@@ -205,3 +207,135 @@ async def said_in_session(live: OpenExchange) -> tuple[bool, str]:
 
 
 ACCEPTED = {"action": "accept", "content": {"name": "Ann"}}
+
+
+session_pack = Pack("conformance_sessions")
+
+
+@session_pack.tool(read_only=True)
+async def test_reconnection(ctx: CallContext) -> str:
+    """Close the stream before the answer, for the client to come back to."""
+    await ctx.client.pause(0.1)
+    await asyncio.sleep(0.2)
+    return "Reconnected."
+
+
+task_pack = Pack("conformance_tasks")
+
+
+class TaskConfirmation(BaseModel):
+    """A yes or a no."""
+
+    confirm: bool
+
+
+class TaskName(BaseModel):
+    """A person's name."""
+
+    name: str
+
+
+@task_pack.tool(read_only=True)
+async def greet(ctx: CallContext, name: str) -> str:
+    """Greet a person; never a task."""
+    return f"Hello, {name}!"
+
+
+@task_pack.tool(task_support="optional", read_only=True, timeout_s=120)
+async def slow_compute(
+    ctx: CallContext, seconds: Annotated[float, Field(ge=0, le=100)], label: str = ""
+) -> str:
+    """Take so many seconds."""
+    await asyncio.sleep(seconds)
+    return f"Computed {label or 'something'} in {seconds:g} seconds."
+
+
+# The official suite and its clients call the next two tools by these names.
+@task_pack.tool(name="failing_job", task_support="required", read_only=True)
+async def failing_task(ctx: CallContext) -> str:
+    """Fail after a second."""
+    await asyncio.sleep(1)
+    raise ToolFailure("upstream_unavailable", "The job failed.")
+
+
+@task_pack.tool(name="protocol_error_job", task_support="optional", read_only=True)
+async def task_with_protocol_error(ctx: CallContext) -> str:
+    """End with a protocol error."""
+    raise ProtocolError(-32603, "The job cannot be done at all.")
+
+
+# Not marked destructive: the suite expects its own question first, not a person's approval.
+@task_pack.tool(task_support="optional")
+async def confirm_delete(ctx: CallContext, filename: str) -> str:
+    """Delete a file, once a person has said yes; asked while the task runs."""
+    answer = await ctx.ask(f"Delete {filename}?", TaskConfirmation)
+    deleted = answer.content is not None and answer.content.confirm
+    return f"{filename} was {'deleted' if deleted else 'kept'}."
+
+
+@task_pack.tool(task_support="optional")
+async def multi_input(ctx: CallContext) -> str:
+    """Ask two things at once, to be answered in any order."""
+    answers = await ctx.ask_together(
+        {
+            "first": Elicitation("What is your name?", TaskName),
+            "second": Elicitation("And your other name?", TaskName),
+        }
+    )
+    names = [answer.content.name for answer in answers.values() if answer.content is not None]
+    return f"Hello, {' '.join(names)}!"
+
+
+@task_pack.tool(task_support="required", detaches=True)
+async def test_tool_with_task(ctx: CallContext) -> str:
+    """Ask for a name first, and go on as a task with the answer."""
+    answer = await ctx.ask("What is your name?", TaskName, key="user_name")
+    await ctx.detach()
+    await asyncio.sleep(0.2)
+    return f"Hello, {answer.content.name if answer.content else 'stranger'}!"
+
+
+client_pack = Pack("clients")
+
+
+class Weather(BaseModel):
+    """How it is outside."""
+
+    city: str
+    degrees: float
+
+
+@client_pack.tool(read_only=True)
+async def weather(ctx: CallContext, city: str) -> Weather:
+    """Say how warm it is in a city."""
+    return Weather(city=city, degrees=21.5)
+
+
+@client_pack.tool()
+async def link_account(ctx: CallContext) -> str:
+    """Send the user to a page."""
+    return (await ctx.ask_url("Link your account", "https://mcp.example.com/connect")).action
+
+
+@client_pack.tool()
+async def touch(ctx: CallContext) -> str:
+    """Announce that the watched document changed."""
+    await ctx.changes.updated("test://watched-resource")
+    return "Announced."
+
+
+change_pack = Pack("conformance_changes")
+
+
+@change_pack.tool()
+async def test_trigger_tool_change(ctx: CallContext) -> str:
+    """Announce that the list of tools changed; afterwards it is as it was."""
+    await ctx.changes.listed("tools")
+    return "Announced."
+
+
+@change_pack.tool()
+async def test_trigger_prompt_change(ctx: CallContext) -> str:
+    """Announce that the list of prompts changed; afterwards it is as it was."""
+    await ctx.changes.listed("prompts")
+    return "Announced."

@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import json
 import re
+import shlex
 import signal
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,11 +28,10 @@ from gatepost.runtime import erasure as tenant_erasure
 from gatepost.secrets.keyring import create, rotate
 from gatepost.workspace.ownership import PRIVATE, USAGE_FILE
 from tests.support.client import RawAnswer, ResourceClient, result
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory
 from tests.support.measuring import eventually
-from tests.support.processes import Process, free_port, python_environment
+from tests.support.processes import Process, fork_server, free_port, python_environment
 from tests.support.server import Settings, configuration
-from tests.support.tokens import TokenFactory
 
 HURRIED = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
 """What lets `gatepost dev` answer one caller as fast as tests ask."""
@@ -152,7 +153,7 @@ from gatepost import CallContext, Pack
 pack = Pack("pids")
 
 
-@pack.tool(name="{name}")
+@pack.tool(name="{name}", read_only=True)
 async def pid(ctx: CallContext) -> str:
     """Say which process serves."""
     return str(os.getpid())
@@ -339,6 +340,49 @@ def run_commands() -> None:
         done = CliRunner().invoke(main, arguments, input=typed.encode())
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)  # noqa: T201
+
+
+FORK_CLIENT = """
+import json, os, socket, sys
+read, write = os.pipe()
+task = {"words": sys.argv[2:], "env": dict(os.environ), "cwd": os.getcwd()}
+link = socket.socket(fileno=int(sys.argv[1]))
+socket.send_fds(link, [json.dumps(task).encode() + b"\\n"], [0, 1, 2, write])
+os.close(write)
+with open(read) as told:
+    sys.exit(int(told.read().split()[1]))
+"""
+"""
+Has the fork server of the tests run a program in its place, and ends as that does.
+
+A page has dozens of commands, and each interpreter that imports Gatepost takes half a second.
+"""
+
+
+def started(lines: str, folder: Path) -> subprocess.Popen[str]:
+    """A shell with these lines, in which both programs are this checkout's."""
+    python, link = shlex.quote(sys.executable), fork_server().link.fileno()
+    programs = f"""
+gatepost() {{ {python} -ISc {shlex.quote(FORK_CLIENT)} {link} gatepost "$@"; }}
+python() {{ {python} "$@"; }}
+"""
+    return subprocess.Popen(
+        ["sh", "-c", programs + lines.replace(".venv/bin/gatepost", "gatepost")],
+        cwd=folder,
+        env=python_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        pass_fds=[link],
+    )
+
+
+def pasted(lines: str, folder: Path, *, code: int | None = None) -> str:
+    """What a shell prints for these lines; it ends with that exit *code*, if one is given."""
+    with started(lines, folder) as shell:
+        printed = shell.communicate(timeout=60)[0]
+    assert code is None or shell.returncode == code, printed
+    return printed
 
 
 if __name__ == "__main__":

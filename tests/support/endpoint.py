@@ -36,6 +36,7 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
 from gatepost_packs import demo
+from tests.support.measuring import ManualClock
 
 URL = "https://mcp.example.com/mcp"
 VERSION = "2026-07-28"
@@ -79,16 +80,6 @@ class Ring:
 
     def _mac(self, purpose: str, payload: bytes) -> bytes:
         return hmac.digest(self.secret, purpose.encode() + b"\0" + payload, "sha256")
-
-
-class EndpointClock:
-    """Seconds since the epoch, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Response(msgspec.Struct):
@@ -151,7 +142,7 @@ class EndpointClient:
         source: OfferSource | None = None,
     ) -> None:
         self.tool_services = tool_services
-        self.clock = EndpointClock()
+        self.clock = ManualClock()
         self.caller = a_caller()
         self.scope: dict[str, Any] = {}
         """What else the server says of each request."""

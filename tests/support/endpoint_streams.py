@@ -1,4 +1,4 @@
-"""Event streams of an endpoint in this process, read while they last."""
+"""Exchanges with endpoints in this process, read while they last, and a store that goes away."""
 
 import asyncio
 import json
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, EndpointLimits
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
@@ -14,6 +15,8 @@ from gatepost_authz.middleware import CALLER
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Header, block_of, message
 
 WITHIN_S = 20
+SUBSCRIPTION = META + "subscriptionId"
+COMMENT = "comment"
 
 
 class OpenExchange:
@@ -26,36 +29,45 @@ class OpenExchange:
         body: bytes,
         headers: Iterable[Header],
         *,
-        slow: bool,
+        slow: bool = False,
+        caller: TenantContext | None = None,
     ) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
-        self._blocks: asyncio.Queue[dict[str, str] | None] = asyncio.Queue()
+        self._blocks: asyncio.Queue[dict[str, str] | str | None] = asyncio.Queue()
         self._left = b""
         self._hung_up = asyncio.Event()
         self._head = asyncio.Event()
-        self._reads = asyncio.Event()
+        self.reading = asyncio.Event()
+        """Cleared: the client reads nothing."""
+        self.is_waiting = False
+        """Whether the endpoint waits for the client to hang up."""
         self._took = asyncio.Event()
         self.taken = 0
         """Messages that the connection took."""
         if not slow:
-            self._reads.set()
+            self.reading.set()
         self._unread = [{"type": "http.request", "body": body, "more_body": False}]
-        scope = {
+        self.scope = {
             "type": "http",
             "method": verb,
             "path": "/mcp",
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
-            CALLER: client.caller,
+            CALLER: caller or client.caller,
             "gatepost.request_id": "request-1",
         }
-        work = client.endpoint(scope, self._receive, self._send)
+        """It lasts as long as the exchange."""
+        work = client.endpoint(self.scope, self._receive, self._send)
         self.task = asyncio.get_running_loop().create_task(_run(work))
 
     async def _receive(self) -> dict[str, Any]:
         if self._unread:
             return self._unread.pop()
-        await self._hung_up.wait()
+        self.is_waiting = True
+        try:
+            await self._hung_up.wait()
+        finally:
+            self.is_waiting = False
         return {"type": "http.disconnect"}
 
     async def _send(self, sent: Any) -> None:
@@ -66,19 +78,15 @@ class OpenExchange:
             self.headers = {name.decode(): value.decode() for name, value in sent["headers"]}
             self._head.set()
             return
-        await self._reads.wait()
+        await self.reading.wait()
         self.taken += 1
         self._took.set()
         self._took = asyncio.Event()
         *blocks, self._left = (self._left + sent.get("body", b"")).split(b"\n\n")
-        for block in filter(None, map(block_of, blocks)):
-            self._blocks.put_nowait(block)
+        for block in filter(None, blocks):
+            self._blocks.put_nowait(block_of(block) or COMMENT)
         if not sent.get("more_body"):
             self._blocks.put_nowait(None)
-
-    def read(self) -> None:
-        """A slow client reads at last."""
-        self._reads.set()
 
     async def opened(self) -> "OpenExchange":
         """Wait for the head of the answer."""
@@ -93,7 +101,29 @@ class OpenExchange:
 
     async def block(self) -> dict[str, str] | None:
         """The fields of the next block that is no comment; None when the answer has ended."""
-        return await asyncio.wait_for(self._blocks.get(), WITHIN_S)
+        while isinstance(block := await asyncio.wait_for(self._blocks.get(), WITHIN_S), str):
+            pass
+        return block
+
+    async def frame(self) -> Any:
+        """The next message; COMMENT for a sign of life, None for the end of the stream."""
+        block = await asyncio.wait_for(self._blocks.get(), WITHIN_S)
+        if block is None or isinstance(block, str):
+            return block
+        assert (block.keys(), block["event"]) == ({"event", "data"}, "message")
+        return json.loads(block["data"])
+
+    async def next(self) -> Any:
+        """The next message, whatever signs of life come before it; None for the end."""
+        while (found := await self.frame()) == COMMENT:
+            pass
+        return found
+
+    async def acknowledged(self) -> Any:
+        """The filter as it is honoured, which comes first."""
+        first = await self.next()
+        assert first["method"] == "notifications/subscriptions/acknowledged"
+        return first["params"]["notifications"]
 
     async def event(self) -> tuple[str, Any]:
         """Id and JSON of the next message; an AssertionError when the stream has ended."""
@@ -218,75 +248,6 @@ class EndpointPair:
         return [("mcp-session-id", self.session)]
 
 
-SOON = 10.0
-SUBSCRIPTION = META + "subscriptionId"
-COMMENT = "comment"
-
-
-class EndpointStream:
-    """What has arrived on one stream; `next` waits for more, never longer than ten seconds."""
-
-    def __init__(self, scope: Mapping[str, Any]) -> None:
-        self.scope = scope
-        """The request's scope, which lasts as long as the stream."""
-        self.start: Mapping[str, Any] = {}
-        self.hung_up = asyncio.Event()
-        self.reading = asyncio.Event()
-        self.reading.set()
-        self.is_waiting = False
-        self._frames: asyncio.Queue[Any] = asyncio.Queue()
-
-    async def send(self, message: Any) -> None:
-        """ASGI's send; waits while the client reads nothing."""
-        await self.reading.wait()
-        if message["type"] == "http.response.start":
-            self.start = message
-            return
-        for frame in message.get("body", b"").split(b"\n\n"):
-            if frame:
-                self._frames.put_nowait(_message_in(frame))
-        if not message.get("more_body"):
-            self._frames.put_nowait(None)
-
-    async def receive(self) -> dict[str, Any]:
-        """ASGI's receive."""
-        self.is_waiting = True
-        try:
-            await self.hung_up.wait()
-        finally:
-            self.is_waiting = False
-        return {"type": "http.disconnect"}
-
-    async def next(self) -> Any:
-        """The next message, whatever signs of life come before it; None for the end."""
-        while (found := await self.frame()) == COMMENT:
-            pass
-        return found
-
-    async def frame(self) -> Any:
-        """The next message; COMMENT for a sign of life, None for the end of the stream."""
-        return await asyncio.wait_for(self._frames.get(), SOON)
-
-    async def acknowledged(self) -> Any:
-        """The filter as it is honoured, which comes first."""
-        first = await self.next()
-        assert first["method"] == "notifications/subscriptions/acknowledged"
-        return first["params"]["notifications"]
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The fields of the answer."""
-        return {name.decode(): value.decode() for name, value in self.start["headers"]}
-
-
-def _message_in(frame: bytes) -> Any:
-    if frame.startswith(b":"):
-        return COMMENT
-    event, data = frame.split(b"\n")
-    assert event == b"event: message"
-    return json.loads(data.removeprefix(b"data: "))
-
-
 @asynccontextmanager
 async def listening(
     client: EndpointClient,
@@ -296,30 +257,79 @@ async def listening(
     caller: TenantContext | None = None,
     meta: Mapping[str, Any] | None = None,
     **params: Any,
-) -> AsyncIterator[EndpointStream]:
+) -> AsyncIterator[OpenExchange]:
     """A stream for *wanted* (`params.notifications`); hung up at the end of the block."""
     known = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}, **(meta or {})}
     asked = {"notifications": wanted, "_meta": known, **params}
     body = message("subscriptions/listen", asked, identity=identity)
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/mcp",
-        "headers": [
-            (b"content-type", b"application/json"),
-            (b"accept", b"application/json, text/event-stream"),
-            (b"mcp-protocol-version", VERSION.encode()),
-            (b"mcp-method", b"subscriptions/listen"),
-        ],
-        CALLER: caller or client.caller,
-        "gatepost.request_id": "request-1",
-        "gatepost.body": body,
-    }
-    stream = EndpointStream(scope)
-    task = asyncio.create_task(client.endpoint(scope, stream.receive, stream.send))
+    headers = [
+        JSON,
+        ("accept", "application/json, text/event-stream"),
+        ("mcp-protocol-version", VERSION),
+        ("mcp-method", "subscriptions/listen"),
+    ]
+    stream = OpenExchange(client, "POST", body, headers, caller=caller)
+    await stream.opened()
     try:
         yield stream
     finally:
-        stream.hung_up.set()
+        stream.hang_up()
         stream.reading.set()
-        await asyncio.wait_for(task, SOON)
+        await stream.over()
+
+
+class DetachableRecords:
+    """The records behind it, until `cut` is set; then as if the database did not answer."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.cut = False
+
+    def of(self, tenant: str) -> Any:
+        """See `Records`."""
+        return _DetachableTenant(self, self._records.of(tenant))
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        self.check()
+        return await self._records.abandoned_tasks(now, limit)
+
+    async def sweep(self, now: float) -> int:
+        """See `Records`."""
+        self.check()
+        return await self._records.sweep(now)
+
+    async def ping(self) -> None:
+        """See `Records`."""
+        self.check()
+
+    async def aclose(self) -> None:
+        """See `Records`."""
+
+    def check(self) -> None:
+        """Raise StoreUnavailable when it is cut."""
+        if self.cut:
+            raise StoreUnavailable("the cable is cut")
+
+
+class _DetachableTenant:
+    def __init__(self, cable: DetachableRecords, stores: Any) -> None:
+        self.tasks = _DetachableStore(cable, stores.tasks)
+        self.idempotency = _DetachableStore(cable, stores.idempotency)
+        self.sessions = _DetachableStore(cable, stores.sessions)
+
+
+class _DetachableStore:
+    """One store, each of whose methods goes over the cable."""
+
+    def __init__(self, cable: DetachableRecords, store: Any) -> None:
+        self._cable, self._store = cable, store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def over_the_cable(*arguments: Any, **named: Any) -> Any:
+            self._cable.check()
+            return await method(*arguments, **named)
+
+        return over_the_cable

@@ -1,26 +1,25 @@
-"""
-Servers on loopback: any ASGI app, an issuer whose documents can be replaced, and oidc-provider.
-"""
+"""Servers on loopback, issuers whose documents can be replaced, and tokens signed by hand."""
 
+import base64
 import contextlib
 import hashlib
+import hmac
 import json
+import os
+import secrets
 import threading
 import time
-from base64 import urlsafe_b64encode
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
-from uuid import uuid4
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-import httpx2
 import uvicorn
-from joserfc import jwt
-from joserfc.jwk import ECKey
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from starlette.types import ASGIApp
-
-from tests.support.node import command, environment
-from tests.support.processes import Process
 
 Scope, Receive, Send = Any, Any, Any
 Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -185,105 +184,185 @@ def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> Answer:
     return app
 
 
-TokenForm = Literal["jwt", "opaque"]
-
-MACHINE = "machine"
-RESOURCE_SERVER = "gatepost"
-SECRET = "not-a-secret-outside-this-test-run"
-CLIENTS = [
-    {
-        "client_id": MACHINE,
-        "client_secret": SECRET,
-        "grant_types": ["client_credentials"],
-        "redirect_uris": [],
-        "response_types": [],
-        "token_endpoint_auth_method": "client_secret_basic",
-    },
-    {
-        "client_id": RESOURCE_SERVER,
-        "client_secret": SECRET,
-        "grant_types": [],
-        "redirect_uris": [],
-        "response_types": [],
-        "token_endpoint_auth_method": "client_secret_basic",
-    },
-]
+RSA_KEYS = Path(__file__).parents[2] / ".pytest_cache/rsa-keys"
 
 
-class ProofKey:
-    """A client's key for DPoP (RFC 9449): makes the proof that binds a token to it."""
-
-    def __init__(self) -> None:
-        self.key = ECKey.generate_key("P-256")
-
-    def proof(self, method: str, url: str, *, access_token: str | None = None) -> str:
-        """A proof for one request, with `ath` when it accompanies a token (section 4.2)."""
-        header = {"typ": "dpop+jwt", "alg": "ES256", "jwk": self.key.as_dict(private=False)}
-        claims: dict[str, Any] = {
-            "htm": method,
-            "htu": url,
-            "iat": int(time.time()),
-            "jti": uuid4().hex,
-        }
-        if access_token is not None:
-            digest = hashlib.sha256(access_token.encode()).digest()
-            claims["ath"] = urlsafe_b64encode(digest).rstrip(b"=").decode()
-        return jwt.encode(header, claims, self.key)
+HASHES = {"256": hashes.SHA256(), "384": hashes.SHA384(), "512": hashes.SHA512()}
 
 
-class RunningOidcProvider:
-    """A running oidc-provider: its issuer, and tokens without a person."""
+class Absent:
+    """Names itself, so that a test's id is the same in every process."""
 
-    def __init__(self, process: Process, issuer: str) -> None:
-        self.process = process
-        self.issuer = issuer
+    def __repr__(self) -> str:
+        return "absent"
 
-    def machine_token(
-        self, resource: str, scopes: Sequence[str] = (), *, proof_key: ProofKey | None = None
-    ) -> str:
-        """An access token by client credentials; with a proof key it is bound to that key."""
-        endpoint = f"{self.issuer}/token"
-        headers = {"DPoP": proof_key.proof("POST", endpoint)} if proof_key else {}
-        answer = httpx2.post(
-            endpoint,
-            data={
-                "grant_type": "client_credentials",
-                "resource": resource,
-                "scope": " ".join(scopes),
-            },
-            auth=(MACHINE, SECRET),
-            headers=headers,
+
+ABSENT = Absent()
+"""As a claim's or a header member's value: leave it out."""
+
+
+Signer = Callable[[bytes], bytes]
+
+
+def b64(data: bytes) -> str:
+    """Base64url without padding (RFC 7515 section 2)."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def unb64(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def number(value: int, size: int | None = None) -> str:
+    """An unsigned integer as JWK members hold it (RFC 7518 section 2)."""
+    return b64(value.to_bytes(size or max(1, (value.bit_length() + 7) // 8), "big"))
+
+
+@cache
+def rsa_key(name: str = "main", bits: int = 2048, exponent: int = 65537) -> rsa.RSAPrivateKey:
+    """One RSA key per name: a file, since to make one takes a tenth of a second."""
+    file = RSA_KEYS / f"{name}-{bits}-{exponent}.der"
+    if file.exists():
+        # The checks of what was read would take as long as to make another one.
+        key = serialization.load_der_private_key(
+            file.read_bytes(), None, unsafe_skip_rsa_key_validation=True
         )
-        assert answer.status_code == 200, answer.text
-        body = answer.json()
-        assert body["token_type"] == ("DPoP" if proof_key else "Bearer")
-        return str(body["access_token"])
+        assert isinstance(key, rsa.RSAPrivateKey)
+        return key
+    key = rsa.generate_private_key(public_exponent=exponent, key_size=bits)
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    RSA_KEYS.mkdir(parents=True, exist_ok=True)
+    # Whole at once: other processes of the run may look for it.
+    whole = file.with_name(f"{file.name}.{os.getpid()}")
+    whole.write_bytes(key.private_bytes(serialization.Encoding.DER, *form))
+    whole.replace(file)
+    return key
 
 
-@contextlib.contextmanager
-def authorization_server(
-    resources: Mapping[str, TokenForm],
-    *,
-    scopes: Sequence[str],
-    tenants: Mapping[str, str],
-    lifetime_s: int = 300,
-    clients: Sequence[Mapping[str, Any]] = (),
-) -> Iterator[RunningOidcProvider]:
+@cache
+def ec_key(name: str = "main", curve: str = "P-256") -> ec.EllipticCurvePrivateKey:
+    curves = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
+    return ec.generate_private_key(curves[curve])
+
+
+@cache
+def ed_key(name: str = "main") -> ed25519.Ed25519PrivateKey:
+    return ed25519.Ed25519PrivateKey.generate()
+
+
+@cache
+def ed448_key(name: str = "main") -> ed448.Ed448PrivateKey:
+    return ed448.Ed448PrivateKey.generate()
+
+
+def jwk(key: Any, kid: str | None = "main", **members: Any) -> dict[str, Any]:
+    """The public half as a JWK (RFC 7517); members given as ABSENT are left out."""
+    public = key.public_key()
+    if isinstance(public, rsa.RSAPublicKey):
+        numbers = public.public_numbers()
+        body = {"kty": "RSA", "n": number(numbers.n), "e": number(numbers.e)}
+    elif isinstance(public, ec.EllipticCurvePublicKey):
+        point, size = public.public_numbers(), (public.curve.key_size + 7) // 8
+        names = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
+        body = {"kty": "EC", "crv": names[public.curve.name]}
+        body |= {"x": number(point.x, size), "y": number(point.y, size)}
+    else:
+        curve = "Ed25519" if isinstance(public, ed25519.Ed25519PublicKey) else "Ed448"
+        body = {"kty": "OKP", "crv": curve, "x": b64(public.public_bytes_raw())}
+    body |= {"kid": kid, "use": "sig"} | members
+    return {name: value for name, value in body.items() if value not in (ABSENT, None)}
+
+
+def signer(key: Any, algorithm: str) -> Signer:
+    """A function that signs as *algorithm* says, whatever the key's own algorithm is."""
+    chosen = HASHES.get(algorithm[2:])
+    if algorithm.startswith("HS"):
+        digest = f"sha{algorithm[2:]}"
+        return lambda data: hmac.new(key, data, digest).digest()
+    if algorithm.startswith("RS"):
+        return lambda data: key.sign(data, padding.PKCS1v15(), chosen)
+    if algorithm.startswith("PS"):
+        salt = padding.PSS(mgf=padding.MGF1(chosen), salt_length=chosen.digest_size)
+        return lambda data: key.sign(data, salt, chosen)
+    if algorithm.startswith("ES"):
+        return lambda data: raw_ecdsa(key, data, chosen)
+    return lambda data: key.sign(data)
+
+
+def raw_ecdsa(key: ec.EllipticCurvePrivateKey, data: bytes, chosen: hashes.HashAlgorithm) -> bytes:
+    """r and s side by side (RFC 7518 section 3.4)."""
+    r, s = decode_dss_signature(key.sign(data, ec.ECDSA(chosen)))
+    size = (key.curve.key_size + 7) // 8
+    return r.to_bytes(size, "big") + s.to_bytes(size, "big")
+
+
+def encode(part: Mapping[str, Any] | bytes) -> str:
+    """One segment: a mapping as JSON (members that are ABSENT left out), bytes as they are."""
+    if isinstance(part, bytes):
+        return b64(part)
+    return b64(json.dumps({k: v for k, v in part.items() if v is not ABSENT}).encode())
+
+
+def compact(
+    header: Mapping[str, Any] | bytes, payload: Mapping[str, Any] | bytes, sign: Signer
+) -> str:
+    """A compact JWS (RFC 7515 section 7.1) of exactly these parts."""
+    signed = f"{encode(header)}.{encode(payload)}"
+    return f"{signed}.{b64(sign(signed.encode()))}"
+
+
+class TokenFactory:
     """
-    Run one for the given resources (URL → form of its tokens) until the block ends.
+    Makes tokens for one resource as one issuer would, and as an attacker would.
 
-    *tenants* maps account and client ids to the claim `org_id`; the account `alice` is signed in
-    and consents without being asked. *clients* (RFC 7591) are known beside the usual ones.
+    Without arguments ``token()`` is a good RFC 9068 access token; every keyword changes one thing.
     """
-    settings = {
-        "resources": dict(resources),
-        "scopes": list(scopes),
-        "tenants": dict(tenants),
-        "clients": [*CLIENTS, *clients],
-        "lifetime_s": lifetime_s,
-    }
-    process = Process(command("authorization_server.mjs", json.dumps(settings)), env=environment())
-    try:
-        yield RunningOidcProvider(process, json.loads(process.next_line())["issuer"])
-    finally:
-        process.kill()
+
+    def __init__(self, issuer: str, resource: str, *, kid: str | None = "main") -> None:
+        self.issuer = issuer
+        self.resource = resource
+        self.kid = kid
+
+    def header(self, **changes: Any) -> dict[str, Any]:
+        return {"typ": "at+jwt", "alg": "RS256", "kid": self.kid or ABSENT} | changes
+
+    def claims(self, **changes: Any) -> dict[str, Any]:
+        now = int(time.time())
+        return {
+            "iss": self.issuer,
+            "aud": self.resource,
+            "sub": "alice",
+            "client_id": "client-1",
+            "org_id": "acme",
+            "scope": "files:write",
+            "jti": secrets.token_urlsafe(12),
+            "iat": now,
+            "exp": now + 300,
+        } | changes
+
+    def token(
+        self,
+        *,
+        header: Mapping[str, Any] | bytes | None = None,
+        payload: bytes | None = None,
+        sign: Signer | None = None,
+        **claims: Any,
+    ) -> str:
+        """
+        A token; *header* changes header members (or is the raw segment), *claims* the payload.
+
+        Signed with the main RSA key unless *sign* says otherwise.
+        """
+        head = header if isinstance(header, bytes) else self.header(**(header or {}))
+        body = self.claims(**claims) if payload is None else payload
+        return compact(head, body, sign or signer(rsa_key(), "RS256"))
+
+    def text(self, member: str, raw: str, **claims: Any) -> str:
+        """A token whose payload has *member* with exactly this JSON text as its value."""
+        body = self.claims(**claims | {member: "@@"})
+        text = json.dumps({k: v for k, v in body.items() if v is not ABSENT})
+        return self.token(payload=text.replace('"@@"', raw).encode())
+
+
+def digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

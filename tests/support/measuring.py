@@ -1,4 +1,4 @@
-"""Waits with a bound, what code costs, what holds the event loop up, and what is logged."""
+"""Cases in one test, bounded waits, what code costs, what holds the loop up, and logs."""
 
 import asyncio
 import gc
@@ -7,19 +7,16 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from threading import Event
 from types import FrameType
 from typing import Any
 
-import msgspec
+import pytest
 
-from gatepost import CallContext, Outcome, Pack
 from gatepost.telemetry.logs import details
-from gatepost.tools.api import Tool
-from tests.support.client import modern
-from tests.support.endpoint import JSON, EndpointClient, Response, a_caller
 
 
 def eventually(condition: Callable[[], object], *, within: float, every: float = 0.05) -> None:
@@ -150,62 +147,104 @@ def collected() -> Iterator[None]:
 
 
 HOLD_S = 0.050
-DEEP = b"nested deeper than"
 
 
-async def taken(ctx: CallContext, arguments: Any) -> Outcome:
-    return Outcome(({"type": "text", "text": "taken"},))
+Test = Callable[..., Any]
 
 
-def endpoint_of(tools: list[Tool]) -> EndpointClient:
-    """An endpoint with these tools, that do nothing once their arguments are found to be right."""
-    client = EndpointClient([msgspec.structs.replace(tool, invoke=taken) for tool in tools])
-    client.caller = a_caller(scopes=frozenset[str]().union(*(tool.scopes for tool in tools)))
-    return client
+Row = tuple[str, dict[str, Any]]
 
 
-async def delays_no_other_call(client: EndpointClient, tool: str, arguments: bytes) -> None:
-    fields, body = modern("tools/call", {"name": tool, "arguments": "HERE"})
-    body = body.replace(b'"HERE"', arguments)
-    answers: list[Response] = []
+def each(
+    names: str | tuple[str, ...], rows: Iterable[Any], ids: Any = None
+) -> Callable[[Test], Test]:
+    """
+    Try every row in one test, with the arguments of `pytest.mark.parametrize`.
 
-    async def ask() -> None:
-        answers.append(await client.send(body, [JSON, *fields]))
+    A row that fails does not keep the others from being tried; all that failed are told by name.
+    Fixtures are made once for all rows.
+    """
+    rows = list(rows)
+    told = list(_rows(names, rows, ids if ids is None or callable(ids) else list(ids)))
+    marks = [mark for row in rows for mark in getattr(row, "marks", ())]
+    assert told
+    assert {mark.name for mark in marks} <= {"requirement"}, "such a row needs a test of its own"
 
-    held, limit = await shortest_hold(ask, HOLD_S)
-    # Nothing else is wrong with the request, so that the arguments were come to.
-    assert all(one.status == 413 or DEEP in one.body or "result" in one.json for one in answers)
-    assert held < limit, (f"{held * 1000:.1f} ms", f"of {limit * 1000:.1f}", arguments[:200])
+    def decorate(test: Test) -> Test:
+        if inspect.iscoroutinefunction(test):
+
+            @wraps(test)
+            async def run(**fixtures: Any) -> None:
+                failures = _Failures()
+                for name, values in told:
+                    with failures.of(name):
+                        await test(**fixtures, **values)
+                failures.tell(len(told))
+        else:
+
+            @wraps(test)
+            def run(**fixtures: Any) -> None:
+                failures = _Failures()
+                for name, values in told:
+                    with failures.of(name):
+                        test(**fixtures, **values)
+                failures.tell(len(told))
+
+        signature = inspect.signature(test)
+        given = told[0][1]
+        left = [one for name, one in signature.parameters.items() if name not in given]
+        run.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        for mark in marks:
+            pytest.mark.requirement(*mark.args)(run)
+        return run
+
+    return decorate
 
 
-def list_of(item: bytes, size: int) -> bytes:
-    """A list that is so large, in bytes."""
-    return b"[" + b",".join([item] * max(size // (len(item) + 1), 1)) + b"]"
+class _Failures:
+    def __init__(self) -> None:
+        self._found: list[BaseException] = []
+        self._name = ""
+
+    def of(self, name: str) -> "_Failures":
+        self._name = name
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> bool:
+        if not isinstance(failure, (Exception, pytest.fail.Exception)):
+            return False
+        failure.add_note(f"in the case {self._name}")
+        self._found.append(failure)
+        return True
+
+    def tell(self, of: int) -> None:
+        if self._found:
+            names = [one.__notes__[-1].removeprefix("in the case ") for one in self._found]
+            message = f"{len(names)} of {of} cases failed: {'; '.join(names)}"
+            raise BaseExceptionGroup(message, self._found)
 
 
-def object_of(item: bytes, members: int) -> bytes:
-    """An object of so many members."""
-    return b"{" + b",".join(b'"k%d":' % n + item for n in range(members)) + b"}"
+def _rows(names: str | tuple[str, ...], rows: list[Any], ids: Any) -> Iterator[Row]:
+    keys = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
+    for place, row in enumerate(rows):
+        name: Any = None
+        if hasattr(row, "marks"):  # a pytest.param
+            name, row = row.id, row.values if len(keys) > 1 else row.values[0]
+        values = list(row) if len(keys) > 1 else [row]
+        if name is None:
+            told = ids(values[0]) if callable(ids) and len(values) == 1 else None
+            name = ids[place] if ids and not callable(ids) else told or repr(row)
+        yield str(name)[:120], dict(zip(keys, values, strict=True))
 
 
-def taking(hint: Any) -> Tool:
-    """A tool that takes one of that type."""
+class ManualClock:
+    """Seconds, moved by hand; since the epoch unless *now* says otherwise."""
 
-    async def tool(ctx: CallContext, value: Any) -> None:
-        """Take it."""
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.now = now
 
-    tool.__annotations__ = {"ctx": CallContext, "value": hint, "return": None}
-    ctx, value = inspect.signature(tool).parameters.values()
-    own = inspect.Signature([ctx, value.replace(annotation=hint)])
-    tool.__signature__ = own  # type: ignore[attr-defined]
-    pack = Pack("generated")
-    pack.tool()(tool)
-    return pack.tools["tool"]
-
-
-def bringing(schema: Mapping[str, Any]) -> Tool:
-    """A tool that brings that schema of its only argument."""
-    root = {"type": "object", "properties": {"value": schema}, "additionalProperties": False}
-    pack = Pack("generated")
-    pack.add(name="tool", description="Take it.", input_schema=root, invoke=taken)
-    return pack.tools["tool"]
+    def __call__(self) -> float:
+        return self.now

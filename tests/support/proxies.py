@@ -1,4 +1,4 @@
-"""Proxies: HTTP ones that balance or add a token, a TCP one, one for CONNECT, one for records."""
+"""Proxies (of HTTP that balance or add a token, of TCP, for CONNECT), and who certifies servers."""
 
 import contextlib
 import itertools
@@ -6,15 +6,18 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.records import Records
 from tests.support.issuers import serving
 from tests.support.processes import free_port
 
@@ -309,58 +312,74 @@ def connect_proxy(secure: int, plain: int = 0, *, user: str = "") -> Iterator[Co
         yield server
 
 
-class DetachableRecords:
-    """The records behind it, until `cut` is set; then as if the database did not answer."""
+class CertificateAuthority:
+    """Signs certificates; ``bundle`` is its own, ``certify`` makes a server's."""
 
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self.cut = False
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Test company")])
+        certificate = (
+            self._builder(self.name, self.key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage(key_cert_sign=True), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self.key.public_key()), critical=False
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+        self.bundle = folder / "company.pem"
+        self.bundle.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def of(self, tenant: str) -> Any:
-        """See `Records`."""
-        return _DetachableTenant(self, self._records.of(tenant))
+    def certify(self, host: str, *, hours: float = 1) -> tuple[str, str]:
+        """Paths of a certificate for *host* that is valid for so many hours, and of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+        certificate = (
+            self._builder(subject, key, hours=hours)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+            .add_extension(usage(digital_signature=True), critical=True)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+        paths = self.folder / f"{host}.pem", self.folder / f"{host}.key"
+        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        paths[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return str(paths[0]), str(paths[1])
 
-    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
-        self.check()
-        return await self._records.abandoned_tasks(now, limit)
-
-    async def sweep(self, now: float) -> int:
-        """See `Records`."""
-        self.check()
-        return await self._records.sweep(now)
-
-    async def ping(self) -> None:
-        """See `Records`."""
-        self.check()
-
-    async def aclose(self) -> None:
-        """See `Records`."""
-
-    def check(self) -> None:
-        """Raise StoreUnavailable when it is cut."""
-        if self.cut:
-            raise StoreUnavailable("the cable is cut")
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, hours: float = 1
+    ) -> x509.CertificateBuilder:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=2))
+            .not_valid_after(now + timedelta(hours=hours))
+        )
 
 
-class _DetachableTenant:
-    def __init__(self, cable: DetachableRecords, stores: Any) -> None:
-        self.tasks = _DetachableStore(cable, stores.tasks)
-        self.idempotency = _DetachableStore(cable, stores.idempotency)
-        self.sessions = _DetachableStore(cable, stores.sessions)
-
-
-class _DetachableStore:
-    """One store, each of whose methods goes over the cable."""
-
-    def __init__(self, cable: DetachableRecords, store: Any) -> None:
-        self._cable, self._store = cable, store
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
-
-        async def over_the_cable(*arguments: Any, **named: Any) -> Any:
-            self._cable.check()
-            return await method(*arguments, **named)
-
-        return over_the_cable
+def usage(*, key_cert_sign: bool = False, digital_signature: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -12,15 +12,14 @@ from typing import Any
 import httpx2
 
 from gatepost.secrets.keyring import create
-from tests.support import replica_tools
+from tests.support import tools as process_tools
 from tests.support.client import MODERN, message
 from tests.support.commands import READY, Gatepost, toml
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory
 from tests.support.measuring import eventually
 from tests.support.processes import free_port, python_environment
 from tests.support.proxies import balanced
 from tests.support.server import configuration, issuer_settings
-from tests.support.tokens import TokenFactory
 
 WITHIN_S = 30
 LEASE_S = 2.0
@@ -111,7 +110,7 @@ class BalancedReplicas(ReplicaProcesses):
         folder: Path,
         storage: Mapping[str, str],
         *,
-        tools: Path = Path(replica_tools.__file__),
+        tools: Path = Path(process_tools.__file__),
         **settings: Any,
     ) -> None:
         super().__init__(

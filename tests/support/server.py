@@ -1,4 +1,4 @@
-"""Gatepost as `gatepost serve` composes it, on a loop of its own in this process."""
+"""Gatepost in this process: as `gatepost serve` composes it, or a runner with limits alone."""
 
 import asyncio
 import io
@@ -6,38 +6,93 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from pydantic import Field
 from starlette.types import ASGIApp
 
+from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.app import build_app
 from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
+from gatepost.policy.limits.rules import Bound, LimitRules
+from gatepost.policy.limits.stage import LimitStage
 from gatepost.runtime.http_server import GatepostServer, bind, listen_config
 from gatepost.runtime.services import Services, SourceOf
 from gatepost.runtime.startup import opened
 from gatepost.runtime.stores import keyring_of
 from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.shared_store import SharedStore
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
+from gatepost.tools.api import Call
+from gatepost.tools.client import NOBODY, Client, InputRequest, SilentClient, Waiting
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost.tools.stage import Stage
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Problem
-from tests.support import tokens as f
+from tests.support import issuers as f
 from tests.support.client import ResourceClient
-from tests.support.issuers import Idp
-from tests.support.sample_tools import CALLS
-from tests.support.tokens import TokenFactory, rsa_key
+from tests.support.endpoint import a_caller
+from tests.support.issuers import Idp, TokenFactory, rsa_key
+from tests.support.runners import WITHIN_S, context, run_ready
 
 START_S, STOP_S = 10, 15
-SAMPLE_TOOLS = "tests.support.sample_tools"
+SAMPLE_TOOLS = __name__
 ACME = {"claim": "org_id"}
 Settings = dict[str, Any]
+
+recorder = Pack("recorder")
+CALLS: list[TenantContext] = []
+"""The callers whose calls reached these tools, in this process."""
+
+
+@recorder.tool(read_only=True)
+async def record_call(ctx: CallContext) -> str:
+    """Record that a caller called."""
+    CALLS.append(ctx.caller)
+    return "recorded"
+
+
+@recorder.tool(scopes={"files:write"})
+async def record_write(ctx: CallContext) -> str:
+    """Record that a caller who may write called."""
+    CALLS.append(ctx.caller)
+    return "written"
+
+
+@recorder.tool(scopes={"files:read"})
+async def record_read(ctx: CallContext) -> str:
+    """Record that a caller who may read called."""
+    CALLS.append(ctx.caller)
+    return "read"
+
+
+@recorder.tool(acr_values=("phr",), max_age_s=300)
+async def record_strong(ctx: CallContext) -> str:
+    """Record that a caller who signed in strongly and lately called."""
+    CALLS.append(ctx.caller)
+    return "strong"
+
+
+@recorder.tool(read_only=True)
+async def record_routed(
+    ctx: CallContext,
+    region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})],
+    data: dict[str, Any],
+) -> str:
+    """Record that a caller called in a region that proxies route by."""
+    CALLS.append(ctx.caller)
+    return region
 
 
 class Server(threading.Thread):
@@ -212,3 +267,129 @@ def running_server(
     )
     with server.running():
         yield server
+
+
+def bucket(burst: float, rate: float = 0.001) -> Bound:
+    """Return a bucket that hardly refills while a test runs."""
+    return Bound(rate, burst)
+
+
+def places(most: int) -> Bound:
+    return Bound(most=most)
+
+
+class DecidingClient(SilentClient):
+    """A client whose person answers when ``decided`` is set; ``asked`` says that it was asked."""
+
+    capabilities: Mapping[str, Any] = {"elicitation": {"url": {}}}
+
+    def __init__(self) -> None:
+        self.asked, self.decided = asyncio.Event(), asyncio.Event()
+
+    async def request(
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
+    ) -> Mapping[str, Mapping[str, Any]]:
+        self.asked.set()
+        await self.decided.wait()
+        return {key: {"action": "accept", "content": {}} for key in requests}
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        self.asked.set()
+        await self.decided.wait()
+
+
+class LimitedProcess:
+    """
+    One process. Tools: `wait` and `hold` run until ``gate`` is set, `fail` fails, `ask` asks a
+    person and then waits for the gate, `other` calls `wait`, and `look` just answers.
+    """
+
+    def __init__(
+        self, rules: LimitRules, shared_store: SharedStore | None = None, **settings: Any
+    ) -> None:
+        self.now = 0.0
+        self.limits = LimitStage(shared_store, monotonic=lambda: self.now)
+        self.limits.apply(rules, **settings)
+        self.gate = asyncio.Event()
+        self.ran: Counter[str] = Counter()
+        self.tasks: list[asyncio.Task[str]] = []
+        self._registry = Registry(self._pack().tools.values())
+        self.put_behind()
+
+    def put_behind(self, *stages: Stage) -> None:
+        """Have these stages between the limits and the tool."""
+        self.runner = Runner(
+            self._registry,
+            context_for=context,
+            stages=(self.limits, *stages),
+            timeout_s=WITHIN_S,
+        )
+
+    def _pack(self) -> Pack:
+        pack = Pack("process")
+
+        async def wait(ctx: CallContext) -> str:
+            self.ran[f"wait {ctx.caller.tenant_id}"] += 1
+            await self.gate.wait()
+            return "waited"
+
+        async def look(ctx: CallContext) -> str:
+            self.ran["look"] += 1
+            return "seen"
+
+        async def fail(ctx: CallContext) -> str:
+            raise ToolFailure("denied", "No.")
+
+        async def ask(ctx: CallContext) -> str:
+            answer = await ctx.ask_url("May I?", "https://pages.example.com/may-i")
+            self.ran["asked"] += 1
+            await self.gate.wait()
+            return answer.action
+
+        async def other(ctx: CallContext) -> Outcome:
+            call = Call(
+                caller=ctx.caller, name="look", arguments=b"{}", request_id="inner", depth=1
+            )
+            return await self.runner.run(call)
+
+        for function in (wait, look, fail, ask, other):
+            function.__doc__ = "A tool."
+            pack.tool()(function)
+        pack.tool(name="hold")(wait)
+        return pack
+
+    async def call(self, tool: str = "look", *, client: Client = NOBODY, **caller: Any) -> str:
+        """Make a call; return its text, or the kind of its failure with the limit that refused."""
+        call = Call(
+            caller=a_caller(**caller),
+            name=tool,
+            arguments=b"{}",
+            request_id="request-1",
+            client=client,
+        )
+        async with asyncio.timeout(WITHIN_S):
+            outcome = await self.runner.run(call)
+        if outcome.failure is None:
+            return str(outcome.content[0]["text"])
+        return f"{outcome.failure.kind} {outcome.failure.limit}"
+
+    async def begin(self, tool: str = "wait", **call: Any) -> "asyncio.Task[str]":
+        """Begin a call; it runs or has ended when this returns."""
+        task = asyncio.create_task(self.call(tool, **call))
+        self.tasks.append(task)
+        await run_ready()
+        return task
+
+    async def end(self) -> list[str]:
+        """Open the gate; return the outcomes of the calls that `begin` began."""
+        self.gate.set()
+        return await asyncio.gather(*self.tasks)
+
+
+class PendingDecision:
+    """What `stand_by` waits for."""
+
+    message, told, url, retry_after_s = "A person decides.", "A person decides.", "", 5.0
+
+    async def over(self) -> None:
+        """Not asked by the clients of these tests."""

@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from tests.support.cases import each
+from tests.support.measuring import each
 
 
 def test_every_case_is_tried_and_each_that_fails_is_named() -> None:

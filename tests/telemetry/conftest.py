@@ -1,6 +1,5 @@
 """`/metrics` as a scraper reads it, a small OpenTelemetry collector, and where servers write."""
 
-import asyncio
 import http.client
 import ssl
 import threading
@@ -14,9 +13,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.types import Message
 
-from gatepost.telemetry.exposition import Exposition, registry_of
+from gatepost.telemetry.exposition import registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.measuring import eventually
 
@@ -152,21 +150,6 @@ class MetricsPage:
 def page_of(metrics: SharedMetrics) -> MetricsPage:
     """Return the page of these metrics."""
     return MetricsPage(generate_latest(registry_of(metrics, version="1.2.3")).decode())
-
-
-def gathered(metrics: SharedMetrics) -> MetricsPage:
-    """Return the page as a scrape gets it, including everything that ended before the scrape."""
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    async def receive() -> Message:
-        return {"type": "http.request"}
-
-    scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
-    asyncio.run(Exposition(registry_of(metrics, version="1.2.3"))(scope, receive, send))
-    return MetricsPage(sent[1]["body"].decode())
 
 
 def fetch(

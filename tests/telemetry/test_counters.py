@@ -1,16 +1,36 @@
 """What a running server counts."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
+from gatepost.telemetry.exposition import Exposition, registry_of
+from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.rest.conftest import Octopus
 from tests.support.client import MODERN
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.telemetry.conftest import MetricsPage, gathered, page_of
+from tests.telemetry.conftest import MetricsPage, page_of
+
+
+def gathered(metrics: SharedMetrics) -> MetricsPage:
+    """Return the page as a scrape gets it, including everything that ended before the scrape."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
+    asyncio.run(Exposition(registry_of(metrics, version="1.2.3"))(scope, receive, send))
+    return MetricsPage(sent[1]["body"].decode())
+
 
 pytestmark = pytest.mark.requirement("P16")
 SECRET = "s3cret-of-acme-0001"

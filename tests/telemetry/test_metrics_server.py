@@ -17,11 +17,10 @@ from gatepost.runtime.http_server import bind
 from gatepost.runtime.metrics_server import MOST_CONNECTIONS, scraped
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
-from tests.support.cases import each
 from tests.support.client import read_answer
 from tests.support.commands import ServerProcess, server_process
 from tests.support.issuers import Idp
-from tests.support.measuring import eventually
+from tests.support.measuring import each, eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
 from tests.telemetry.conftest import fetch, scrape

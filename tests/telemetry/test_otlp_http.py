@@ -16,8 +16,7 @@ from gatepost.telemetry import otlp
 from gatepost.telemetry.otlp import OtlpExporter
 from gatepost.telemetry.otlp_http import RareErrors
 from tests.support.measuring import eventually
-from tests.support.proxies import ConnectProxy
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority, ConnectProxy
 from tests.telemetry.conftest import Collector
 
 KEY = "collector-key-0002"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gatepost.config.metrics_address import Address, read_address
-from tests.support.cases import each
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import check_problems, issuer_settings
 
 ADDRESSES: dict[str, tuple[dict[str, Any], list[str]]] = {

@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost.telemetry.trace import TraceContext, context_in, outgoing, read_context
-from tests.support.cases import each
+from tests.support.measuring import each
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01"

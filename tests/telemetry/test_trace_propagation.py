@@ -1,17 +1,15 @@
 """Which callers and servers get Gatepost's trace context."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 import pytest
 
 from gatepost import CallContext, Pack
 from tests.support.client import result
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, Receive, Scope, Send, respond, serving
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
 from tests.telemetry.conftest import Collector
@@ -45,41 +43,25 @@ PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CAPABLE = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
 
 
-class TraceServer(ThreadingHTTPServer):
-    """Answers 200 and keeps the `traceparent` of each request."""
+@contextlib.contextmanager
+def trace_server() -> Iterator[tuple[str, list[str | None]]]:
+    """A server that answers 200: its origin, and the `traceparent` of each request."""
+    received: list[str | None] = []
 
-    def __init__(self) -> None:
-        received = self.received = list[str | None]()
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        sent = dict(scope["headers"]).get(b"traceparent")
+        received.append(None if sent is None else sent.decode())
+        await respond(send, 200, b"")
 
-        class TracedHandler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                received.append(self.headers.get("traceparent"))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        super().__init__(("127.0.0.1", 0), TracedHandler)
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator["TraceServer"]:
-        thread = threading.Thread(target=self.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.shutdown()
-            self.server_close()
-            thread.join(5)
+    with serving(app) as origin:
+        yield origin, received
 
 
 class ServerWithUpstreams(NamedTuple):
     gatepost: Server
     collector: Collector
-    configured: TraceServer
-    other: TraceServer
+    configured: tuple[str, list[str | None]]
+    other: tuple[str, list[str | None]]
 
     def ask(self, tool: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
         params = {"name": tool, "arguments": arguments, "_meta": meta}
@@ -92,12 +74,12 @@ def gatepost_server() -> Iterator[ServerWithUpstreams]:
     with (
         Idp() as idp,
         Collector() as collector,
-        TraceServer().running() as configured,
-        TraceServer().running() as other,
+        trace_server() as configured,
+        trace_server() as other,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr("gatepost.telemetry.otlp.EVERY_MS", 50)
-        near = [f"127.0.0.1:{one.server_port}" for one in (configured, other)]
+        near = [origin.removeprefix("http://") for origin, _ in (configured, other)]
         config = {
             "telemetry": {
                 "otlp_endpoint": collector.url,
@@ -160,13 +142,12 @@ def test_a_caller_without_a_context_gets_none(gatepost_server: ServerWithUpstrea
 
 def test_only_configured_origins_get_the_context(gatepost_server: ServerWithUpstreams) -> None:
     """Other servers get no context."""
-    for server in (gatepost_server.configured, gatepost_server.other):
-        url = f"http://127.0.0.1:{server.server_port}/page"
-        assert gatepost_server.ask("fetch", {"url": url}, {})["isError"] is False
+    for origin, _ in (gatepost_server.configured, gatepost_server.other):
+        assert gatepost_server.ask("fetch", {"url": f"{origin}/page"}, {})["isError"] is False
     span = gatepost_server.collector.span("tools/call fetch")
 
-    assert gatepost_server.other.received == [None]
-    [traceparent] = gatepost_server.configured.received
+    assert gatepost_server.other[1] == [None]
+    [traceparent] = gatepost_server.configured[1]
     assert traceparent is not None
     assert traceparent.endswith("-01")
     assert traceparent.split("-")[1] in {

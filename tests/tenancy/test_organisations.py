@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import each
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import (
     Server,
     check_errors,

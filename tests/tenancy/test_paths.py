@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.cases import each
 from tests.support.client import WELL_KNOWN, challenge_of, failure, looks, message
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import (
     Server,
     check_errors,

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support import tokens as f
+from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, RawAnswer, ResourceClient, challenge_of
 from tests.support.commands import Gatepost, run, running, toml
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory, rsa_key
 from tests.support.processes import free_port
-from tests.support.proxies import ConnectProxy, connect_proxy
-from tests.support.tokens import CertificateAuthority, TokenFactory, rsa_key
+from tests.support.proxies import CertificateAuthority, ConnectProxy, connect_proxy
 
 ID, HOST = "id.company.test", "mcp.company.test"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import each
 from tests.support.client import failure, message
-from tests.support.issuers import Idp
+from tests.support.issuers import ABSENT, Idp
+from tests.support.measuring import each
 from tests.support.server import (
     Server,
     check_errors,
@@ -16,7 +16,6 @@ from tests.support.server import (
     issuer_settings,
     running_server,
 )
-from tests.support.tokens import ABSENT
 
 RULES = {
     "approver": {"claim": "roles", "value": "tool-approver"},

@@ -10,15 +10,70 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatepost import CallContext, Pack
 from tests.support.client import challenge_of, failure, looks, modern, old_call
 from tests.support.issuers import Idp
-from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy.conftest import NEEDS, SCOPED_TOOLS
+from tests.support.server import CALLS, Server, issuer_settings, running_server
 
-TOOLS = {"packs": [], "load": [SCOPED_TOOLS]}
+TOOLS = {"packs": [], "load": [__name__]}
 IMPLIED = {"c": ["a"]}
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "other"]))
 Open = Callable[[frozenset[str] | None], Server]
+
+
+pack = Pack("scoped")
+
+
+NEEDS: dict[str, frozenset[str]] = {
+    "open": frozenset(),
+    "needs_a": frozenset({"a"}),
+    "needs_b": frozenset({"b"}),
+    "needs_c": frozenset({"c"}),
+    "needs_ab": frozenset({"a", "b"}),
+    "needs_abc": frozenset({"a", "b", "c"}),
+}
+
+
+@pack.tool(name="open")
+async def no_scope(ctx: CallContext) -> str:
+    """Needs no scope."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"a"})
+async def needs_a(ctx: CallContext) -> str:
+    """Needs a."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"b"})
+async def needs_b(ctx: CallContext, count: int = 1) -> str:
+    """Needs b, and has an argument that can be wrong."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"c"})
+async def needs_c(ctx: CallContext) -> str:
+    """Needs c."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"a", "b"})
+async def needs_ab(ctx: CallContext) -> str:
+    """Needs a and b."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"a", "b", "c"}, acr_values=("phr",))
+async def needs_abc(ctx: CallContext) -> str:
+    """Needs everything, and a strong sign-in."""
+    CALLS.append(ctx.caller)
+    return "done"
 
 
 @pytest.fixture(scope="module")

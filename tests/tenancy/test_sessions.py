@@ -13,11 +13,10 @@ import pytest
 
 from gatepost.runtime.services import Services
 from gatepost.tools.runner import GRACE_S
-from tests.support.cases import each
 from tests.support.client import failure, looks, message, modern, old_call, result
-from tests.support.issuers import Idp
+from tests.support.issuers import ABSENT, Idp
+from tests.support.measuring import each
 from tests.support.server import Server, issuer_settings, running_server
-from tests.support.tokens import ABSENT
 
 TABLE = {"acme": "acme", "globex": "globex", "both": "shared"}
 

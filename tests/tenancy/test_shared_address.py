@@ -7,9 +7,8 @@ import pytest
 
 from gatepost_authz.verdict_cache import LEAST_ACCEPTED, AcceptedTokens
 from tests.support.client import RawAnswer
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, jwk, rsa_key, signer
 from tests.support.server import Server, issuer_settings, running_server
-from tests.support.tokens import jwk, rsa_key, signer
 
 pytestmark = pytest.mark.requirement("W23")
 

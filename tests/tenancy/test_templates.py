@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from gatepost_authz.jwks import UNPROVEN
-from tests.support import tokens as f
-from tests.support.cases import each
+from tests.support import issuers as f
 from tests.support.client import WELL_KNOWN, looks
-from tests.support.issuers import Idp
+from tests.support.issuers import ABSENT, Idp, TokenFactory, rsa_key, signer
+from tests.support.measuring import each
 from tests.support.server import Server, check_problems, running_server
-from tests.support.tokens import ABSENT, TokenFactory, rsa_key, signer
 
 ONE = "11111111-aaaa-4bbb-8ccc-000000000001"
 TWO = "22222222-aaaa-4bbb-8ccc-000000000002"

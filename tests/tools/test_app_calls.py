@@ -7,7 +7,7 @@ from gatepost.tools.api import Offer
 from gatepost.tools.registry import Registry
 from gatepost.tools.tenant_offers import Agent
 from tests.support.endpoint import a_caller
-from tests.tools.conftest import MemorySource, ToolUpstream
+from tests.support.tools import MemorySource, ToolUpstream
 
 ACME = a_caller()
 

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from gatepost import Audio, CallContext, Contents, File, Image, Pack
-from tests.support.cases import each
 from tests.support.endpoint import EndpointClient
+from tests.support.measuring import each
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256))

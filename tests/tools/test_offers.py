@@ -23,8 +23,8 @@ from gatepost import (
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import ToolsSettings
 from gatepost.tools.resource import MOST_ENTRIES
-from tests.support.cases import each
 from tests.support.endpoint import EndpointClient
+from tests.support.measuring import each
 
 
 async def nothing(ctx: CallContext) -> str:

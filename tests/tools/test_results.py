@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from gatepost.tools.api import CallContext, Outcome
 from gatepost.tools.results import returned_by
-from tests.support.cases import each
+from tests.support.measuring import each
 
 
 class Model(BaseModel):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.schema import arguments_of
-from tests.support.cases import each
+from tests.support.measuring import each
 
 
 class Colour(Enum):

@@ -16,7 +16,7 @@ from tests.support.client import RawAnswer, result
 from tests.support.client_requests import Ok
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tools.conftest import MemorySource, ToolUpstream
+from tests.support.tools import MemorySource, ToolUpstream
 
 PASSWORD = "correct-horse-battery-staple"
 IMAGE = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}

@@ -13,8 +13,8 @@ from gatepost.policy.idempotency.idempotency_record import digest_of, template_o
 from gatepost.tools.api import IdempotencyKey
 from gatepost.tools.schema import texts_of
 from gatepost.tools.secret import HINT, KEYWORD, literals, secret_arguments
-from tests.support.cases import each
 from tests.support.endpoint import a_caller
+from tests.support.measuring import each
 
 VALUE = "glpat-hunter2"
 MARK = {"type": "string", KEYWORD: True}

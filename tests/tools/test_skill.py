@@ -79,15 +79,18 @@ def test_what_editors_leave_behind_is_no_part_of_a_skill(tmp_path: Path) -> None
     ("manifest", "said"),
     [
         ("# Tea\n", "must begin with YAML"),
-        ("---\nname: [\n---\n", "line 2"),
+        ("---\nname: [\n---\n", "not valid YAML at line 3"),
         ("---\n- a\n---\n", "names and values"),
         ("---\ndescription: x\n---\n", "`name`"),
         ("---\nname: brew-tea\n---\n", "`description`"),
         ("---\nname: other\ndescription: x\n---\n", "its folder 'brew-tea'"),
         ("---\nname: brew-tea\ndescription: x\nmetadata: {1: a}\n---\n", "the key 1"),
         ("---\nname: brew-tea\ndescription: x\nmetadata: {a: .nan}\n---\n", "nan"),
-        ("---\nname: brew-tea\ndescription: x\na: !!python/name:os.system\n---\n", "not YAML"),
-        ("---\nname: brew-tea\ndescription: x\na: !!binary aGk=\n---\n", "bytes"),
+        (
+            "---\nname: brew-tea\ndescription: x\na: !!python/name:os.system\n---\n",
+            "has the YAML tag",
+        ),
+        ("---\nname: brew-tea\ndescription: x\na: !!binary aGk=\n---\n", "has the YAML tag"),
     ],
 )
 def test_a_manifest_that_no_client_could_use_is_refused(

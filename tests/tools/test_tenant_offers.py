@@ -15,7 +15,7 @@ from gatepost.tools.registry import Registry, Unknown, UnknownTool
 from gatepost.tools.tenant_offers import Agent
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import a_caller
-from tests.tools.conftest import MemorySource, ToolUpstream
+from tests.support.tools import MemorySource, ToolUpstream
 from tests.tools.test_registry import offers_needing
 
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c"]))

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.tools.uri_template import MOST_CHARACTERS, UriTemplate
-from tests.support.cases import each
-from tests.support.measuring import steps
+from tests.support.measuring import each, steps
 
 MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
     ("report://{q}", "report://q1", {"q": "q1"}),

@@ -37,6 +37,7 @@ from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
+from tests.support.measuring import ManualClock
 from tests.support.stores import POOLED, a_sql_url
 
 Answer = UpstreamMessage | ConnectionFailure
@@ -60,7 +61,11 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 
 
 class ScriptedUpstream:
-    """What one server lists; a test changes it, and `asked` tells what it was asked."""
+    """
+    One server and the connection to it (see `UpstreamConnection`), which lists what a test says.
+
+    `asked` has the methods that it was asked for.
+    """
 
     def __init__(self, *tools: Mapping[str, Any]) -> None:
         self.capabilities: Mapping[str, Any] = {"tools": {}}
@@ -88,6 +93,43 @@ class ScriptedUpstream:
             return UNKNOWN_METHOD
         return UpstreamResult({member: self.lists[method], **self.more})
 
+    async def describe(self) -> ServerDescription:
+        """Describe the server once the script allows it."""
+        self.was_asked.set()
+        await self.may_answer.wait()
+        return ServerDescription(
+            era="modern",
+            revision="2026-07-28",
+            capabilities=self.capabilities,
+            instructions=self.instructions,
+        )
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
+    ) -> AsyncIterator["ScriptedExchange"]:
+        """Answer as the script says."""
+        self.asked.append(method)
+        yield ScriptedExchange(self, lambda: self.answer(method, params))
+
+    @asynccontextmanager
+    async def notifications(self) -> AsyncIterator[AsyncIterator[UpstreamNotification]]:
+        """Yield the notifications of the script."""
+        if not self.has_stream:
+            raise ConnectionFailure("invalid", "There is no stream.")
+        self.opened.set()
+        yield self._notifications()
+
+    async def _notifications(self) -> AsyncIterator[UpstreamNotification]:
+        while True:
+            notification = await self.server_notifications.get()
+            if isinstance(notification, ConnectionFailure):
+                raise notification
+            yield notification
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
 
 class ScriptedExchange:
     """See `UpstreamExchange`."""
@@ -111,60 +153,6 @@ class ScriptedExchange:
         """Do nothing."""
 
 
-class ScriptedConnection:
-    """See `UpstreamConnection`."""
-
-    def __init__(self, upstream: ScriptedUpstream) -> None:
-        self._upstream = upstream
-
-    async def describe(self) -> ServerDescription:
-        """Describe the server once the script allows it."""
-        self._upstream.was_asked.set()
-        await self._upstream.may_answer.wait()
-        return ServerDescription(
-            era="modern",
-            revision="2026-07-28",
-            capabilities=self._upstream.capabilities,
-            instructions=self._upstream.instructions,
-        )
-
-    def exchange(
-        self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
-    ) -> AbstractAsyncContextManager[ScriptedExchange]:
-        """Answer as the script says."""
-
-        @asynccontextmanager
-        async def exchanged() -> AsyncIterator[ScriptedExchange]:
-            self._upstream.asked.append(method)
-            yield ScriptedExchange(self._upstream, lambda: self._upstream.answer(method, params))
-
-        return exchanged()
-
-    def notifications(
-        self,
-    ) -> AbstractAsyncContextManager[AsyncIterator[UpstreamNotification]]:
-        """Yield the notifications of the script."""
-
-        @asynccontextmanager
-        async def opened() -> AsyncIterator[AsyncIterator[UpstreamNotification]]:
-            if not self._upstream.has_stream:
-                raise ConnectionFailure("invalid", "There is no stream.")
-            self._upstream.opened.set()
-            yield self._notifications()
-
-        return opened()
-
-    async def _notifications(self) -> AsyncIterator[UpstreamNotification]:
-        while True:
-            notification = await self._upstream.server_notifications.get()
-            if isinstance(notification, ConnectionFailure):
-                raise notification
-            yield notification
-
-    async def aclose(self) -> None:
-        """Do nothing."""
-
-
 class ScriptedConnections:
     """See `Connections`: upstreams by the server's name, and by caller where there is one."""
 
@@ -175,12 +163,12 @@ class ScriptedConnections:
 
     def of(
         self, server: UpstreamServer, principal: tuple[str, ...] | None = None
-    ) -> ScriptedConnection:
+    ) -> ScriptedUpstream:
         """Return the connection to the script."""
         self.used.append(server)
         if principal is not None:
-            return ScriptedConnection(self.personal[server.name, principal])
-        return ScriptedConnection(self.upstreams[server.name])
+            return self.personal[server.name, principal]
+        return self.upstreams[server.name]
 
     async def forget(self, server_id: str) -> None:
         """Do nothing."""
@@ -220,19 +208,9 @@ class NamedCalls:
         return invoke
 
 
-class RefreshClock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> RefreshClock:
-    return RefreshClock()
+def clock() -> ManualClock:
+    return ManualClock(1_000.0)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", POOLED])
@@ -254,20 +232,20 @@ def shared_store() -> MemorySharedStore:
 
 
 @pytest.fixture
-def secrets(records: Records, clock: RefreshClock) -> SecretCache:
+def secrets(records: Records, clock: ManualClock) -> SecretCache:
     return SecretCache(SecretStore(records, KeyRing.ephemeral(), clock=clock), clock=clock)
 
 
 @pytest.fixture
 def store(
-    records: Records, shared_store: MemorySharedStore, secrets: SecretCache, clock: RefreshClock
+    records: Records, shared_store: MemorySharedStore, secrets: SecretCache, clock: ManualClock
 ) -> UpstreamStore:
     counter = ChangeCounter(records, shared_store, clock=clock)
     return UpstreamStore(records, SealedHeaders(secrets), counter, clock=clock)
 
 
 @pytest.fixture
-def in_memory(clock: RefreshClock) -> UpstreamStore:
+def in_memory(clock: ManualClock) -> UpstreamStore:
     """A store in memory alone, for tests of what stands before the store."""
     kept = MemoryRecords()
     sealed = SealedHeaders(SecretCache(SecretStore(kept, KeyRing.ephemeral()), clock=clock))
@@ -283,7 +261,7 @@ class RefreshReplica:
     """What one process has for refreshing."""
 
     def __init__(
-        self, store: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
+        self, store: UpstreamStore, connections: ScriptedConnections, clock: ManualClock
     ) -> None:
         self.store, self.connections, self.clock = store, connections, clock
         self.announced: list[tuple[str, frozenset[str]]] = []
@@ -346,7 +324,7 @@ def connections(upstream: ScriptedUpstream) -> ScriptedConnections:
 
 @pytest.fixture
 def replica(
-    in_memory: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: ManualClock
 ) -> RefreshReplica:
     return RefreshReplica(in_memory, connections, clock)
 

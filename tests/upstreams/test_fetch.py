@@ -15,7 +15,6 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.upstreams.conftest import (
     EVERYTHING,
     Answer,
-    ScriptedConnection,
     ScriptedUpstream,
     tool,
 )
@@ -24,7 +23,7 @@ SERVER = UpstreamServer(id="s1", tenant="acme", name="crm")
 
 
 async def fetch(upstream: ScriptedUpstream, server: UpstreamServer = SERVER) -> Listed:
-    return await fetched(ScriptedConnection(upstream), server)
+    return await fetched(upstream, server)
 
 
 def catalogue(listed: Listed, before: Catalogue | None = None) -> Catalogue:

@@ -14,8 +14,8 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.plan import ANNOUNCED_S, POLLED_S
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.upstream_server import UpstreamServer
+from tests.support.measuring import ManualClock
 from tests.upstreams.conftest import (
-    RefreshClock,
     RefreshReplica,
     ScriptedConnections,
     ScriptedUpstream,
@@ -136,7 +136,7 @@ async def test_a_server_that_hangs_on_its_stream_is_polled(
 
 
 async def test_one_replica_follows_a_server(
-    in_memory: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: ManualClock
 ) -> None:
     """When it is gone, another one does."""
     leases = [Leases(in_memory._records, clock=clock) for _ in range(2)]
@@ -154,7 +154,7 @@ async def test_one_replica_follows_a_server(
     assert await leases[0].take("acme", "follow/s", 30)
 
 
-async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: RefreshClock) -> None:
+async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: ManualClock) -> None:
     """This holds on every backend, and when an older lease has expired."""
     for _ in range(2):
         leases = [Leases(records, clock=clock) for _ in range(5)]
@@ -163,7 +163,7 @@ async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: Refr
         clock.now += 31
 
 
-async def test_work_ends_with_its_lease(clock: RefreshClock) -> None:
+async def test_work_ends_with_its_lease(clock: ManualClock) -> None:
     """Two replicas must not do it side by side."""
     records = MemoryRecords()
     first, second = Leases(records, clock=clock), Leases(records, clock=clock)

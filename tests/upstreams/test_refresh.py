@@ -14,9 +14,8 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.plan import BUSY_CALLS, LAST_RETRY_S, LEAST_S, MOST_S
 from gatepost.upstreams.refresh import LEASE_S, OTHERS_S, USED_S
 from gatepost.upstreams.store import UpstreamStore
-from tests.support.measuring import capture_logs
+from tests.support.measuring import ManualClock, capture_logs
 from tests.upstreams.conftest import (
-    RefreshClock,
     RefreshReplica,
     ScriptedConnections,
     ScriptedUpstream,
@@ -176,7 +175,7 @@ async def test_one_slow_server_delays_no_other(
 
 
 async def test_one_replica_fetches_for_all(
-    in_memory: UpstreamStore, connections: ScriptedConnections, clock: RefreshClock
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: ManualClock
 ) -> None:
     """The others read it from the store."""
     upstream = connections.upstreams["crm"]

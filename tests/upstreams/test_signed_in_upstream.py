@@ -10,17 +10,15 @@ import httpx2
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tests.rest.conftest import Octopus
-from tests.support.issuers import (
+from tests.keys.conftest import (
     MACHINE,
     RESOURCE_SERVER,
     SECRET,
-    AsgiServer,
-    Idp,
     RunningOidcProvider,
     authorization_server,
-    respond,
 )
+from tests.rest.conftest import Octopus
+from tests.support.issuers import AsgiServer, Idp, respond
 from tests.support.processes import free_port
 from tests.support.server import Server, issuer_settings, running_server
 

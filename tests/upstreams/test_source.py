@@ -20,7 +20,8 @@ from gatepost.upstreams.upstream_offers import AGAIN_S, NOTHING, RETRY_S, Upstre
 from gatepost.upstreams.upstream_server import UpstreamServer
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
-from tests.upstreams.conftest import NamedCalls, RefreshClock, poll, polling, register, tool
+from tests.support.measuring import ManualClock
+from tests.upstreams.conftest import NamedCalls, poll, polling, register, tool
 
 
 def caller(tenant: str = "acme", subject: str = "alice") -> TenantContext:
@@ -47,7 +48,7 @@ class Remembered(Wanted):
 class SourceReplica:
     """What one replica has."""
 
-    def __init__(self, store: UpstreamStore, clock: RefreshClock) -> None:
+    def __init__(self, store: UpstreamStore, clock: ManualClock) -> None:
         self.store, self.watch = store, ChangeWatch(store.counter)
         self.wanted = Remembered()
         self.source: OfferSource = UpstreamOffers(
@@ -69,7 +70,7 @@ class SourceReplica:
 
 
 @pytest.fixture
-def process(in_memory: UpstreamStore, clock: RefreshClock) -> SourceReplica:
+def process(in_memory: UpstreamStore, clock: ManualClock) -> SourceReplica:
     return SourceReplica(in_memory, clock)
 
 
@@ -99,7 +100,7 @@ async def test_a_tenant_without_servers_has_nothing(process: SourceReplica) -> N
 
 
 async def test_a_catalogue_is_offered_until_it_changes(
-    in_memory: UpstreamStore, process: SourceReplica, clock: RefreshClock
+    in_memory: UpstreamStore, process: SourceReplica, clock: ManualClock
 ) -> None:
     """Another replica's change reaches this one with its next look."""
     server = await register(in_memory)
@@ -157,7 +158,7 @@ async def test_tenants_never_meet(in_memory: UpstreamStore, process: SourceRepli
 
 
 async def test_each_person_has_a_catalogue_of_its_own(
-    in_memory: UpstreamStore, process: SourceReplica, clock: RefreshClock
+    in_memory: UpstreamStore, process: SourceReplica, clock: ManualClock
 ) -> None:
     """It is fetched beside the list, and offered to that person alone."""
     shared = await register(in_memory, "shared")
@@ -200,7 +201,7 @@ async def test_agents_are_part_of_the_snapshot(
 async def test_an_outage_of_the_store_keeps_what_is_known(
     in_memory: UpstreamStore,
     process: SourceReplica,
-    clock: RefreshClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A tenant that was never loaded hears of it."""
@@ -230,7 +231,7 @@ async def test_an_outage_of_the_store_keeps_what_is_known(
 async def test_a_change_during_the_reading_is_not_missed(
     in_memory: UpstreamStore,
     process: SourceReplica,
-    clock: RefreshClock,
+    clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The snapshot is outdated as soon as it is made; who waited for it uses it all the same."""

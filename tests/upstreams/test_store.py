@@ -31,7 +31,8 @@ from gatepost.upstreams.store import (
     configured_id,
 )
 from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
-from tests.upstreams.conftest import RefreshClock, tool
+from tests.support.measuring import ManualClock
+from tests.upstreams.conftest import tool
 
 KEY, VALUE = "the-api-key-of-crm", "the-header-value"
 SECRETS = ServerSecrets(api_key=KEY, headers={"X-Custom": VALUE, "X-Version": "2"})
@@ -122,7 +123,7 @@ async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> Non
 
 
 async def test_a_name_of_a_registration_that_never_came_is_free_again(
-    store: UpstreamStore, records: Records, clock: RefreshClock
+    store: UpstreamStore, records: Records, clock: ManualClock
 ) -> None:
     """The process may have stopped between the two."""
     names = records.of("acme").entries("mcp_server_names")

@@ -20,8 +20,8 @@ import pytest
 
 from tests.rest.test_mcp_servers import ADMIN, SERVERS, Administrator
 from tests.support.issuers import AsgiServer, Idp
-from tests.support.node import command, environment
 from tests.support.processes import Process, free_port
+from tests.support.programs import command, environment
 from tests.support.server import Server, issuer_settings, running_server
 from tests.upstreams.test_signed_in_upstream import ADDED, agent_of, crm, listed
 

@@ -20,7 +20,7 @@ from gatepost.workspace import (
     parts_of,
     resolver_of,
 )
-from tests.support.cases import each
+from tests.support.measuring import each
 
 
 @pytest.fixture

@@ -1,282 +1,29 @@
-"""The hash chain of records, and the attempts to extend it; a key of the ring proves its end."""
+"""The hash chain of one writer in one tenant: hashes, the proof of its head, and verification."""
 
-import asyncio
-import logging
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
 
-from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import Entry, new_record
-from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import (
-    FIRST_WRITER,
-    AuditRow,
-    ChainHead,
-    ChainKey,
-    NewAuditRecord,
-    Segment,
+from gatepost.audit.record import (
+    Numbered,
+    RecordBody,
+    Side,
+    commitment,
+    decode_numbered,
+    decode_side,
+    inside,
+    numbers_of,
 )
-from gatepost.storage.audit_segments import Damaged, element, rows_of, segments
-from gatepost.storage.commit import CommitFuture
-from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.records import Records
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditRow, ChainHead, ChainKey, Segment, record_id
+from gatepost.storage.audit_segments import Damaged, counts_of, pieces, row_of
 
 START = bytes(32)
 """The previous hash of the first record."""
 PURPOSE = "audit head"
 
 _encode = msgspec.json.encode
-
-log = logging.getLogger("gatepost.audit")
-
-
-Listener = Callable[[str, Sequence[AuditRow]], object]
-"""Receives durable records of a tenant."""
-
-
-class Undecided(StoreUnavailable):
-    """The chain is longer than an attempt left it, so it must be read to find the attempt."""
-
-
-class AlreadyWritten(Exception):
-    """An earlier attempt has written the batch; only the answer to its commit was lost."""
-
-    def __init__(self, attempt: "WriteAttempt") -> None:
-        super().__init__("the batch is written")
-        self.attempt = attempt
-
-
-class WriteAttempt(msgspec.Struct, eq=False):
-    """
-    One attempt to add a batch of records to chains of their tenants.
-
-    A head that no server can have written is not extended silently, because the next proof would
-    hide the removal of records. A `break` record is written instead.
-
-    The store moves the end of a chain only if the end is the one that the attempt has read.
-    Attempts to write the same batch name the same chains, so at most one of them counts. If two
-    attempts have read the same end, only the first one is written. If they have read different
-    ends, the earlier attempt can no longer be written.
-    """
-
-    keyring: KeyRing
-    known: Mapping[ChainKey, ChainHead] = {}
-    """The last head of each chain that this process has written."""
-    earlier: Sequence["WriteAttempt"] = ()
-    """Attempts to write the same batch whose result is unknown."""
-    heads: dict[ChainKey, ChainHead] = {}
-    """The heads after the batch, by chain."""
-    segments: dict[ChainKey, list[Segment]] = {}
-    """The records of the batch, by chain."""
-    doubts: dict[ChainKey, str] = {}
-    """The reasons for `break` records that a store has given, by chain."""
-    others: list[tuple[str, list[AuditRow]]] = []
-    """Records of this process that another process has linked, with their tenants."""
-    left: dict[ChainKey, Counter[bytes]] = {}
-    """The bodies of the new records that another process reports, by chain."""
-    after: Callable[["WriteAttempt"], object] | None = None
-    """The function that `committed` calls."""
-    broken: dict[ChainKey, tuple[int, str]] = {}
-    """The last record before the `break` record and its reason, of each chain that gets one."""
-
-    def link(
-        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
-    ) -> tuple[list[Segment], ChainHead]:
-        """
-        Return the next segments of a chain and its new head; implements `Link`.
-
-        Raises AlreadyWritten and Undecided.
-        """
-        for one in self.earlier:
-            if one._led_to(chain, found):
-                raise AlreadyWritten(one)
-        (tenant, writer), known = chain, self.known.get(chain)
-        head = found or first(chain)
-        if self.broken:
-            self.broken.pop(chain, None)
-        reason = self.doubts.get(chain, "") if self.doubts else ""
-        if not reason and found is not known and found != known:
-            reason = suspicion(found, known, self.keyring)
-        if reason:
-            self.broken[chain] = head.number, reason
-            at = new_records[0].at if new_records else int(time.time() * 1000)
-            new_records = [_broken(tenant, reason, at), *new_records]
-        number, previous, elements = head.number, head.hash, list[bytes]()
-        named = _writer_member(writer)
-        for record in new_records:
-            number += 1
-            body = b'{"number":%d%b%b' % (number, named, record.body)
-            previous = sha256(previous + body).digest()
-            elements.append(element(body, record.side, previous))
-        times, sorts = (
-            [record.at for record in new_records],
-            [record.sort for record in new_records],
-        )
-        made = segments(writer, head.number + 1, elements, times, sorts)
-        self.segments[chain] = made
-        head = ChainHead(tenant, writer, number, previous, head.pruned, "")
-        head = self.heads[chain] = proven(head, self.keyring)
-        return made, head
-
-    def doubt(self, chain: ChainKey, reason: str) -> None:
-        """Implement `Extension`."""
-        self.doubts[chain] = reason
-
-    def missed(
-        self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
-    ) -> None:
-        """Implement `Extension`."""
-        mine, _ = _divided(rows, Counter([one.body for one in new_records]))
-        self.heads[head.key] = head
-        self.others.append((head.tenant, mine))
-
-    def leave(self, chain: ChainKey, new_records: Sequence[NewAuditRecord]) -> None:
-        """Implement `Extension`."""
-        self.left.setdefault(chain, Counter()).update([one.body for one in new_records])
-
-    def reported(self, chain: ChainKey) -> list[AuditRow]:
-        """Return the records of a chain that this process has linked and reports itself."""
-        segments, left = self.segments[chain], self.left.get(chain)
-        if left is not None and left.total() == sum(one.last + 1 - one.first for one in segments):
-            return []  # nearly always: a chain has one writer
-        rows = [row for one in segments for row in rows_of(one)]
-        return rows if left is None else _divided(rows, left)[1]
-
-    def committed(self) -> None:
-        """Implement `Extension`."""
-        if self.after is not None:
-            self.after(self)
-
-    def report(self) -> None:
-        """
-        Log the chains that were broken, once the batch is durable.
-
-        Not before: a store may show an end that another write has moved meanwhile, which is no
-        break, and then shows the right one.
-        """
-        for (tenant, writer), (number, reason) in self.broken.items():
-            log.error(
-                "audit_chain_broken",
-                extra={"tenant": tenant, "writer": writer, "number": number, "reason": reason},
-            )
-
-    def _led_to(self, chain: ChainKey, found: ChainHead | None) -> bool:
-        """Return whether this attempt has written the end of the chain; raises Undecided."""
-        head = self.heads.get(chain)
-        if head is None or found is None or found.number < head.number:
-            return False
-        if found.number > head.number:
-            raise Undecided("other records were written meanwhile")
-        return found.hash == head.hash
-
-    async def is_written(self, records: Records) -> bool | None:
-        """Return whether its records are in the chain; None if the chain is shorter."""
-        # All chains of a batch grow together, so checking one of them is enough.
-        for (tenant, writer), head in list(self.heads.items())[:1]:
-            try:
-                found = await records.of(tenant).trail.chain(writer).rows(head.number - 1, 1)
-            except Damaged:
-                return False
-            if found:
-                return found[0].number == head.number and found[0].hash == head.hash
-            return None
-        return False
-
-
-class RingLinker(msgspec.Struct, eq=False):
-    """Implement `Linker`; *listener* receives all records of this process in the event loop."""
-
-    keyring: KeyRing
-    listener: Listener | None = None
-    loop: asyncio.AbstractEventLoop | None = None
-    """The event loop, once it runs."""
-    known: dict[ChainKey, ChainHead] = {}
-    """The last head of each chain that this process has written."""
-
-    def begin(self) -> WriteAttempt:
-        """Implement `Linker`."""
-        return WriteAttempt(self.keyring, self.known, after=self._committed)
-
-    def prove(self, head: ChainHead) -> ChainHead:
-        """Implement `Linker`."""
-        return proven(head, self.keyring)
-
-    def proves(self, head: ChainHead) -> bool:
-        """Implement `Linker`."""
-        return is_proven(head, self.keyring)
-
-    def doubt(self, head: ChainHead) -> str:
-        """Implement `Linker`."""
-        return suspicion(head, None, self.keyring)
-
-    def _committed(self, attempt: WriteAttempt) -> None:
-        self.known |= attempt.heads
-        attempt.report()
-        if self.listener is not None and self.loop is not None:
-            with suppress(RuntimeError):  # it is closed
-                self.loop.call_soon_threadsafe(self._tell, attempt, self.listener)
-
-    def _tell(self, attempt: WriteAttempt, listener: Listener) -> None:
-        linked = ((chain[0], attempt.reported(chain)) for chain in attempt.segments)
-        for tenant, rows in (*attempt.others, *linked):
-            if rows:
-                listener(tenant, rows)
-
-
-class Batch(msgspec.Struct, eq=False):
-    """Records that are written together, once, and the commit that their calls wait for."""
-
-    entries: Sequence[Entry]
-    commit: CommitFuture
-    new_records: Mapping[ChainKey, Sequence[NewAuditRecord]] = {}
-    """The entries by chain, once their records are built."""
-    failed: bool = False
-    """Whether an attempt has failed."""
-    attempts: list[WriteAttempt] = []
-    """Attempts whose result is unknown."""
-
-    async def written(self, records: Records) -> WriteAttempt | None:
-        """
-        Return the attempt that has written the batch, if the chain contains one.
-
-        Forgets those that have not and cannot any more. Raises StoreUnavailable.
-        """
-        for one in tuple(self.attempts):
-            found = await one.is_written(records)
-            if found:
-                return one
-            if found is False:
-                self.attempts.remove(one)
-        return None
-
-
-def _writer_member(writer: int) -> bytes:
-    return b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
-
-
-def _divided(
-    rows: Sequence[AuditRow], bodies: Counter[bytes]
-) -> tuple[list[AuditRow], list[AuditRow]]:
-    """
-    Return the rows of new records with these bodies, and all other rows.
-
-    A body without details has no salt, so several records may have the same one: the last count.
-    """
-    sought, mine, rest = bodies.copy(), list[AuditRow](), list[AuditRow]()
-    for row in reversed(rows):
-        start = b'{"number":%d%b' % (row.number, _writer_member(row.writer))
-        body = row.body.encode().removeprefix(start)
-        if sought[body] > 0:
-            sought[body] -= 1
-            mine.append(row)
-        else:
-            rest.append(row)
-    return mine[::-1], rest[::-1]
 
 
 def hash_of(previous: bytes, body: bytes) -> bytes:
@@ -326,8 +73,221 @@ def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing
     return "the proof of the end of the chain is not by a key of the ring"
 
 
-def _broken(tenant: str, reason: str, at: int) -> NewAuditRecord:
-    body = RecordBody(
-        at=at, kind="break", tenant=tenant, outcome="broken", details={"reason": reason}
-    )
-    return new_record(body, {})
+class HeadProofs(msgspec.Struct, eq=False):
+    """Prove heads with the key ring; a part of `Linker`."""
+
+    keyring: KeyRing
+
+    def prove(self, head: ChainHead) -> ChainHead:
+        """Implement `Linker`."""
+        return proven(head, self.keyring)
+
+    def proves(self, head: ChainHead) -> bool:
+        """Implement `Linker`."""
+        return is_proven(head, self.keyring)
+
+    def doubt(self, head: ChainHead) -> str:
+        """Implement `Linker`."""
+        return suspicion(head, None, self.keyring)
+
+
+class BadRecord(Exception):
+    """Raised for the first record that was changed; the message says what is wrong with it."""
+
+    def __init__(self, writer: int, number: int, what: str) -> None:
+        super().__init__(what)
+        self.writer, self.number = writer, number
+
+
+class CoveredEnd(msgspec.Struct, frozen=True):
+    """A checkpoint's statement about one chain: its end."""
+
+    number: int
+    hash: str
+    """The hash in hexadecimal."""
+    good: bool
+    """Whether the signature of the checkpoint is valid; False if its key is unknown."""
+    is_kept: bool
+    """Whether it was stored elsewhere."""
+
+
+class ChainExamination:
+    """
+    Verifies one chain in the order of its records; its methods raise BadRecord.
+
+    *ends* are the checkpoints' statements about it. *after* is the last statement about a removed
+    part, if records were removed. Call `segment` or `row` for each record, then `end`.
+    """
+
+    def __init__(
+        self,
+        tenant: str,
+        writer: int,
+        ends: Sequence[CoveredEnd],
+        after: CoveredEnd | None = None,
+    ) -> None:
+        self.writer = writer
+        self._tenant = tenant
+        self._ends: dict[int, list[CoveredEnd]] = {}
+        for one in ends:
+            self._ends.setdefault(one.number, []).append(one)
+        self.hash, self.last = START, 0
+        self.proven = 0
+        """The number of the last record that a checkpoint with a valid signature covers."""
+        if after is not None:
+            self.hash, self.last = bytes.fromhex(after.hash), after.number
+            self.proven = after.number if after.good else 0
+        self._without: list[int] = []
+        self.pruned = 0
+        """The last record that was removed, as a retention record says."""
+        self.records = 0
+        self.erased = 0
+
+    def segment(self, segment: Segment) -> None:
+        """Verify the next stored segment: its records, and the columns computed from them."""
+        first = self.last + 1
+        if segment.first != first:
+            raise self._gap(segment.first)
+        rows = []
+        try:
+            for piece in pieces(segment):
+                rows.append(row_of(self.last + 1, piece))
+                self.row(rows[-1])
+        except Damaged:
+            raise self._bad(self.last + 1, "it is no record, or written in another way") from None
+        last: object = segment.last
+        if isinstance(last, int) and last > self.last:
+            raise self._bad(self.last + 1, "it is missing where it was written")
+        for name, computed, stored in (
+            ("last", self.last, last),
+            ("since", min(row.at for row in rows), segment.since),
+            ("until", max(row.at for row in rows), segment.until),
+            ("counts", counts_of([row.sort for row in rows]), segment.counts),
+        ):
+            if computed != stored:
+                raise self._bad(
+                    first, f"the column {name} of it and those written with it was changed"
+                )
+
+    def row(self, row: AuditRow) -> None:
+        """Verify the next record."""
+        number = self.last + 1
+        if row.number != number:
+            raise self._gap(row.number)
+        if row.hash != hash_of(self.hash, row.body.encode()):
+            raise self._bad(number, "its hash is not that of its body behind the record before it")
+        try:
+            body = decode_numbered(row.body)
+            side = decode_side(row.side) if row.side is not None else {}
+            self._body(row, body)
+            self._side(row, body, side)
+        except (msgspec.DecodeError, ValueError, KeyError, RecursionError):
+            raise self._bad(number, "it is not a record") from None
+        self._covered(number, row.hash)
+        self.last, self.hash = number, row.hash
+        self.records += 1
+
+    def end(self) -> None:
+        """Verify that no record is missing at the end."""
+        covered = max(self._ends, default=0)
+        if covered > self.last:
+            is_kept = any(one.is_kept for one in self._ends[covered])
+            where = "kept elsewhere" if is_kept else "beside the records"
+            raise self._bad(
+                self.last + 1,
+                f"it is missing: a checkpoint {where} covers record {self._id(covered)}",
+            )
+        if self._without:
+            raise self._bad(
+                self._without[0], "its details are gone, and no erasure of them is on record"
+            )
+
+    def covered(self) -> None:
+        """Verify that a checkpoint covers the last record, because nothing else proves it."""
+        if self.proven < self.last:
+            raise self._bad(self.proven + 1, "no checkpoint by a key that is at hand covers it")
+
+    def removed(self, through: int) -> None:
+        """Verify that a retention record says that the records up to *through* were removed."""
+        if through != self.pruned:
+            raise self._bad(
+                self.pruned + 1,
+                f"it and others up to {self._id(through)} are gone, which is not on record",
+            )
+
+    def head(self, head: ChainHead, keyring: KeyRing | None) -> None:
+        """Verify that the chain ends at *head*, and its proof if the key ring is given."""
+        if head.number > self.last:
+            end = self._id(head.number)
+            raise self._bad(self.last + 1, f"it is missing: the chain ends with record {end}")
+        if head.number < self.last:
+            raise self._bad(head.number + 1, "it comes after the end of the chain")
+        if head.hash != self.hash:
+            raise self._bad(head.number, "it is not the record that the chain ends with")
+        if keyring is not None and not is_proven(head, keyring):
+            raise self._bad(
+                self.proven + 1 if self.proven < self.last else self.last,
+                "no key of the ring proves the end of the chain: this record or a later one was "
+                "changed, or some were removed",
+            )
+
+    def _id(self, number: int) -> str:
+        return record_id(self.writer, number)
+
+    def _bad(self, number: int, what: str) -> BadRecord:
+        return BadRecord(self.writer, number, what)
+
+    def _gap(self, found: object) -> BadRecord:
+        """Return the error for a next record that does not have the next number."""
+        # SQLite accepts any value in any column.
+        if not isinstance(found, int) or found > self.last:
+            return self._bad(self.last + 1, "is missing")
+        if not self.records:
+            return self._bad(max(found, 1), "it stands before the beginning of the chain")
+        return self._bad(self.last, f"is followed by record {self._id(found)}")
+
+    def _covered(self, number: int, found: bytes) -> None:
+        ends = self._ends.get(number, ())
+        if any(one.hash != found.hex() for one in ends):
+            raise self._bad(
+                self.proven + 1,
+                f"the checkpoint of record {self._id(number)} was made of another chain: this "
+                f"record or one of the next, up to {self._id(number)}, is another one",
+            )
+        if any(one.good for one in ends):
+            self.proven = number
+
+    def _body(self, row: AuditRow, body: Numbered) -> None:
+        if body.tenant != self._tenant:
+            raise self._bad(row.number, "it is a record of another tenant")
+        if (body.writer, body.number) != (self.writer, row.number):
+            raise self._bad(row.number, "its number was changed")
+        if body.kind == "break":
+            reason = body.details.get("reason", "")
+            raise self._bad(
+                row.number, f"the server found here that the chain was broken: {reason}"
+            )
+        if body.kind == "retention":
+            self.pruned = int(body.details["through"])
+        if body.kind == "erasure":
+            gone = numbers_of(body.details["records"])
+            self._without = [one for one in self._without if not inside(one, gone)]
+
+    def _side(self, row: AuditRow, body: RecordBody, side: Side) -> None:
+        self._check_side(row, body.commitments, side)
+        if row.side is not None and row.side != msgspec.json.encode(side).decode():
+            raise self._bad(row.number, "its details are written in another way")
+        if body.commitments and not side:
+            self.erased += 1
+            self._without.append(row.number)
+        elif len(side) < len(body.commitments):
+            raise self._bad(row.number, "a part of its details is gone")
+
+    def _check_side(self, row: AuditRow, commitments: Mapping[str, str], side: Side) -> None:
+        for field, (salt, value) in side.items():
+            try:
+                computed = commitment(salt, value)
+            except ValueError:
+                computed = ""
+            if commitments.get(field) != computed:
+                raise self._bad(row.number, f"its {field} is not the one that was recorded")

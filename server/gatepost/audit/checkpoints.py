@@ -57,7 +57,7 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     at: int
     """The time of the signature, in milliseconds since the epoch."""
     previous: str
-    """The digest of the previous checkpoint (`seal_of`) in hexadecimal; empty for the first one."""
+    """The hexadecimal digest of the previous checkpoint (`digest_of`); empty for the first one."""
     key: str
     others: tuple[tuple[Stored, Stored, Digest], ...] = ()
     """Each other writer, and the number and the hash of its last record."""
@@ -79,7 +79,7 @@ class Unproven(Exception):
     """Raised for a tenant whose heads must not be signed: one has no valid proof, or is too low."""
 
 
-def seal_of(checkpoint: Checkpoint) -> bytes:
+def digest_of(checkpoint: Checkpoint) -> bytes:
     """Return the digest of a checkpoint, which the next one and the head contain."""
     return sha256(f"{checkpoint.statement}\n{checkpoint.signature}".encode()).digest()
 
@@ -113,7 +113,7 @@ def signed(
     text = msgspec.json.encode(statement)
     signature = base64.b64encode(_private(keyring, key.id).sign(text)).decode()
     checkpoint = Checkpoint(number, text.decode(), signature)
-    known = msgspec.structs.replace(last, number=number, hash=seal_of(checkpoint))
+    known = msgspec.structs.replace(last, number=number, hash=digest_of(checkpoint))
     return checkpoint, proven(known, keyring)
 
 
@@ -142,7 +142,7 @@ def follow(heads: Sequence[ChainHead], newest: Checkpoint | None) -> bool:
     last = next((one for one in heads if one.writer == CHECKPOINTS and one.number), None)
     if last is None or newest is None:
         return last is None and newest is None
-    if (newest.number, seal_of(newest)) != (last.number, last.hash):
+    if (newest.number, digest_of(newest)) != (last.number, last.hash):
         return False
     ends = last_numbers(newest)
     return all(number <= numbers.get(writer, 0) for writer, number in ends.items())

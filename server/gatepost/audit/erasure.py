@@ -1,20 +1,37 @@
-"""Erase the details of audit records; the hash chain covers only commitments to them."""
+"""Erase the details of audit records, and remove records whose retention time is over."""
 
+import logging
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 
-from gatepost.audit.chain import WriteAttempt
-from gatepost.audit.record import RecordBody, Side, decode_person, decode_side
-from gatepost.audit.record_builder import new_record
+import msgspec
+
+from gatepost.audit.batches import WriteAttempt
+from gatepost.audit.chain import is_proven, proven
+from gatepost.audit.checkpoints import Unproven, is_before, last_numbers
+from gatepost.audit.record import Side, decode_person, decode_side, ranges_of
+from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import TenantChain
+from gatepost.storage.audit import (
+    CHECKPOINTS,
+    ChainHead,
+    ChainKey,
+    Checkpoint,
+    NewAuditRecord,
+    Segment,
+    TenantChain,
+    TenantTrail,
+)
 from gatepost.storage.records import Records
 
 PAGE = 1_000
 """Records that are read at once."""
+PRUNED_AT_ONCE = 20_000
+"""Approximate number of records that are removed in one transaction."""
 PEOPLE = ("caller", "about")
 """The details that identify a person."""
+
+log = logging.getLogger("gatepost.audit")
 
 
 class DetailErasure:
@@ -70,46 +87,89 @@ class DetailErasure:
             after = page[-1].number
             numbers = [row.number for row in page if row.side and concerns(decode_side(row.side))]
             if numbers:
-                body = RecordBody(
-                    at=int(self._clock() * 1000),
-                    kind="erasure",
-                    tenant=tenant,
-                    outcome="erased",
-                    details={"records": ranges_of(numbers), "of": why},
-                )
+                at, named = int(self._clock() * 1000), ranges_of(numbers)
+                record = log_record("erasure", tenant, "erased", at, records=named, of=why)
                 attempt = WriteAttempt(self._keyring)
-                await chain.erase(numbers, [new_record(body, {})], attempt.link)
+                await chain.erase(numbers, [record], attempt.link)
                 attempt.report()
                 erased += len(numbers)
         return erased
 
 
-Ranges = list[tuple[int, int]]
-"""The first and last number of each range, in order."""
+async def prune(
+    records: Records,
+    keyring: KeyRing,
+    tenant: str,
+    before: float,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """
+    Remove the records from before a time (seconds since the epoch).
+
+    Return how many records the tenant's removed part has in all, or 0 if nothing was removed. Only
+    records up to the last checkpoint before that time are removed, because the remaining chains
+    must start at a checkpoint.
+    """
+    trail, removed = records.of(tenant).trail, 0
+    pruned = {one.writer: one.pruned for one in await trail.heads()}
+    while found := await _next_cut(trail, pruned, int(before * 1000)):
+        # A chain that has not grown since the last removal has nothing to remove.
+        through = {
+            writer: number
+            for writer, number in last_numbers(found).items()
+            if number > pruned.get(writer, 0)
+        }
+        at = int(clock() * 1000)
+        new_records = {
+            writer: [log_record("retention", tenant, "removed", at, through=str(number))]
+            for writer, number in through.items()
+        }
+        through[CHECKPOINTS] = found.number
+        attempt = PruningAttempt(WriteAttempt(keyring), through)
+        try:
+            done = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
+        except Unproven:
+            log.error("audit_prune_refused", extra={"tenant": tenant})
+            break
+        if not done:
+            break  # another replica removes them
+        attempt.attempt.report()
+        pruned |= through
+        log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
+        removed = found.number
+    return removed
 
 
-def ranges_of(numbers: Iterable[int]) -> str:
-    """Return ascending numbers as an erasure record names them: 1-3,7."""
-    found: Ranges = []
-    for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
-
-
-def numbers_of(ranges: str) -> Ranges:
-    """Return the ranges that `ranges_of` wrote."""
-    found = []
-    for part in ranges.split(","):
-        first, _, last = part.partition("-")
-        if first:
-            found.append((int(first), int(last or first)))
+async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:
+    """Return the checkpoint for the next cut, not too far from the last one."""
+    found, last = None, pruned.get(CHECKPOINTS, 0)
+    for one in await trail.checkpoints():
+        if one.number <= last:
+            continue
+        if found and one.number > last + PRUNED_AT_ONCE:
+            break
+        if not await is_before(trail, one, limit, pruned):
+            break
+        found = one
     return found
 
 
-def inside(number: int, ranges: Ranges) -> bool:
-    """Return whether one of the ranges contains the number."""
-    at = bisect_right(ranges, (number, 1 << 62)) - 1
-    return at >= 0 and number <= ranges[at][1]
+class PruningAttempt(msgspec.Struct, frozen=True):
+    """A `WriteAttempt` whose heads note the removed records."""
+
+    attempt: WriteAttempt
+    through: Mapping[int, int]
+    """The last removed record of each writer, and the checkpoint."""
+
+    def link(
+        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+    ) -> tuple[list[Segment], ChainHead]:
+        """Return the next segments and the new head; implements `Link`. Raises Unproven."""
+        made, head = list[Segment](), found
+        if chain[1] != CHECKPOINTS:
+            made, head = self.attempt.link(chain, found, new_records)
+        keyring = self.attempt.keyring
+        if head is None or not is_proven(head, keyring):
+            raise Unproven(chain[0])
+        pruned = max(head.pruned, self.through[chain[1]])
+        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), keyring)

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from gatepost.audit.chain import BadRecord
 from gatepost.audit.checkpoints import PublicKeys, decode, is_before, last_numbers
-from gatepost.audit.record import decode_numbered, decode_person, text
+from gatepost.audit.record import decode_numbered, decode_side
 from gatepost.audit.verify import Examination, VerificationResult, verdict
-from gatepost.audit.verify_chain import BadRecord
 from gatepost.storage.audit import (
     CHECKPOINTS,
     AuditRow,
@@ -58,7 +58,6 @@ class ExportUnreadable(Exception):
 
 _encode = msgspec.json.encode
 _line = msgspec.json.Decoder(ExportLine).decode
-_side = msgspec.json.Decoder(dict[str, tuple[str, str]]).decode
 
 
 async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIterator[bytes]:
@@ -114,7 +113,7 @@ def line(one: ExportLine) -> bytes:
 
 def of_row(row: AuditRow) -> ExportLine:
     """Return the line of a record."""
-    details = None if row.side is None else _side(row.side)
+    details = None if row.side is None else decode_side(row.side)
     return ExportLine(record=Raw(row.body.encode()), details=details, hash=row.hash.hex())
 
 
@@ -130,12 +129,12 @@ def checkpoints_in(lines: Iterable[bytes]) -> list[tuple[str, Checkpoint]]:
         if b"signature" not in one:
             continue
         try:
-            said = msgspec.json.decode(one, type=_Kept)
-            statement = said.checkpoint or said.statement
+            decoded = msgspec.json.decode(one, type=_Kept)
+            statement = decoded.checkpoint or decoded.statement
             place = decode(statement)
         except msgspec.DecodeError as problem:
             raise ExportUnreadable(f"a checkpoint cannot be read: {problem}") from None
-        found.append((place.tenant, Checkpoint(place.covers(), statement, said.signature)))
+        found.append((place.tenant, Checkpoint(place.covers(), statement, decoded.signature)))
     return found
 
 
@@ -166,25 +165,13 @@ def _read(one: bytes) -> ExportLine:
 def _row(one: ExportLine) -> AuditRow:
     body = bytes(one.record) if one.record is not UNSET else b""
     try:
-        read = decode_numbered(body)
-        found = bytes.fromhex(one.hash)
-        caller = (one.details or {}).get("caller")
-        subject = None if caller is None else text(decode_person(caller[1]).subject)
+        decoded, found = decode_numbered(body), bytes.fromhex(one.hash)
     except (msgspec.DecodeError, ValueError) as problem:
         raise ExportUnreadable(f"a record of it cannot be read: {problem}") from None
     side = None if one.details is None else _encode(one.details).decode()
-    return AuditRow(
-        read.number,
-        read.at,
-        read.kind,
-        read.tool,
-        read.outcome,
-        subject,
-        body.decode(),
-        side,
-        found,
-        read.writer,
-    )
+    usual = decoded.number, decoded.at, decoded.kind, decoded.tool, decoded.outcome
+    # Verification compares each detail with its commitment; it needs no column for queries.
+    return AuditRow(*usual, None, body.decode(), side, found, decoded.writer)
 
 
 def verify_lines(

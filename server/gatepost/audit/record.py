@@ -1,23 +1,29 @@
 """The format of an audit record: its body, and the details that can be erased."""
 
-import asyncio
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from ipaddress import IPv6Address
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
 from gatepost.redaction.cut_document import cut_whole, is_clear_before
 from gatepost.redaction.json_document import cleaned
 from gatepost.redaction.redactor import are_clear
-from gatepost.storage.audit import FIRST_WRITER
-from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.storage.audit import (
+    FIRST_WRITER,
+    AuditQuery,
+    AuditRow,
+    NewAuditRecord,
+    Position,
+    record_id,
+)
+from gatepost.storage.records import Records
+from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.registry import Unknown
+from gatepost.tools.stage import RaisedReason
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
 
 Kind = Literal[
     "call",
@@ -51,6 +57,17 @@ Bytes after the shown part of the arguments that are searched, too: a secret tha
 cut must be found whole. No stored secret is longer.
 """
 
+REFUSED = frozenset(
+    {
+        "unknown",
+        "insufficient_scope",
+        "insufficient_authentication",
+        "missing_capability",
+        "rate_limit",
+        "refused",
+    }
+)
+"""Outcomes of calls whose tool did not run."""
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -128,6 +145,56 @@ decode_side = msgspec.json.Decoder(Side).decode
 decode_person = msgspec.json.Decoder(RecordedPerson).decode
 
 
+class AuditRecord(Numbered, frozen=True, kw_only=True):
+    """A stored record: its body with the details that were not erased, and its hash."""
+
+    private: Mapping[str, str] = {}
+    """The value of each detail, by field."""
+    hash: str = ""
+    """In hexadecimal."""
+
+    @property
+    def id(self) -> str:
+        """Return how it is named among the records of its tenant."""
+        return record_id(self.writer, self.number)
+
+    @property
+    def position(self) -> Position:
+        """Return where it is among the records of its tenant."""
+        return self.at, self.writer, self.number
+
+    @property
+    def erased(self) -> bool:
+        """Return whether it had details that were erased."""
+        return bool(self.commitments) and not self.private
+
+    @property
+    def caller(self) -> RecordedPerson | None:
+        """Return who did it; None if that was erased or never known."""
+        return decode_person(self.private["caller"]) if "caller" in self.private else None
+
+    @property
+    def about(self) -> RecordedPerson | None:
+        """Return the person whom it concerns, or None."""
+        return decode_person(self.private["about"]) if "about" in self.private else None
+
+
+_decode_record = msgspec.json.Decoder(AuditRecord).decode
+
+
+def read(row: AuditRow) -> AuditRecord:
+    """Decode a row without verifying it; `verify` does that."""
+    side = decode_side(row.side) if row.side is not None else {}
+    private = {field: value for field, (_, value) in side.items()}
+    record = _decode_record(row.body)
+    return msgspec.structs.replace(record, private=private, hash=row.hash.hex())
+
+
+async def search(records: Records, tenant: str, query: AuditQuery) -> list[AuditRecord]:
+    """Return a tenant's records that match *query*, the newest first; raises StoreUnavailable."""
+    return [read(row) for row in await records.of(tenant).trail.find(query)]
+
+
 def person_of(caller: TenantContext, peer: str = "") -> RecordedPerson:
     """Return the identity of a caller with its address."""
     named = caller.issuer, caller.subject, caller.client_id or "", caller.name, caller.actor or ""
@@ -167,36 +234,52 @@ def text(value: str, most: int = LONGEST) -> str:
     return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
-class RaisedReason(msgspec.Struct, frozen=True):
-    """The outcome of a call that raised an exception, and what its record says about it."""
-
-    outcome: str
-    message: str = ""
+Ranges = list[tuple[int, int]]
+"""The first and last number of each range, in order."""
 
 
-_OUTCOMES: tuple[tuple[type[BaseException], str], ...] = (
-    (Unknown, "unknown"),
-    (InsufficientScope, "insufficient_scope"),
-    (InsufficientAuthentication, "insufficient_authentication"),
-    (AuthError, "refused"),
-    (MissingCapability, "missing_capability"),
-    (ProtocolError, "protocol_error"),
-    (InputNeeded, "input_required"),
-    (Unaccepted, "refused"),
-    (StoreUnavailable, "store_unavailable"),
-    (asyncio.CancelledError, "cancelled"),
-    (GeneratorExit, "cancelled"),
-)
+def ranges_of(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as an erasure record names them: 1-3,7."""
+    found: Ranges = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
-def reason_of(error: BaseException) -> RaisedReason:
-    """Return what a record says about an exception; only messages that are known to be redacted."""
-    outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "internal")
-    if isinstance(error, Unknown):
-        return RaisedReason(outcome, error.name)
-    if isinstance(error, InsufficientScope):
-        return RaisedReason(outcome, f"needs {' '.join(error.scopes)}")
-    return RaisedReason(outcome, str(error.message) if isinstance(error, ProtocolError) else "")
+def numbers_of(ranges: str) -> Ranges:
+    """Return the ranges that `ranges_of` wrote."""
+    found = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.append((int(first), int(last or first)))
+    return found
+
+
+def inside(number: int, ranges: Ranges) -> bool:
+    """Return whether one of the ranges contains the number."""
+    at = bisect_right(ranges, (number, 1 << 62)) - 1
+    return at >= 0 and number <= ranges[at][1]
+
+
+Ended = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
+"""The call, when it began and ended (`perf_counter`), its redacted call if any, its ending."""
+Entry = Ended | tuple[str, NewAuditRecord, TenantContext | None]
+"""A call, or a finished new record with its tenant and the caller whose quota it counts against."""
+
+
+def is_limited(ending: Failure | RaisedReason) -> TypeGuard[Failure]:
+    """Return whether a limit has refused the call."""
+    return isinstance(ending, Failure) and ending.kind == "rate_limit"
+
+
+def asked_tool(call: Call, outcome: str) -> str:
+    """Return the name of a tool that needs more permissions; other names may be anything."""
+    known = outcome.startswith("insufficient_") and call.kind in {"tool", "prompt"}
+    return call.name if known else ""
 
 
 def may_show(redacted: RedactedCall, outcome: str) -> bool:

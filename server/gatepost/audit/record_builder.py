@@ -7,17 +7,22 @@ from binascii import hexlify
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from io import BytesIO
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
 from gatepost.audit.record import (
-    RaisedReason,
+    REFUSED,
+    Ended,
+    Entry,
+    Kind,
     RecordBody,
+    asked_tool,
     encode,
+    is_limited,
     may_show,
     person_of,
     shown,
@@ -28,20 +33,8 @@ from gatepost.redaction.redactor import Redactor, are_clear
 from gatepost.storage.audit import RECORD_BYTES, NewAuditRecord, Sort
 from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
-from gatepost_authz.answer_cache import RandomCache
 from gatepost_authz.caller import TenantContext
 
-REFUSED = frozenset(
-    {
-        "unknown",
-        "insufficient_scope",
-        "insufficient_authentication",
-        "missing_capability",
-        "rate_limit",
-        "refused",
-    }
-)
-"""Outcomes of calls whose tool did not run."""
 MOST_KNOWN = 20_000
 """Maximum number of cached record prefixes, which take up to a kilobyte each."""
 MOST_CALLERS = 1_000
@@ -69,10 +62,6 @@ CALLER, REASON, CORRELATION, NAME, ARGUMENTS = map(
 )
 """The details that a record of a call may have, in this order."""
 
-Ended = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
-"""The call, when it began and ended (`perf_counter`), its redacted call if any, its ending."""
-Entry = Ended | tuple[str, NewAuditRecord, TenantContext | None]
-"""A call, or a finished new record with its tenant and the caller whose quota it counts against."""
 Value = tuple[bytes, bytes, bytes]
 """A detail: its field as a JSON string, the hashed bytes, and its value as a JSON string."""
 
@@ -93,12 +82,9 @@ def new_record(body: RecordBody, private: Mapping[str, str]) -> NewAuditRecord:
     return NewAuditRecord(whole, body.at, sort, side)
 
 
-def gap(tenant: str, lost: int, now: float) -> NewAuditRecord:
-    """Return a record of lost records."""
-    details = {"records": str(lost)}
-    body = RecordBody(
-        at=int(now * 1000), kind="gap", tenant=tenant, outcome="lost", details=details
-    )
+def log_record(kind: Kind, tenant: str, outcome: str, at: int, **details: str) -> NewAuditRecord:
+    """Return a record about the audit log itself; *at* is in milliseconds since the epoch."""
+    body = RecordBody(at=at, kind=kind, tenant=tenant, outcome=outcome, details=details)
     return new_record(body, {})
 
 
@@ -126,23 +112,6 @@ class CallerFields(msgspec.Struct, frozen=True, gc=False):
     """The members of the body."""
 
 
-class RecordPrefixes(RandomCache[tuple[str, str, str, str, bool], tuple[bytes, Sort]]):
-    """
-    The members from kind to outcome of the bodies of calls, and how they are counted.
-
-    The keys are tenant, tool, the kind of what was called, outcome, and whether that is a refusal.
-    """
-
-    def make(self, key: tuple[str, str, str, str, bool]) -> tuple[bytes, Sort]:
-        """Return the members for a key, and remember them."""
-        tenant, tool, offer, outcome, refused = key
-        kind = "refusal" if refused else "call"
-        body = RecordBody(at=0, kind=kind, tenant=tenant, tool=tool, offer=offer, outcome=outcome)
-        made = _encode(body)[_AT:-1], (kind, tool, outcome)
-        self.keep(key, made)
-        return made
-
-
 _AT = len(_encode({"at": 0})) - 1
 _REQUIRED = len(_encode(RecordBody(at=0, kind="", tenant=""))) - 1
 
@@ -150,6 +119,14 @@ _REQUIRED = len(_encode(RecordBody(at=0, kind="", tenant=""))) - 1
 def _members(**fields: Any) -> bytes:
     """Return the JSON members after the outcome; empty ones are left out."""
     return _encode(RecordBody(at=0, kind="", tenant="", **fields))[_REQUIRED:-1]
+
+
+@lru_cache(MOST_KNOWN)
+def _prefix(tenant: str, tool: str, offer: str, outcome: str, refused: bool) -> tuple[bytes, Sort]:
+    """Return the members from kind to outcome of the body of a call, and how it is counted."""
+    kind = "refusal" if refused else "call"
+    body = RecordBody(at=0, kind=kind, tenant=tenant, tool=tool, offer=offer, outcome=outcome)
+    return _encode(body)[_AT:-1], (kind, tool, outcome)
 
 
 @cache
@@ -175,7 +152,6 @@ class RecordBuilder:
         Keyed by the caller's identity in memory, which another caller may have had before, and by
         address: a token may be used on several machines in turn.
         """
-        self._prefixes = RecordPrefixes(MOST_KNOWN)
 
     async def built(
         self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
@@ -263,12 +239,11 @@ class RecordBuilder:
                 name = redacted.redaction.clean(caller.tenant_id, call.name)
                 values.append(_value(NAME, text(name)))
             if id(redacted) in plain:
-                told = str(call.arguments, "utf-8", "replace")
-                values.append((ARGUMENTS, told.encode(), _encode(told)))
+                arguments = str(call.arguments, "utf-8", "replace")
+                values.append((ARGUMENTS, arguments.encode(), _encode(arguments)))
             elif most is not None and may_show(redacted, outcome):
                 values.append(_value(ARGUMENTS, shown(redacted, most)))
-        key = caller.tenant_id, tool, call.kind, outcome, refused
-        prefix, sort = self._prefixes.entries.get(key) or self._prefixes.make(key)
+        prefix, sort = _prefix(caller.tenant_id, tool, call.kind, outcome, refused)
         side, commitments = _sealed(values, salts)
         at, took = int((ended + offset) * 1000), int((ended - began) * 1e6)
         duration = b',"duration_us":%d' % took if took else b""
@@ -291,17 +266,6 @@ class RecordBuilder:
             self._callers.clear()
         self._callers[id(caller), peer] = made
         return made
-
-
-def is_limited(ending: Failure | RaisedReason) -> TypeGuard[Failure]:
-    """Return whether a limit has refused the call."""
-    return isinstance(ending, Failure) and ending.kind == "rate_limit"
-
-
-def asked_tool(call: Call, outcome: str) -> str:
-    """Return the name of a tool that needs more permissions; other names may be anything."""
-    known = outcome.startswith("insufficient_") and call.kind in {"tool", "prompt"}
-    return call.name if known else ""
 
 
 def _only_read(entry: Ended) -> bool:

@@ -2,13 +2,23 @@
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 
 import msgspec
 
-from gatepost.audit.record import Kind, RecordBody, encode, person_of, text
-from gatepost.audit.record_builder import REFUSED, Ended, Entry, asked_tool, new_record
+from gatepost.audit.record import (
+    REFUSED,
+    Ended,
+    Entry,
+    Kind,
+    RecordBody,
+    asked_tool,
+    encode,
+    person_of,
+    text,
+)
+from gatepost.audit.record_builder import new_record
 from gatepost.storage.audit import NewAuditRecord
-from gatepost.storage.commit import committed
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.failure import AUDIT_LIMITS
 from gatepost.tools.interruption import timer
@@ -27,16 +37,12 @@ MISMATCH: Alike = ("tenant_mismatch", "tool", "", "refused", "")
 """A request that named another tenant than its token."""
 
 
-COUNTED = committed()
-"""The answer to a counted refusal waits for no commit."""
-
-
 class CountedRefusals(msgspec.Struct):
     """Refusals that differ only in their time."""
 
     call: Call
     """The last call, without its arguments and its connection."""
-    said: str
+    reason: str
     """The reason of the last one, which can be erased."""
     first: float
     last: float
@@ -59,13 +65,16 @@ class RefusalCounter:
     Count refused calls by caller, so that a caller that is refused repeatedly cannot fill the disk.
 
     The first refusals within some seconds are recorded like any call. Further ones are counted and
-    become one record per kind when that time is over; then *write* is called with the age in
-    seconds of what is `due`. Refusals by a quota of audit records are always counted.
+    become one record per kind when that time is over, which *add* receives. Refusals by a quota of
+    audit records are always counted.
     """
 
-    def __init__(self, write: Callable[[float], object]) -> None:
+    peers = True
+    """Whether records name the address of the caller."""
+
+    def __init__(self, add: Callable[[Entry], object], clock: Callable[[], float]) -> None:
         self._callers: dict[tuple[str | None, ...], CallerRefusals] = {}
-        self._write = write
+        self._add, self._clock = add, clock
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, entry: Ended) -> bool:
@@ -76,7 +85,7 @@ class RefusalCounter:
         call, _, ended, _, ending = entry
         return self.count(alike, call, ended, str(ending.message) if ending is not None else "")
 
-    def count(self, alike: Alike, call: Call, ended: float, said: str) -> bool:
+    def count(self, alike: Alike, call: Call, ended: float, reason: str) -> bool:
         """Return whether this refusal is counted and needs no record of its own."""
         quota = alike[4] in AUDIT_LIMITS
         # All clients of a caller share the caller's quota.
@@ -95,7 +104,7 @@ class RefusalCounter:
             counted = theirs.counted[alike] = CountedRefusals(call, "", ended, ended, call.peer)
         # Keeps neither the arguments nor the connection of a refused call in memory.
         counted.call = Call(caller=call.caller, name="", arguments=b"", request_id=call.request_id)
-        counted.said = said
+        counted.reason = reason
         counted.last = ended
         counted.times += 1
         if counted.peer != call.peer:
@@ -105,9 +114,9 @@ class RefusalCounter:
 
     def _schedule(self) -> None:
         if len(self._callers) >= MOST_CALLERS:
-            self._write(0.0)
+            self.write()
         elif self._timer is None:
-            self._timer = timer(GATHERED_S, self._write, GATHERED_S)
+            self._timer = timer(GATHERED_S, self.write, GATHERED_S)
 
     def _new(self, identity: tuple[str | None, ...], since: float) -> CallerRefusals:
         if len(self._callers) >= MOST_CALLERS:
@@ -115,29 +124,26 @@ class RefusalCounter:
         theirs = self._callers[identity] = CallerRefusals(since)
         return theirs
 
-    def due(self, before: float, offset: float, *, peers: bool) -> list[Entry]:
+    def write(self, older_s: float = 0.0) -> None:
         """
-        Remove and return the records of callers that were first refused before that time.
+        Add the records of callers that were first refused *older_s* seconds ago or earlier.
 
-        Records of refusals by a quota of audit records do not count against it. *offset* is the
-        difference of `time` and `perf_counter`.
+        Records of refusals by a quota of audit records do not count against it.
         """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        over = [who for who, one in self._callers.items() if one.since <= before]
+        now = perf_counter()
+        offset = self._clock() - now
+        over = [who for who, one in self._callers.items() if one.since <= now - older_s]
         found = [self._callers.pop(who) for who in over]
         if self._callers:
             self._schedule()
-        return [
-            (
-                one.call.caller.tenant_id,
-                _new_record(alike, one, offset, peers=peers),
-                None if alike[4] in AUDIT_LIMITS else one.call.caller,
-            )
-            for theirs in found
-            for alike, one in theirs.counted.items()
-        ]
+        for theirs in found:
+            for alike, one in theirs.counted.items():
+                caller = one.call.caller
+                record = _new_record(alike, one, offset, peers=self.peers)
+                self._add((caller.tenant_id, record, None if alike[4] in AUDIT_LIMITS else caller))
 
 
 def _alike(entry: Ended) -> Alike | None:
@@ -179,6 +185,6 @@ def _new_record(
         shared_audience=caller.shared_audience,
     )
     private = {"caller": encode(person_of(caller, counted.peer if peers else ""))}
-    if counted.said:
-        private["claimed" if kind == "tenant_mismatch" else "reason"] = text(counted.said)
+    if counted.reason:
+        private["claimed" if kind == "tenant_mismatch" else "reason"] = text(counted.reason)
     return new_record(body, private)

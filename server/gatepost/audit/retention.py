@@ -1,27 +1,24 @@
-"""Sign checkpoints and remove old audit records, periodically."""
+"""Sign checkpoints and remove old audit records, periodically; lease the number of a writer."""
 
 import asyncio
 import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from itertools import count
 
-import msgspec
-
-from gatepost.audit.chain import WriteAttempt, is_proven, proven
+from gatepost.audit.batches import WriteAttempt
+from gatepost.audit.chain import is_proven
 from gatepost.audit.checkpoints import (
     Unproven,
     follow,
-    is_before,
-    last_numbers,
     log_checkpoint,
     signed,
 )
-from gatepost.audit.record import RecordBody
-from gatepost.audit.record_builder import new_record
+from gatepost.audit.erasure import prune
+from gatepost.audit.record_builder import log_record
 from gatepost.audit.writer import AuditWriter
-from gatepost.audit.writer_lease import WriterLease
 from gatepost.background import during
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
@@ -29,15 +26,13 @@ from gatepost.storage.audit import (
     ChainHead,
     ChainKey,
     Checkpoint,
-    NewAuditRecord,
-    Segment,
-    TenantTrail,
 )
 from gatepost.storage.audit_segments import Damaged
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 """How often the server checks whether another checkpoint is due."""
 PRUNE_S = 3600.0
 DAY_S = 86_400.0
@@ -45,13 +40,17 @@ AT_ONCE = 50
 """Tenants that are signed in one transaction, which takes about 10 ms."""
 SHARE = 0.1
 """Share of the time that signing and removing may take; the rest is for calls."""
-LONGEST_REST_S = 1.0
-PRUNED_AT_ONCE = 20_000
-"""Approximate number of records that are removed in one transaction."""
+LONGEST_PAUSE_S = 1.0
 CLOSING_S = 2.0
 """How long a stop signs; the rest is signed after the next start."""
 HANGING_S = 3.0
 """How long a stop waits for a database that does not answer."""
+LEASE_S = 15.0
+"""How long the writer's number of a killed process stays in use."""
+RELEASE_S = 1.0
+"""How long a stop waits for a database that does not answer, to release the number."""
+OF_SERVERS = ""
+"""The tenant of leases that belong to no tenant."""
 DICE = random.SystemRandom()
 
 log = logging.getLogger("gatepost.audit")
@@ -97,7 +96,7 @@ class Retention:
                 return True
             after = [*heads][-1]
             if until is None:
-                await _rest(time.monotonic() - began)
+                await _pause(time.monotonic() - began)
             elif time.monotonic() >= until:
                 return False
 
@@ -144,15 +143,7 @@ class Retention:
     async def _renew(self, chains: Sequence[ChainKey]) -> None:
         at, key_id = int(self._clock() * 1000), self._keyring.current.id
         new_records = {
-            (tenant, writer): [
-                new_record(
-                    RecordBody(
-                        at=at, kind="key", tenant=tenant, outcome="renewed", details={"key": key_id}
-                    ),
-                    {},
-                )
-            ]
-            for tenant, writer in chains
+            chain: [log_record("key", chain[0], "renewed", at, key=key_id)] for chain in chains
         }
         attempt = WriteAttempt(self._keyring)
         await self._records.audit.write(new_records, attempt.link)
@@ -169,7 +160,7 @@ class Retention:
                     await prune(self._records, self._keyring, tenant, before, self._clock)
                 except Damaged:  # records of other tenants are removed all the same
                     log.error("audit_prune_refused", extra={"tenant": tenant})
-                await _rest(time.monotonic() - began)
+                await _pause(time.monotonic() - began)
                 after = tenant
 
     @asynccontextmanager
@@ -203,7 +194,7 @@ class Retention:
         pruned = loop.time() - PRUNE_S * DICE.random()
         while True:
             # Random, so that replicas do not sign at the same time.
-            await asyncio.sleep(LOOK_S * DICE.uniform(0.7, 1.3))
+            await asyncio.sleep(CHECK_S * DICE.uniform(0.7, 1.3))
             settings, now = self._writer.settings, loop.time()
             due = settings.checkpoint_s and now >= signed + settings.checkpoint_s
             grown = self._writer.written - written
@@ -219,94 +210,54 @@ class Retention:
                 log.warning("audit_not_signed", extra={"reason": str(outage)})
 
 
-async def _rest(took_s: float) -> None:
+async def _pause(took_s: float) -> None:
     """Pause to leave calls their share of the time."""
-    await asyncio.sleep(min(took_s * (1 / SHARE - 1), LONGEST_REST_S))
+    await asyncio.sleep(min(took_s * (1 / SHARE - 1), LONGEST_PAUSE_S))
 
 
-async def prune(
-    records: Records,
-    keyring: KeyRing,
-    tenant: str,
-    before: float,
-    clock: Callable[[], float] = time.time,
-) -> int:
+class WriterLease:
     """
-    Remove the records from before a time (seconds since the epoch).
+    Hold the lowest free number for a writer, so that each process has chains of its own.
 
-    Return how many records the tenant's removed part has in all, or 0 if nothing was removed. Only
-    records up to the last checkpoint before that time are removed, because the remaining chains
-    must start at a checkpoint.
+    A process moves to a lower number when it becomes free, so there are as many numbers as there
+    were processes at one time. If two processes use one number, because a lease has expired too
+    early, they write to the same chains in turn; no chain can fork.
     """
-    trail, removed = records.of(tenant).trail, 0
-    pruned = {one.writer: one.pruned for one in await trail.heads()}
-    while found := await _next_cut(trail, pruned, int(before * 1000)):
-        # A chain that has not grown since the last removal has nothing to remove.
-        through = {
-            writer: number
-            for writer, number in last_numbers(found).items()
-            if number > pruned.get(writer, 0)
-        }
-        new_records = {
-            writer: [_retained(tenant, number, clock)] for writer, number in through.items()
-        }
-        through[CHECKPOINTS] = found.number
-        attempt = PruningAttempt(WriteAttempt(keyring), through)
+
+    def __init__(
+        self, records: Records, writer: AuditWriter, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._leases, self._writer = Leases(records, clock=clock), writer
+
+    async def take(self) -> None:
+        """Take the lowest free number, or renew it; raises StoreUnavailable."""
+        taken = await self._leases.taken(OF_SERVERS)
+        number = next(number for number in count(1) if _name(number) not in taken)
+        while not await self._leases.take(OF_SERVERS, _name(number), LEASE_S):
+            number += 1
+        before, self._writer.number = self._writer.number, number
+        if before != number:
+            await self._leases.release(OF_SERVERS, _name(before))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Hold a number during a block."""
+        with suppress(StoreUnavailable):  # the lease is tried again
+            await self.take()
         try:
-            done = await trail.prune(through, {**new_records, CHECKPOINTS: []}, attempt.link)
-        except Unproven:
-            log.error("audit_prune_refused", extra={"tenant": tenant})
-            break
-        if not done:
-            break  # another replica removes them
-        attempt.attempt.report()
-        pruned |= through
-        log.info("audit_pruned", extra={"tenant": tenant, "through": found.number})
-        removed = found.number
-    return removed
+            async with during("audit_writer", self._renew):
+                yield
+        finally:
+            with suppress(TimeoutError):  # the lease expires by itself
+                async with asyncio.timeout(RELEASE_S):
+                    await self._leases.release(OF_SERVERS, _name(self._writer.number))
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S / 3 * DICE.uniform(0.7, 1.0))
+            with suppress(StoreUnavailable):
+                await self.take()
 
 
-def _retained(tenant: str, through: int, clock: Callable[[], float]) -> NewAuditRecord:
-    body = RecordBody(
-        at=int(clock() * 1000),
-        kind="retention",
-        tenant=tenant,
-        outcome="removed",
-        details={"through": str(through)},
-    )
-    return new_record(body, {})
-
-
-async def _next_cut(trail: TenantTrail, pruned: Mapping[int, int], limit: int) -> Checkpoint | None:
-    """Return the checkpoint for the next cut, not too far from the last one."""
-    found, last = None, pruned.get(CHECKPOINTS, 0)
-    for one in await trail.checkpoints():
-        if one.number <= last:
-            continue
-        if found and one.number > last + PRUNED_AT_ONCE:
-            break
-        if not await is_before(trail, one, limit, pruned):
-            break
-        found = one
-    return found
-
-
-class PruningAttempt(msgspec.Struct, frozen=True):
-    """A `WriteAttempt` whose heads note the removed records."""
-
-    attempt: WriteAttempt
-    through: Mapping[int, int]
-    """The last removed record of each writer, and the checkpoint."""
-
-    def link(
-        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
-    ) -> tuple[list[Segment], ChainHead]:
-        """Return the next segments and the new head; implements `Link`. Raises Unproven."""
-        made, head = list[Segment](), found
-        if chain[1] != CHECKPOINTS:
-            made, head = self.attempt.link(chain, found, new_records)
-        keyring = self.attempt.keyring
-        if head is None or not is_proven(head, keyring):
-            raise Unproven(chain[0])
-        pruned = max(head.pruned, self.through[chain[1]])
-        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), keyring)
+def _name(number: int) -> str:
+    return f"audit_writer_{number}"

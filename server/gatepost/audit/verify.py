@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gatepost.audit.chain import is_proven
-from gatepost.audit.checkpoints import PublicKeys, Statement, decode, is_signed, seal_of
-from gatepost.audit.verify_chain import BadRecord, ChainExamination, CoveredEnd
+from gatepost.audit.chain import BadRecord, ChainExamination, CoveredEnd, is_proven
+from gatepost.audit.checkpoints import PublicKeys, Statement, decode, digest_of, is_signed
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
     CHECKPOINTS,
@@ -22,7 +21,7 @@ from gatepost.storage.records import Records
 
 PAGE = 100
 """The number of segments that are read at once."""
-MOST_LOOKS = 10
+MOST_READINGS = 10
 """How often records are read until two readings agree on a problem."""
 LOWEST = -(1 << 63)
 """The lowest number of a column: an attacker may have written any number to the database."""
@@ -58,7 +57,7 @@ class Examination:
             one = self._read(checkpoint)
             if self._signed:
                 before = self._signed[-1].checkpoint
-                if one.statement.previous != seal_of(before).hex():
+                if one.statement.previous != digest_of(before).hex():
                     raise _bad(
                         checkpoint,
                         f"its checkpoint does not follow the one of record {before.number}: that "
@@ -124,11 +123,11 @@ class Examination:
     def head(self, head: ChainHead | None, keyring: KeyRing | None) -> None:
         """Verify the end of the chain of checkpoints, and its proof if the key ring is given."""
         latest = self._signed[-1].checkpoint if self._signed else None
-        number, seal = (latest.number, seal_of(latest)) if latest else (0, b"")
+        number, digest = (latest.number, digest_of(latest)) if latest else (0, b"")
         if head is None:
             if latest is not None:
                 raise _bad(latest, "the end of the chain of checkpoints is gone")
-        elif (head.number, head.hash) != (number, seal):
+        elif (head.number, head.hash) != (number, digest):
             raise BadRecord(
                 FIRST_WRITER, head.number, "its checkpoint, the last one, is gone or another one"
             )
@@ -156,8 +155,8 @@ def _bad(checkpoint: Checkpoint, what: str) -> BadRecord:
     """Return the error for a checkpoint, which is named by a record that it covers."""
     writer, number = FIRST_WRITER, checkpoint.number
     with contextlib.suppress(msgspec.DecodeError):
-        if (said := decode(checkpoint.statement)).others:
-            writer, (number, _) = min(said.ends().items())
+        if (statement := decode(checkpoint.statement)).others:
+            writer, (number, _) = min(statement.ends().items())
     return BadRecord(writer, number, what)
 
 
@@ -220,7 +219,7 @@ async def verify(
     in succession.
     """
     before = None
-    for _ in range(MOST_LOOKS):
+    for _ in range(MOST_READINGS):
         examination = Examination(tenant, keys)
         try:
             await _examine(examination, records.of(tenant).trail, keyring, kept)

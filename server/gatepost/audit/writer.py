@@ -4,51 +4,52 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Context
 from time import perf_counter
 
-from gatepost.audit.chain import AlreadyWritten, Batch, Listener, RingLinker, WriteAttempt
-from gatepost.audit.record import (
-    Kind,
-    RecordBody,
-    RecordedPerson,
-    encode,
-    person_of,
-    reason_of,
-    text,
+from gatepost.audit.batches import (
+    AlreadyWritten,
+    Batch,
+    DelayedRecords,
+    Listener,
+    RingLinker,
+    WriteAttempt,
 )
-from gatepost.audit.record_builder import Entry, RecordBuilder, gap, new_record
-from gatepost.audit.refusals import COUNTED, MISMATCH, RefusalCounter
+from gatepost.audit.record import Entry, Kind, RecordBody, RecordedPerson, encode, person_of, text
+from gatepost.audit.record_builder import RecordBuilder, new_record
+from gatepost.audit.refusals import MISMATCH, RefusalCounter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import FIRST_WRITER
-from gatepost.storage.commit import CommitFailed, CommitFuture
+from gatepost.storage.commit import CommitFailed, CommitFuture, committed
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import Redaction
+from gatepost.tools.stage import reason_of
 from gatepost_authz.caller import TenantContext
 
-MOST_WAITING = 10_000
-"""Records that are kept in memory during an outage of the database."""
 FIRST_RETRY_S, RETRY_S = 0.05, 1.0
 """The first and the longest pause before a failed batch is retried."""
 QUICK_S = 1.0
 """A first failure that is faster than this is retried at once."""
-LATE_AT_ONCE = 1_000
-"""Delayed records per commit after an outage: all at once could exceed the time limit."""
 CLOSING_S = 5.0
 """How long a stop waits for the last records."""
 RELAXED_S, MOST_UNWRITTEN = 0.02, 1_000
 """With `durability = "relaxed"`: the pause before a batch, and the records that may wait for it."""
+NO_COMMIT = committed()
+"""What the answer to a call waits for if it waits for no commit."""
 # Not the shared generator of the process, which a tool may have seeded.
 DICE = random.SystemRandom()
 
 log = logging.getLogger("gatepost.audit")
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing."""
 
 
 class AuditWriter:
@@ -61,7 +62,7 @@ class AuditWriter:
 
     After each commit *observe* is called with its duration in seconds, *charge* with the caller and
     the bytes of each record that a caller has caused, and *listener* with the records. They must
-    not block or raise.
+    not block or raise. With a *listener*, the writer is made in the event loop that calls it.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -71,8 +72,8 @@ class AuditWriter:
         redaction: Redaction,
         settings: AuditSettings,
         *,
-        charge: Callable[[TenantContext, int], object] | None = None,
-        observe: Callable[[float], object] | None = None,
+        charge: Callable[[TenantContext, int], object] = _ignore,
+        observe: Callable[[float], object] = _ignore,
         listener: Listener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -83,34 +84,33 @@ class AuditWriter:
         """Number of records written since the start."""
         self.number = FIRST_WRITER
         """The writer of the chains that new batches extend; see `WriterLease`."""
-        self._records, self._redaction = records, redaction
+        self._records, self._redaction, self._clock = records, redaction, clock
         self._charge, self._observe = charge, observe
-        self._clock = clock
         self._builder = RecordBuilder()
-        self._linker = RingLinker(keyring, listener)
+        loop = None if listener is None else asyncio.get_running_loop()
+        self._linker = RingLinker(keyring, listener, loop)
         records.audit.attach(self._linker)
         self._waiting: list[Entry] = []
         self._commit = CommitFuture()
         """The commit of the records in `_waiting`."""
         self._batch: Batch | None = None
         """The batch that is being written; kept until it is durable."""
-        self._late: list[Entry] = []
-        """The new records that follow it, from the time of an outage."""
-        self._lost: Counter[str] = Counter()
-        self._refusals = RefusalCounter(self._write_refusals)
+        self._delayed = DelayedRecords()
+        self._refusals = RefusalCounter(self._add, clock)
         self._closing = False
-        self._writing: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._wake: Callable[[None], object] | None = self._begin
         """The function that makes the task write; None while it writes."""
         self.apply(settings)
 
     def __len__(self) -> int:
         """Return the number of records that wait for the next commit."""
-        return len(self._late) + len(self._waiting)
+        return len(self._delayed.entries) + len(self._waiting)
 
     def apply(self, settings: AuditSettings) -> None:
         """Apply these settings from now on."""
         self.settings = settings
+        self._refusals.peers = settings.peers
         self._batch_s = settings.batch_ms / 1000
         self._most_unwritten = MOST_UNWRITTEN if settings.durability == "relaxed" else 0
 
@@ -130,9 +130,9 @@ class AuditWriter:
         else:
             reason = reason_of(ending) if isinstance(ending, BaseException) else ending
             if self._refusals.add(entry := (call, began, perf_counter(), redacted_calls, reason)):
-                return COUNTED
+                return NO_COMMIT
             self._add(entry)
-        return self._commit if len(self._waiting) > self._most_unwritten else COUNTED
+        return self._commit if len(self._waiting) > self._most_unwritten else NO_COMMIT
 
     def _add(self, entry: Entry) -> CommitFuture:
         self._waiting.append(entry)
@@ -192,8 +192,8 @@ class AuditWriter:
         """Record a call that claimed another tenant; repeated ones of a caller are counted."""
         if not self.settings.enabled:
             return
-        caller, said = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
-        if not self._refusals.count(MISMATCH, call, perf_counter(), said):
+        caller, reason = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
+        if not self._refusals.count(MISMATCH, call, perf_counter(), reason):
             await self.note(
                 caller.tenant_id,
                 "tenant_mismatch",
@@ -204,27 +204,20 @@ class AuditWriter:
                 private={"claimed": claimed},
             )
 
-    def _write_refusals(self, older_s: float = 0.0) -> None:
-        """Write the records of refusals that were counted for *older_s* seconds."""
-        now = perf_counter()
-        offset, peers = self._clock() - now, self.settings.peers
-        for entry in self._refusals.due(now - older_s, offset, peers=peers):
-            self._add(entry)
-
     def _begin(self, _: None = None) -> None:
         self._wake = None
         # The task and its callback keep their context for the life of the process: that of the call
         # with the first record would keep the call in memory.
         context = Context()
-        self._writing = asyncio.get_running_loop().create_task(self._write(), context=context)
-        self._writing.add_done_callback(self._ended, context=context)
+        self._task = asyncio.get_running_loop().create_task(self._write(), context=context)
+        self._task.add_done_callback(self._ended, context=context)
 
     async def _write(self) -> None:
         """Write whenever records wait, until the writer is closed; retry failed batches."""
         pause = FIRST_RETRY_S
         try:
             while True:
-                if self._batch is None and not self._late and not self._waiting:
+                if self._batch is None and not self._delayed.entries and not self._waiting:
                     # With nothing left to write, no attempt could end an outage.
                     self.refusing = self.failing = False
                     if self._closing:
@@ -246,11 +239,11 @@ class AuditWriter:
         finally:
             self._wake = self._begin
 
-    def _ended(self, writing: "asyncio.Task[None]") -> None:
+    def _ended(self, task: "asyncio.Task[None]") -> None:
         """Handle the end of the task: release all calls, and keep all records."""
         if self._closing:
             self._settle("the server stops")
-        elif not writing.cancelled() and (error := writing.exception()) is not None:
+        elif not task.cancelled() and (error := task.exception()) is not None:
             # An error instead of an outage; calls are treated alike, and the batch is retried.
             log.error("audit_stopped", exc_info=error)
             self._let_go(type(error).__name__)
@@ -294,12 +287,8 @@ class AuditWriter:
 
     async def _next_batch(self) -> Batch:
         """Return the next batch; records that an outage has delayed come first."""
-        if self._late:
-            late, self._late = self._late[:LATE_AT_ONCE], self._late[LATE_AT_ONCE:]
-            lost, self._lost = self._lost, Counter()
-            now = self._clock()
-            gaps: list[Entry] = [(tenant, gap(tenant, n, now), None) for tenant, n in lost.items()]
-            return Batch([*gaps, *late], CommitFuture())
+        if self._delayed.entries:
+            return Batch(self._delayed.take(self._clock()), CommitFuture())
         # Wait for calls that are about to end, while any ends in two turns of the event loop: a
         # call that arrives in the first turn begins in the second. A single call does not wait; a
         # timer would split calls that end together, or leave the processor idle.
@@ -317,16 +306,15 @@ class AuditWriter:
 
     async def _attempt(self, batch: Batch) -> WriteAttempt:
         """Return the attempt that has written the batch; raises StoreUnavailable."""
-        if batch.attempts and (earlier := await batch.written(self._records)) is not None:
-            return earlier
+        if batch.attempts and (done := await batch.written(self._records)) is not None:
+            return done
         if not batch.new_records:
             now = (self._clock(), perf_counter())
             made = await self._builder.built(batch.entries, now, self.settings)
             # Kept until the batch is durable: two attempts must not be in two chains.
             batch.new_records = {(tenant, self.number): new for tenant, new in made.items()}
-        self._linker.loop = asyncio.get_running_loop()
-        attempt = self._linker.begin()
-        attempt.earlier = tuple(batch.attempts)
+        linker, earlier = self._linker, tuple(batch.attempts)
+        attempt = WriteAttempt(linker.keyring, linker.known, earlier, after=linker.committed)
         batch.attempts.append(attempt)
         try:
             await self._records.audit.write(batch.new_records, attempt.link)
@@ -346,11 +334,9 @@ class AuditWriter:
         sizes = self._builder.sizes
         while sizes:
             caller, size = sizes.popleft()
-            if self._charge is not None:
-                self._charge(caller, size)
+            self._charge(caller, size)
         batch.commit.settle()
-        if self._observe is not None:
-            self._observe(took)
+        self._observe(took)
         self.written += sum(map(len, batch.new_records.values()))
         if attempt.heads:  # a store that links records later has not done it yet
             attempt.committed()
@@ -374,24 +360,18 @@ class AuditWriter:
         entries, now = self._waiting[:], (self._clock(), perf_counter())
         made = await self._builder.built(entries, now, self.settings)
         del self._waiting[: len(entries)]
-        late = [(tenant, one, None) for tenant, new in made.items() for one in new]
-        ahead = 0 if self._batch is None else len(self._batch.entries)
-        room = max(MOST_WAITING - len(self._late) - ahead, 0)
-        self._late += late[:room]
-        self._lost.update(tenant for tenant, _, _ in late[room:])
-        if late[room:]:
-            log.error("audit_records_lost", extra={"records": len(late[room:])})
+        self._delayed.add(made, 0 if self._batch is None else len(self._batch.entries))
 
     async def aclose(self) -> None:
         """Write the remaining records, within a time limit."""
         self._closing = True
-        self._write_refusals()
+        self._refusals.write()
         if (wake := self._wake) is not None:
             self._wake = None
             wake(None)
-        if (writing := self._writing) is not None:
-            await asyncio.wait([writing], timeout=CLOSING_S)
-            writing.cancel()
+        if (task := self._task) is not None:
+            await asyncio.wait([task], timeout=CLOSING_S)
+            task.cancel()
             with suppress(StoreUnavailable):  # in that case another process links them
                 await self._records.audit.settle()
             await asyncio.sleep(0)  # for the listener

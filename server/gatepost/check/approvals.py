@@ -9,12 +9,9 @@ from gatepost.config.approvals import LONGEST_S, ApprovalRule, ApprovalsSettings
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
 from gatepost.policy.approvals.conditions import BadCondition, Condition, NoLibrary
-from gatepost.policy.approvals.rules import (
-    DEFAULT_APPROVERS,
+from gatepost.policy.approvals.policies import DEFAULT_APPROVERS, ROLE, SUBJECT, ApprovalPolicy
+from gatepost.policy.approvals.tool_policies import (
     PACK,
-    ROLE,
-    SUBJECT,
-    ApprovalPolicy,
     asks_as_destructive,
     matches,
     matches_any,

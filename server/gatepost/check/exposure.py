@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.settings import Config
-from gatepost.policy.approvals.rules import PACK, matches_any
+from gatepost.policy.approvals.tool_policies import PACK, matches_any
 from gatepost_authz.address_policy import allowed_host
 from gatepost_authz.addresses import is_loopback_host, literal
 from gatepost_authz.config import Problem

@@ -16,7 +16,7 @@ from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwks import KeyLocation, asks, confirms, place_of
+from gatepost_authz.jwks import KeyLocation, asks, place_of
 from gatepost_authz.reasons import FETCH_ADVICE, RULES
 
 OF_OPENID = frozenset(
@@ -158,7 +158,7 @@ class IssuerCheck:
             yield "clients name a metadata document" if by_url else "clients are registered by hand"
 
     async def _key_set(self) -> str:
-        opaque_only = asks(self._trusted) and not confirms(self._trusted)
+        opaque_only = asks(self._trusted) and not self._trusted.confirms
         if opaque_only and not self._trusted.settings.jwks_uri:
             return ""
         source = KeyLocation(self._issuer, self._trusted, self._fetcher, self._discovery)

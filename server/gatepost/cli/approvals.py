@@ -34,8 +34,8 @@ from gatepost.policy.approvals.request import (
     Operator,
     Undecidable,
 )
+from gatepost.policy.approvals.request_lists import WaitingPage, place_at
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.waiting_page import WaitingPage, place_at
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.stores import keyring_of
@@ -258,18 +258,18 @@ def when(seconds: float) -> str:
 
 def with_approvals(path: Path, tenant: str, do: Callable[[ApprovalService], Awaitable[T]]) -> T:
     """Run *do* with the configured stores open, and return its result."""
-    return decided(path, tenant, lambda service, _: do(service))
+    return decided(path, tenant, lambda services, _: do(services.service))
 
 
-def decided(path: Path, tenant: str, do: Callable[[ApprovalService, Config], Awaitable[T]]) -> T:
+def decided(path: Path, tenant: str, do: Callable[[ApprovalServices, Config], Awaitable[T]]) -> T:
     """Run *do*, which also needs the configuration, with the stores open."""
     # For `gatepost stdio` this is the only way to decide, so HTTP settings can be missing.
     config, toolbox = checked_configuration(path, beside=BESIDE)
     check_tenant(config, tenant)
 
     async def work() -> T:
-        async with opened(config, toolbox, tenant) as service:
-            return await do(service, config)
+        async with opened(config, toolbox, tenant) as services:
+            return await do(services, config)
 
     configure(level="warning", form="console")
     try:
@@ -279,8 +279,8 @@ def decided(path: Path, tenant: str, do: Callable[[ApprovalService, Config], Awa
 
 
 @asynccontextmanager
-async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator[ApprovalService]:
-    """Open the approval service with the servers' records; servers send its webhook messages."""
+async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator[ApprovalServices]:
+    """Open the approval services with the servers' records; servers send its webhook messages."""
     keyring = keyring_of(config)
     records = await open_records(plain(config.storage.database))
     shared_store = await open_shared_store(plain(config.storage.shared))
@@ -299,6 +299,8 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
             await revocations.look()
             shared = records, shared_store, keyring
             # Requests of revoked callers cannot be approved here either.
-            reviews = ApprovalServices(*shared, redaction, writer, outbound, revocations.is_refused)
-            reviews.apply(config, toolbox.tools)
-            yield reviews.service
+            services = ApprovalServices(
+                *shared, redaction, writer, outbound, revocations.is_refused
+            )
+            services.apply(config, toolbox.tools)
+            yield services

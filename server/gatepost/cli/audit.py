@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +10,9 @@ from typing import BinaryIO, Literal, TypeVar
 
 import click
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.audit.checkpoints import PublicKeys, Unproven, as_pem, from_pem, public_keys, sign
 from gatepost.audit.export import (
-    PAGE,
     ExportUnreadable,
     checkpoints_in,
     exported,
@@ -21,13 +20,11 @@ from gatepost.audit.export import (
     of_checkpoint,
     verify_lines,
 )
-from gatepost.audit.record_search import read
-from gatepost.audit.siem import as_cef, as_otlp
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.cli.configuration import config_option, fit_for, nearest, visible
+from gatepost.cli.siem import in_format
 from gatepost.config.references import plain
 from gatepost.config.settings import Config
-from gatepost.runtime.version import version
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import Checkpoint, record_id
 from gatepost.storage.backends import MEMORY, open_records
@@ -149,29 +146,11 @@ def export(
         await sign(records, keyring, tenant, time.time)
         lines = exported(records, tenant, since=begin)
         if form != "jsonl":
-            lines = _projected(records, tenant, form, begin)
+            lines = in_format(records, tenant, form, begin)
         async for one in lines:
             output.write(one)
 
     _at_the_trail(config, work)
-
-
-async def _projected(
-    records: Records, tenant: str, form: ExportFormat, since: int
-) -> AsyncIterator[bytes]:
-    """Yield the records in CEF or OTLP format, writer by writer."""
-    trail = records.of(tenant).trail
-    for writer in await trail.writers():
-        after = 0
-        while page := await trail.chain(writer).rows(after, PAGE):
-            after = page[-1].number
-            found = [read(row) for row in page if row.at >= since]
-            if form == "otlp":
-                for at in range(0, len(found), 100):
-                    yield as_otlp(tenant, found[at : at + 100], version())
-            else:
-                for one in found:
-                    yield f"{as_cef(tenant, one, version())}\n".encode()
 
 
 @audit.command()

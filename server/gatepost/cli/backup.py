@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import click
 
-from gatepost.audit.chain import RingLinker
+from gatepost.audit.batches import RingLinker
 from gatepost.cli.configuration import config_option
 from gatepost.cli.stores import configured
 from gatepost.config.references import plain

@@ -14,8 +14,11 @@ from gatepost.cli.stores import OpenStores, at_stores, configured, doubts
 from gatepost.config.references import plain
 from gatepost.config.settings import Config
 from gatepost.mcp.sessions.session import LIFETIME_S
-from gatepost.policy.approvals.erasure import forget
+from gatepost.policy.approvals.grants import revoke_given
+from gatepost.policy.approvals.request_lists import erase_decider
 from gatepost.policy.revocation.orders import revocation, suspension
+from gatepost.policy.script_reviews.store import SUBJECT as SCRIPTS
+from gatepost.policy.script_reviews.store import ScriptApprovals
 from gatepost.runtime.erasure import TenantErasure, TenantInventory, Unfinished, counted_records
 from gatepost.runtime.recent_callers import forget_person
 from gatepost.storage.audit import EVERY_TENANT
@@ -164,7 +167,10 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
     gone = 0
     while some := await records.tenant_data.clear_of(tenant_id, mine):
         gone += some
-    gone += await forget(records.of(tenant_id), issuer, subject)
+    tenant = records.of(tenant_id)
+    gone += await ScriptApprovals(tenant.entries(SCRIPTS)).erase(issuer, subject)
+    gone += await erase_decider(tenant.approvals, issuer, subject)
+    gone += await revoke_given(tenant.grants, issuer, subject)
     click.echo(f"removed {gone} records")
     if await forget_person(records.of(tenant_id), issuer, subject):
         click.echo("removed this person from the recent callers")

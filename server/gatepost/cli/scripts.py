@@ -14,16 +14,16 @@ from gatepost.cli.configuration import administrator, config_option, visible
 from gatepost.config.pack_registration import object_at, registrations
 from gatepost.config.settings import Config
 from gatepost.policy.approvals.request import Operator
-from gatepost.policy.approvals.scripts import (
-    SUBJECT,
+from gatepost.policy.script_reviews.script import (
     OpenScriptSource,
     Rejection,
     Script,
-    ScriptApprovals,
     ScriptReview,
     ScriptSource,
 )
-from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.script_reviews.service import ScriptReviews
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
+from gatepost.runtime.approvals import ApprovalServices
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import Workspace
 from gatepost.workspace import Workspaces
@@ -34,12 +34,12 @@ tenant_option = click.option("--tenant", required=True, help="Tenant id.")
 
 
 class TenantScripts(msgspec.Struct, frozen=True):
-    """One tenant's scripts with the approval service."""
+    """One tenant's scripts, and how to decide about them."""
 
     approvals: ScriptApprovals
     sources: tuple[ScriptSource, ...]
     tenant: str
-    service: ApprovalService
+    reviews: ScriptReviews
 
     async def there(self, name: str) -> list[Script]:
         """Return the contents of that name: first the current script, then earlier attempts."""
@@ -50,7 +50,7 @@ class TenantScripts(msgspec.Struct, frozen=True):
         found = [file for file in files if file is not None]
         tried = [*reversed(await self.approvals.waiting())]
         tried += [one.review for one in await self.approvals.rejected()]
-        return [*found, *(script_of(one) for one in tried if one.name == name)]
+        return [*found, *(one.script for one in tried if one.name == name)]
 
 
 @click.group()
@@ -102,7 +102,7 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
         wanted = [one for one in await here.there(name) if one.digest == digest]
         if not wanted:
             return None
-        await here.service.scripts.allow(tenant, wanted[0], Operator(administrator()))
+        await here.reviews.allow(tenant, wanted[0], Operator(administrator()))
         return wanted[0]
 
     if digest is not None:
@@ -132,7 +132,7 @@ def revoke(name: str, tenant: str, path: Path) -> None:
     name = name.removesuffix(".star")
 
     async def take_back(here: TenantScripts) -> str | None:
-        return await here.service.scripts.revoke(tenant, name, Operator(administrator()))
+        return await here.reviews.revoke(tenant, name, Operator(administrator()))
 
     was = with_scripts(path, tenant, take_back)
     if was is None:
@@ -167,9 +167,12 @@ async def rows_of(here: TenantScripts) -> list[tuple[str, str, str, str, str]]:
     """Return one row for each content, by name."""
     approved = {one.name: one for one in await here.approvals.all_approved()}
     waiting, rejected = await here.approvals.waiting(), await here.approvals.rejected()
-    rows = [row("approved", one) for one in approved.values()]
-    rows += [row("waits", one) for one in waiting]
-    rows += [row("rejected", one.review, by=one.by.shown, at=one.at) for one in rejected]
+    rows = [
+        row("approved", one, one.approver.shown if one.approver else "")
+        for one in approved.values()
+    ]
+    rows += [row("waits", one, one.caller.subject) for one in waiting]
+    rows += [row("rejected", one.review, one.by.shown, at=one.at) for one in rejected]
     known = {one.digest for one in (*approved.values(), *waiting)}
     known |= {one.review.digest for one in rejected}
     for source in here.sources:
@@ -183,28 +186,23 @@ async def rows_of(here: TenantScripts) -> list[tuple[str, str, str, str, str]]:
 
 
 def row(
-    state: str, review: ScriptReview, *, by: str = "", at: float | None = None
+    state: str, review: ScriptReview, by: str, *, at: float | None = None
 ) -> tuple[str, str, str, str, str]:
     """Return a decision or a waiting script as a row of the list."""
     seconds = review.at if at is None else at
     when = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return (review.name, state, review.digest, visible(by or review.by), when)
-
-
-def script_of(review: ScriptReview) -> Script:
-    """Return the script of a review."""
-    return Script(review.name, review.content.encode(), review.place)
+    return (review.name, state, review.digest, visible(by), when)
 
 
 def with_scripts(path: Path, tenant: str, do: Callable[[TenantScripts], Awaitable[T]]) -> T:
     """Run *do* with the configured stores and folders open, and return its result."""
 
-    async def work(service: ApprovalService, config: Config) -> T:
+    async def work(services: ApprovalServices, config: Config) -> T:
         workspaces = Workspaces(Path(config.workspace.root))
         try:
-            approvals = ScriptApprovals(service.records.of(tenant).entries(SUBJECT))
+            approvals = ScriptApprovals(services.service.records.of(tenant).entries(SUBJECT))
             sources = tuple(sources_of(config, workspaces.of(tenant)))
-            return await do(TenantScripts(approvals, sources, tenant, service))
+            return await do(TenantScripts(approvals, sources, tenant, services.scripts))
         finally:
             workspaces.close()
 

@@ -8,8 +8,15 @@ import msgspec
 
 from gatepost.audit.chain import START, hash_of
 from gatepost.audit.checkpoints import last_numbers
-from gatepost.audit.record import Kind, commitment, decode_numbered, decode_side
-from gatepost.audit.record_search import AuditSearch
+from gatepost.audit.record import (
+    AuditRecord,
+    Kind,
+    commitment,
+    decode_numbered,
+    decode_side,
+    read,
+    search,
+)
 from gatepost.dashboard import argument_tree
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import NotShown, PageRequest, PageResponse
@@ -25,6 +32,11 @@ from gatepost.storage.records import Records
 
 PAGE = 50
 MOST_TEXT = 200
+LOOKED_AT, READ = 10_000, 2_500
+"""
+Segments that one search looks through: by what they count, or reading their records, for a text or
+a person. Each takes about 50 ms.
+"""
 KINDS: tuple[str, ...] = get_args(Kind)
 AGES = {"": "Any time", "3600": "Last hour", "86400": "Last 24 hours", "604800": "Last 7 days"}
 
@@ -74,14 +86,14 @@ class RecordProof(msgspec.Struct, frozen=True, kw_only=True):
 class AuditPages:
     """Render the pages of the audit trail."""
 
-    def __init__(self, layout: PageLayout, trail: AuditSearch, records: Records) -> None:
-        self._layout, self._trail, self._records = layout, trail, records
+    def __init__(self, layout: PageLayout, records: Records) -> None:
+        self._layout, self._records = layout, records
 
     async def search(self, page_request: PageRequest) -> PageResponse:
         """Show the newest matching records, page by page."""
         sought, before = sought_of(page_request), _position(page_request.query.get("before", ""))
         audit_query = sought.audit_query(self._layout.clock(), before)
-        found = await self._trail.search_back(page_request.tenant, audit_query)
+        found = await search_back(self._records, page_request.tenant, audit_query)
         next_before = found.next_before(PAGE)
         older = (
             f"/audit?{sought.query(before='-'.join(map(str, next_before)))}" if next_before else ""
@@ -102,12 +114,14 @@ class AuditPages:
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one record with its proof."""
         writer, number = _place(page_request.path["record"])
-        record = await self._trail.get(page_request.tenant, writer, number) if number else None
-        if record is None:
-            raise NotShown
         trail = self._records.of(page_request.tenant).trail
         chain = trail.chain(writer)
         rows = await chain.rows(max(number - 2, 0), 2)
+        row = next((one for one in rows if one.number == number), None)
+        if row is None:
+            raise NotShown
+        record = read(row)
+        arguments = record.private.get("arguments")
         proof = proof_of(number, rows, await trail.checkpoints())
         return self._layout.page(
             "record.html",
@@ -115,10 +129,55 @@ class AuditPages:
             here="/audit",
             record=record,
             proof=proof,
-            arguments=argument_tree.read(record.arguments.encode()) if record.arguments else None,
+            arguments=argument_tree.read(arguments.encode()) if arguments else None,
             before=record_id(writer, number - 1) if number > 1 else "",
             after=record_id(writer, number + 1) if await chain.rows(number, 1) else "",
         )
+
+
+class FoundRecords(msgspec.Struct, frozen=True):
+    """The newest records that match a query."""
+
+    records: list[AuditRecord]
+    looked_since: int | None = None
+    """
+    The time (milliseconds) before which no record was searched, although fewer records were found
+    than requested; None: every record was searched.
+    """
+
+    def next_before(self, page: int) -> Position | None:
+        """Return where the next page begins if one has *page* records; None: there is no more."""
+        if len(self.records) > page:
+            return self.records[page - 1].position
+        return None if self.looked_since is None else (self.looked_since, 1, 1)
+
+
+async def search_back(records: Records, tenant: str, query: AuditQuery) -> FoundRecords:
+    """
+    Return the newest matching records, of a part of all where the search would read very many.
+
+    Raises StoreUnavailable.
+    """
+    since = None
+    if most := looked_through(query):
+        before = None if query.before is None else query.before[0]
+        horizon = await records.of(tenant).trail.horizon(before, most)
+        if horizon is not None and horizon >= (query.since or 0):
+            since = horizon + 1
+    # If all of them ended in one millisecond, a bound would lead back to the same page.
+    if since is not None and query.before is not None and since >= query.before[0]:
+        since = None
+    bounded = query if since is None else msgspec.structs.replace(query, since=since)
+    found = await search(records, tenant, bounded)
+    return FoundRecords(found, None if len(found) >= query.limit else since)
+
+
+def looked_through(query: AuditQuery) -> int:
+    """Return how many segments one search looks through; 0: as many as its records need."""
+    if query.text is not None or query.subject is not None:
+        return READ
+    counted = (query.kind, query.tool, query.outcome)
+    return LOOKED_AT if any(one is not None for one in counted) else 0
 
 
 def sought_of(page_request: PageRequest) -> AuditFilter:

@@ -15,8 +15,8 @@ from gatepost.dashboard.page import (
     stream,
 )
 from gatepost.dashboard.request_page import address
+from gatepost.policy.approvals.request_lists import WaitingPage, place_at
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.waiting_page import WaitingPage, place_at
 
 
 class InboxPage:

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 from gatepost.background import started
 from gatepost.policy.approvals.notifications import TOPIC
+from gatepost.policy.approvals.request_lists import WaitingPage
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.waiting_page import WaitingPage
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, WakeUps
 

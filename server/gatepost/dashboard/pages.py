@@ -2,7 +2,6 @@
 
 from importlib import import_module
 
-from gatepost.audit.record_search import AuditSearch
 from gatepost.config.packs import by_type
 from gatepost.config.references import plain
 from gatepost.config.settings import Config
@@ -43,11 +42,10 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
-    trail = AuditSearch(services.records)
-    evidence = AuditPages(layout, trail, services.records)
+    evidence = AuditPages(layout, services.records)
     usage = UsagePage(
         layout,
-        trail=trail,
+        records=services.records,
         limits=services.limits,
         tools=lambda: services.registry.tools,
         several=plain(config.storage.database).startswith("postgresql:"),

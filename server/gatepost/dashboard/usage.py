@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from gatepost.audit.record_search import AuditSearch
 from gatepost.dashboard.chart import ChartInterval, UsageMeter, columns
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
@@ -13,6 +12,7 @@ from gatepost.dashboard.tools import ReadRecentCallers
 from gatepost.policy.limits.local_counters import BucketUsage, ConcurrencyUsage
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.storage.audit import Count
+from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.reasons import NO_RULE, RULES, RefusalReason
 
@@ -72,14 +72,14 @@ class UsagePage:
         self,
         layout: PageLayout,
         *,
-        trail: AuditSearch,
+        records: Records,
         limits: LimitStage,
         tools: Callable[[], Iterable[str]],
         seen: ReadRecentCallers,
         several: bool,
         holds: Callable[[str], list[RevocationRecord]],
     ) -> None:
-        self._layout, self._trail, self._limits = layout, trail, limits
+        self._layout, self._records, self._limits = layout, records, limits
         self._tools, self._seen, self._several = tools, seen, several
         self._holds = holds
 
@@ -88,7 +88,8 @@ class UsagePage:
         span = next((one for one in SPANS if one.key == page_request.query.get("span")), SPANS[0])
         now = self._layout.clock()
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
-        counts = await self._trail.usage(page_request.tenant, since=since, bucket_s=span.step_s)
+        trail = self._records.of(page_request.tenant).trail
+        counts = await trail.count(int(since * 1000), span.step_s * 1000)
         # A caller has one bucket, whatever clients and tokens it uses.
         seen = await self._seen(page_request.tenant, CALLERS)
         callers = list({one.principal_key: one for one in seen}.values())

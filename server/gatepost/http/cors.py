@@ -11,6 +11,7 @@ from gatepost.http.edge_request import (
     is_public_document,
     only_post,
 )
+from gatepost.http.scope import ANSWER_HEADERS
 
 ALLOWED_METHODS = b"GET, POST, DELETE"
 # Named one by one: "*" never covers Authorization (Fetch standard, CORS-preflight).
@@ -83,7 +84,8 @@ class Cors:
         shared = ((b"access-control-allow-origin", origin), (b"vary", b"Origin"))
         if request.method == "OPTIONS":
             return Preflight((*shared, *self._permissions(request)))
-        request.answer_headers = (*shared, (b"access-control-expose-headers", EXPOSED_HEADERS))
+        exposed = (b"access-control-expose-headers", EXPOSED_HEADERS)
+        request.scope[ANSWER_HEADERS] = (*shared, exposed)
         return None
 
     def _permissions(self, request: EdgeRequest) -> tuple[tuple[bytes, bytes], ...]:

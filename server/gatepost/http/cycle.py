@@ -10,8 +10,7 @@ from typing import Any
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gatepost.http.edge_request import EdgeRequest
-from gatepost.http.scope import NO_CONTENT, WHOLE_BODY
+from gatepost.http.scope import ANSWER_HEADERS, NO_CONTENT, REQUEST_ID, WHOLE_BODY
 from gatepost_authz.middleware import OneStepSend
 
 Fields = Iterable[tuple[bytes, bytes]]
@@ -98,8 +97,6 @@ class Cycle(RequestResponseCycle, OneStepSend):
     waiting_for_100_continue = False
     status = 0
     """The status of the answer; 0 before the answer has begun."""
-    request: EdgeRequest | None = None
-    """The request, which Edge sets. Its id and further fields are part of every answer."""
     _start: Any = None
     _streams = False
     """Whether the answer is a stream whose parts need no check of their framing."""
@@ -160,30 +157,28 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self.response_started = False
             if self._sent_first(start, message):
                 return
-            if self.request is not None:
-                start = labelled(start, self.request)
-            await self.send(start)
+            await self.send(labelled(start, self.scope))
         await self.send(message)
 
     def send_whole(
         self, status: int, fields: Fields, body: bytes, *, is_stream: bool = False
     ) -> bool:
         """Send the answer, or the beginning of a stream; False: it has to go as messages."""
-        connection, request = self.connection, self.request
+        connection, scope = self.connection, self.scope
         if (
             self.response_started
             or not self.keep_alive
             or self.disconnected
             or connection.flow.write_paused
             or status in UNFRAMED
-            or self.scope["method"] == "HEAD"
+            or scope["method"] == "HEAD"
         ):
             return False
         identity = b""
-        if request is not None:
-            identity = f"x-request-id: {request.id}\r\n".encode("ascii")
-            if request.answer_headers:
-                fields = (*fields, *request.answer_headers)
+        if REQUEST_ID in scope:
+            identity = f"x-request-id: {scope[REQUEST_ID]}\r\n".encode("ascii")
+            if ANSWER_HEADERS in scope:
+                fields = (*fields, *scope[ANSWER_HEADERS])
         # The fields that the server adds to every answer change once a second.
         default = connection.server_state.default_headers
         kept = STREAM_HEAD if is_stream else OK_HEAD if status == OK else REFUSAL_HEAD
@@ -274,14 +269,16 @@ def chunk(part: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(part), part)
 
 
-def labelled(message: Any, request: EdgeRequest) -> Any:
+def labelled(message: Any, scope: Any) -> Any:
     """Return the start of an answer with the fields that every answer to this request has."""
+    if REQUEST_ID not in scope:
+        return message
     # A new message, because the application's message may be a constant.
-    own = (b"x-request-id", request.id.encode("ascii"))
+    own = (b"x-request-id", scope[REQUEST_ID].encode("ascii"))
     return {
         "type": "http.response.start",
         "status": message["status"],
-        "headers": [*message.get("headers", ()), own, *request.answer_headers],
+        "headers": [*message.get("headers", ()), own, *scope.get(ANSWER_HEADERS, ())],
     }
 
 

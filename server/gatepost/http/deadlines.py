@@ -43,8 +43,10 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
 class ListenConfig(uvicorn.Config):
     """uvicorn's configuration, with the settings that our protocols read in addition."""
 
-    deadlines = Deadlines()
-    unread = UnreadResponses(UnreadLimits())
+    def __init__(self, app: Any, deadlines: Deadlines, **settings: Any) -> None:
+        super().__init__(app, **settings)
+        self.deadlines = deadlines
+        self.unread = UnreadResponses(deadlines.unread)
 
 
 class HeadWatch:

@@ -91,17 +91,17 @@ class EdgeSend:
     and notes the status. Our own connection (`Cycle`) does both itself.
     """
 
-    __slots__ = ("_send", "request", "status")
+    __slots__ = ("_scope", "_send", "status")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, scope: Scope) -> None:
         self.status = 0
-        self.request: EdgeRequest | None = None
         self._send = send
+        self._scope = scope
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.start" and self.request is not None:
+        if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = labelled(message, self.request)
+            message = labelled(message, self._scope)
         return self._send(message)
 
 
@@ -157,8 +157,7 @@ class Edge:
             client[0] if client else "",
             headers.get(CORRELATION),
         )
-        answer: Any = send if isinstance(send, Cycle) else EdgeSend(send)
-        answer.request = request
+        answer: Any = send if isinstance(send, Cycle) else EdgeSend(send, scope)
         try:
             if path in self._probes and method in PROBED:
                 await respond(answer, *await self._probes[path]())

@@ -41,7 +41,6 @@ class EdgeRequest(msgspec.Struct):
 
     ``headers`` holds each name once (the last value wins), so a check about a header that decides
     something asks ``values`` for all of them when ``repeated`` says that a name came twice.
-    ``answer_headers`` are the headers that checks add to every answer.
     """
 
     id: str
@@ -55,7 +54,6 @@ class EdgeRequest(msgspec.Struct):
     """The address of the client: of the connection, or, after the checks, from a trusted proxy."""
     correlation: bytes | None
     """The caller's own id for the work that this request is part of."""
-    answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def values(self, name: bytes) -> list[bytes]:
         """Return every value of a header in order; *name* is in lower case."""

@@ -7,6 +7,9 @@ NO_CONTENT = gatepost_authz.middleware.NO_CONTENT
 REQUEST_ID = "gatepost.request_id"
 """Set by Edge: the request's id, a string of letters, digits and `-`."""
 
+ANSWER_HEADERS = "gatepost.answer_headers"
+"""Set by the check of CORS: pairs of bytes, headers that every answer to the request gets."""
+
 FOLDED = gatepost_authz.middleware.FOLDED
 """
 Set by the connection, or else by Edge: the request's headers by name, each with its last value.

@@ -23,7 +23,7 @@ from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.request import NO_META, Params
 from gatepost.mcp.server import McpServer
-from gatepost.mcp.tasks.store import digest
+from gatepost.mcp.tasks.task_record import digest
 from gatepost.telemetry.trace import marked, shared
 from gatepost.tools.client import (
     MOST_KEPT_BYTES,

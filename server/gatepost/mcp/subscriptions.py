@@ -116,7 +116,7 @@ async def _honoured(server: McpServer, caller: TenantContext, asked: Filter) -> 
         uris = dict.fromkeys(asked.resource_subscriptions)
         honoured.resource_subscriptions = [u for u in uris if server.may_read(caller, u)]
     if asked.task_ids is not UNSET and server.lengthy:
-        honoured.task_ids = await server.tasks.may_follow(caller, asked.task_ids)
+        honoured.task_ids = await server.tasks.task_store.may_follow(caller, asked.task_ids)
     return honoured
 
 
@@ -221,7 +221,7 @@ class ListenStream(EventStream):
         if not moved:
             self._moved = None
         try:
-            self._shown = await self._server.tasks.shown(self.caller, task_id)
+            self._shown = await self._server.tasks.task_store.notification(self.caller, task_id)
         except StoreUnavailable:
             # A silent stream would look as if nothing had changed. The client listens again when it
             # can.

@@ -94,7 +94,7 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
     task_client = TaskClient(ask.client)
     detachable = _replace(call, client=task_client, lasting=True)
     work = asyncio.create_task(perform(server.runner, detachable))
-    work.add_done_callback(lambda _: task_client.turn.set())
+    work.add_done_callback(lambda _: task_client.detaching.set())
     accepted, why = False, ()
     try:
         if not await _turned(task_client, server.runner.allowed_s(call.caller), tool):
@@ -142,7 +142,7 @@ async def _turned(task_client: TaskClient, allowed_s: float, tool: Tool) -> bool
     timeout_s = allowed_s if waits else min(allowed_s, UNSTARTED_S)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            await task_client.turn.wait()
+            await task_client.detaching.wait()
         return True
     return timeout_s < allowed_s
 

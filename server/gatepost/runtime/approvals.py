@@ -9,20 +9,20 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.policy.approvals.channel_notifications import ChannelNotifications, Run
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
     ApprovalNotifier,
+    ChannelNotifications,
+    RunCall,
 )
-from gatepost.policy.approvals.outbox_sender import CLOSING_S, OutboxSender
-from gatepost.policy.approvals.policies import TenantTools
 from gatepost.policy.approvals.request import IsRevoked, Page, no_page, none_revoked, page_of
-from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
-from gatepost.policy.approvals.webhook import Webhook, key_of
+from gatepost.policy.approvals.tool_policies import TenantTools, plan_of
+from gatepost.policy.approvals.webhook import FINISH_S, OutboxSender, Webhook, key_of
 from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.script_reviews.service import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
@@ -57,8 +57,15 @@ class ApprovalServices:
         self._notifier = ApprovalNotifier(
             shared_store, *self._listeners, audit=ApprovalAudit(writer)
         )
+        self.scripts = ScriptReviews(records, self._notifier, is_revoked=is_revoked, clock=clock)
         self.service = ApprovalService(
-            records, keyring, redaction, self._notifier, is_revoked=is_revoked, clock=clock
+            records,
+            keyring,
+            redaction,
+            self._notifier,
+            self.scripts,
+            is_revoked=is_revoked,
+            clock=clock,
         )
 
     def apply(
@@ -66,7 +73,7 @@ class ApprovalServices:
         config: Config,
         tools: Iterable[Tool],
         beside: TenantTools | None = None,
-        run: Run | None = None,
+        run: RunCall | None = None,
     ) -> None:
         """
         Take up the approval policies, the webhook and the notifications of a configuration.
@@ -102,7 +109,7 @@ class ApprovalServices:
                 yield
             finally:
                 if self._notifications is not None:
-                    await self._notifications.settle(CLOSING_S)
+                    await self._notifications.finish(FINISH_S)
 
     def stages(
         self,

@@ -3,7 +3,6 @@
 import asyncio
 from time import perf_counter
 
-from gatepost.audit.record import reason_of
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.storage.commit import CommitFuture, committed
 from gatepost.telemetry import metric_families
@@ -12,7 +11,7 @@ from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.trace import CURRENT
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.stage import Recorder
+from gatepost.tools.stage import Recorder, reason_of
 
 NO_COMMIT = committed()
 """Without an audit log there is no commit to wait for."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import FrameType
-from typing import Any, cast
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,7 +20,6 @@ from starlette.types import ASGIApp
 from gatepost.http.acceptor import QUEUE, Acceptor
 from gatepost.http.deadlines import HEAD_LINES_BYTES, Deadlines, ListenConfig
 from gatepost.http.file_descriptors import DescriptorLimits
-from gatepost.http.flow_control import UnreadResponses
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime import garbage_collector
 
@@ -236,8 +235,9 @@ def listen_config(
 
     Only `TrustedProxies` evaluates forwarded headers; uvicorn would trust any loopback peer.
     """
-    config = ListenConfig(
-        cast("Any", app),
+    return ListenConfig(
+        app,
+        deadlines,
         loop="uvloop",
         http=protocol,
         ws="none",
@@ -253,9 +253,6 @@ def listen_config(
         h11_max_incomplete_event_size=deadlines.max_head_bytes + HEAD_LINES_BYTES,
         ssl_context_factory=(lambda *_: tls) if tls is not None else None,
     )
-    config.deadlines = deadlines
-    config.unread = UnreadResponses(deadlines.unread)
-    return config
 
 
 def bind(host: str, port: int) -> socket.socket:

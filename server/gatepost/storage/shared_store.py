@@ -122,7 +122,29 @@ class SharedStore(Protocol):
 log = logging.getLogger("gatepost.storage")
 
 
-class WakeUps:
+class Wakeable:
+    """Lets one task wait for a time, and others wake it earlier."""
+
+    __slots__ = ("_woken",)
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Let the task look at once."""
+        self._woken.set()
+
+    async def wait(self, within_s: float) -> None:
+        """Return when woken since the last wait, and after *within_s* seconds at the latest."""
+        with contextlib.suppress(TimeoutError):
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that meets a wake-up, and a
+            # stop never ends.
+            async with asyncio.timeout(within_s):
+                await self._woken.wait()
+        self._woken.clear()
+
+
+class WakeUps(Wakeable):
     """
     Follows one topic of a tenant's shared store, and wakes one task.
 
@@ -131,14 +153,14 @@ class WakeUps:
     message wakes the task.
     """
 
-    __slots__ = ("_message", "_shared_store", "_subscription", "_topic", "_woken")
+    __slots__ = ("_message", "_shared_store", "_subscription", "_topic")
 
     def __init__(
         self, shared_store: TenantSharedStore, topic: str, *, message: bytes | None = None
     ) -> None:
+        super().__init__()
         self._shared_store, self._topic, self._message = shared_store, topic, message
         self._subscription: Subscription | None = None
-        self._woken = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         """Follow the topic during a block; go on without wake-ups while the shared store is out."""
@@ -164,19 +186,6 @@ class WakeUps:
                 log.debug("wake_ups_unavailable")
                 return False
         return True
-
-    def wake(self) -> None:
-        """Let the task look at once."""
-        self._woken.set()
-
-    async def wait(self, within_s: float) -> None:
-        """Return when woken since the last wait, and after *within_s* seconds at the latest."""
-        with contextlib.suppress(TimeoutError):
-            # Not `wait_for`: in Python 3.11 it loses a cancellation that meets a wake-up, and a
-            # stop never ends.
-            async with asyncio.timeout(within_s):
-                await self._woken.wait()
-        self._woken.clear()
 
     def _deliver(self, message: bytes) -> None:
         if self._message is None or message == self._message:

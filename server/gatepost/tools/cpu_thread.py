@@ -19,7 +19,7 @@ from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
 Admission = asyncio.Future[None]
-CallerKey = tuple[str, ...]
+WaitingCaller = tuple[str, ...]
 
 MOST_WAITING = 32
 """
@@ -47,14 +47,14 @@ class ThreadQueue:
     """
 
     def __init__(self) -> None:
-        self._tenants: OrderedDict[str, OrderedDict[CallerKey, deque[Admission]]] = OrderedDict()
+        self._tenants = OrderedDict[str, OrderedDict[WaitingCaller, deque[Admission]]]()
 
-    def waiting(self, caller: CallerKey) -> int:
+    def waiting(self, caller: WaitingCaller) -> int:
         """Return the number of waiting computations of a caller."""
         callers = self._tenants.get(caller[0])
         return 0 if callers is None else len(callers.get(caller, ()))
 
-    def add(self, caller: CallerKey, turn: Admission) -> None:
+    def add(self, caller: WaitingCaller, turn: Admission) -> None:
         """Add a computation behind the others of its caller, whose first element is its tenant."""
         callers = self._tenants.setdefault(caller[0], OrderedDict())
         callers.setdefault(caller, deque()).append(turn)
@@ -71,14 +71,14 @@ class ThreadQueue:
         self._clear(caller)
         return turn
 
-    def remove(self, caller: CallerKey, turn: Admission) -> None:
+    def remove(self, caller: WaitingCaller, turn: Admission) -> None:
         """Remove a computation, if it still waits."""
         callers = self._tenants.get(caller[0])
         if callers is not None and turn in callers.get(caller, ()):
             callers[caller].remove(turn)
             self._clear(caller)
 
-    def _clear(self, caller: CallerKey) -> None:
+    def _clear(self, caller: WaitingCaller) -> None:
         callers = self._tenants[caller[0]]
         if not callers[caller]:
             del callers[caller]
@@ -93,7 +93,7 @@ class CpuThread:
         self.queue = ThreadQueue()
         self.busy = False
 
-    async def wait_turn(self, caller: CallerKey, *, bounded: bool) -> None:
+    async def wait_turn(self, caller: WaitingCaller, *, bounded: bool) -> None:
         """Wait for the thread; raises TooManyWaiting."""
         if not self.busy:
             self.busy = True

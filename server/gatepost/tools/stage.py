@@ -1,13 +1,20 @@
 """The interfaces around the runner: stages of a call, the recorder, and the limits on requests."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol
 
+import msgspec
+
 from gatepost.storage.commit import CommitFuture
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, Failure, Offer, Outcome
+from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
 from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.registry import Unknown
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
 
 
 class Recorder(Protocol):
@@ -107,3 +114,35 @@ class Stage(ABC):
         This is usually a coroutine function. A plain function can return the awaitable of
         `proceed`, which costs almost nothing for a call that it does not touch.
         """
+
+
+class RaisedReason(msgspec.Struct, frozen=True):
+    """The outcome of a call that raised an exception, and what its record says about it."""
+
+    outcome: str
+    message: str = ""
+
+
+_OUTCOMES: tuple[tuple[type[BaseException], str], ...] = (
+    (Unknown, "unknown"),
+    (InsufficientScope, "insufficient_scope"),
+    (InsufficientAuthentication, "insufficient_authentication"),
+    (AuthError, "refused"),
+    (MissingCapability, "missing_capability"),
+    (ProtocolError, "protocol_error"),
+    (InputNeeded, "input_required"),
+    (Unaccepted, "refused"),
+    (StoreUnavailable, "store_unavailable"),
+    (asyncio.CancelledError, "cancelled"),
+    (GeneratorExit, "cancelled"),
+)
+
+
+def reason_of(error: BaseException) -> RaisedReason:
+    """Return what a record says about an exception; only messages that are known to be redacted."""
+    outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "internal")
+    if isinstance(error, Unknown):
+        return RaisedReason(outcome, error.name)
+    if isinstance(error, InsufficientScope):
+        return RaisedReason(outcome, f"needs {' '.join(error.scopes)}")
+    return RaisedReason(outcome, str(error.message) if isinstance(error, ProtocolError) else "")

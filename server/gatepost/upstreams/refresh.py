@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from gatepost.background import during, reason_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import Leases
+from gatepost.storage.shared_store import Wakeable
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.catalogue_store import catalogue_key
 from gatepost.upstreams.connection import ConnectionFailure
@@ -75,7 +76,7 @@ class CatalogueRefresher(Wanted):
         self._tasks: dict[tuple[str, str], asyncio.Task[Catalogue]] = {}
         self._following: dict[tuple[str, str], tuple[UpstreamServer, asyncio.Task[None]]] = {}
         self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._wake = asyncio.Event()
+        self._turn = Wakeable()
         watch.tell(self._replan)
 
     def used(self, tenant: str) -> None:
@@ -94,7 +95,7 @@ class CatalogueRefresher(Wanted):
             for one in persons[:-MOST_PERSONS]:
                 del plan[one]
         self.used(server.tenant)
-        self._wake.set()
+        self._turn.wake()
 
     def called(self, tenant: str, server_id: str) -> None:
         """Count a call, so that a busy server is refreshed before its catalogue is stale."""
@@ -172,16 +173,11 @@ class CatalogueRefresher(Wanted):
                 await self.look()
             except StoreUnavailable as outage:
                 log.debug("catalogues_not_planned", extra={"reason": str(outage)})
-            try:
-                async with asyncio.timeout(TICK_S * DICE.uniform(0.8, 1.2)):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-            self._wake.clear()
+            await self._turn.wait(TICK_S * DICE.uniform(0.8, 1.2))
 
     def _replan(self, tenant: str) -> None:
         self._unplanned.add(tenant)
-        self._wake.set()
+        self._turn.wake()
 
     def _forget(self, tenant: str) -> None:
         del self._used[tenant]
@@ -224,7 +220,7 @@ class CatalogueRefresher(Wanted):
         plan = self._plans.get(server.tenant, {})
         if (planned := plan.get(server.id)) is not None:
             planned.is_announced = True
-            self._wake.set()
+            self._turn.wake()
 
     def _unfollowed(self, server: UpstreamServer, *, is_polled: bool) -> None:
         plan = self._plans.get(server.tenant, {})

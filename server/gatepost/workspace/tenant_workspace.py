@@ -71,8 +71,9 @@ class Workspaces:
         """Return the workspace of one tenant; *tenant* is a validated tenant id."""
         known = self._tenants.get(tenant)
         if known is None:
-            home = Home(self._root, tenant, self._quota, self._resolver, self._threads)
-            home.running = self._running
+            home = Home(
+                self._root, tenant, self._quota, self._resolver, self._threads, self._running
+            )
             known = self._tenants[tenant] = TenantWorkspace(self._root, tenant, home=home)
         return known
 
@@ -96,12 +97,14 @@ class Home:
         quota: Quota = DEFAULT_QUOTA,
         resolver: Resolver | None = None,
         threads: Executor | None = None,
+        running: set[threading.Event] | None = None,
     ) -> None:
         self.root = root
         self.tenant = tenant
         self.resolver = resolver or resolver_of()
         self.usage_file = UsageFile(self._opened, self._count, quota)
-        self.running: set[threading.Event] = set()
+        self.running = set() if running is None else running
+        """The work of all tenants that is running; each is stopped by its event."""
         self._owned = Owned(root, tenant, self.resolver)
         self._threads = threads
         self._turns = asyncio.Semaphore(TURNS)

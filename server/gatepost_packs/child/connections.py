@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from ipaddress import ip_address
 
 import msgspec
@@ -90,8 +91,12 @@ class WorkerConnections:
         found = await loop.getaddrinfo(tunnel.host, tunnel.port, type=socket.SOCK_STREAM)
         with contextlib.ExitStack() as undoing:
             made = undoing.enter_context(await _dialled(str(found[0][4][0]), tunnel.port))
-            await loop.sock_sendall(made, tunnel.request(address, port))
-            await _opened(made, tunnel)
+            await tunnel.negotiate(
+                address,
+                port,
+                write=partial(loop.sock_sendall, made),
+                read=partial(loop.sock_recv, made, 1),  # the next byte is the server's
+            )
             undoing.pop_all()
         return made
 
@@ -104,13 +109,3 @@ async def _dialled(address: str, port: int) -> socket.socket:
         await asyncio.get_running_loop().sock_connect(made, (address, port))
         undoing.pop_all()
     return made
-
-
-async def _opened(made: socket.socket, tunnel: Tunnel) -> None:
-    """Read a proxy's response and no byte more: the next one belongs to the target server."""
-    loop, head = asyncio.get_running_loop(), b""
-    while not tunnel.is_open(head):
-        part = await loop.sock_recv(made, 1)
-        if not part:
-            raise ProxyError("no answer to CONNECT")
-        head += part

@@ -2,13 +2,14 @@
 Read the front matter of a note as JSON, and change it in place: YAML between two lines of `---`.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 import yaml
+
+from gatepost import YamlError, YamlLimits, read_yaml
 
 MOST_BYTES = 64_000
 """Bytes of a front matter; a longer one is text."""
@@ -17,9 +18,8 @@ MOST_CHANGED_BYTES = 3 * MOST_BYTES
 Bytes of changes as JSON, which is never three times as long as YAML; more cannot fit, and YAML
 takes a second for each megabyte.
 """
-MOST_DEPTH = 16
-MOST_NODES = 10_000
-"""Values in it after expanding anchors: nine lines of YAML can mean a billion."""
+LIMITS = YamlLimits(size=MOST_BYTES, depth=16, nodes=10_000, weight=1_000_000)
+"""Nodes after expanding anchors: nine lines of YAML can mean a billion."""
 
 OPENING = re.compile(r"\ufeff?---[ \t]*\r?\n")
 CLOSING = re.compile(r"^---[ \t]*(?:\r?\n|\Z)", re.MULTILINE)
@@ -61,29 +61,25 @@ def split(text: str) -> FrontMatter:
 
 
 def values_of(text: str) -> dict[str, Any]:
-    """Return the names and values of a YAML text as JSON has them; raise Unreadable."""
+    """Return the names and values of a YAML text as JSON has them; raises FrontMatterError."""
     try:
-        _vet(text)
-        read = yaml.load(text, Loader=Loader)  # noqa: S506  # a SafeLoader without dates
-        plain = _JsonConverter().of({} if read is None else read)
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        where = f" (line {place.line + 2})" if place is not None else ""
-        raise FrontMatterError(f"is not YAML{where}") from None
-    except (ValueError, TypeError, OverflowError) as error:
-        told = str(error) if isinstance(error, FrontMatterError) else "holds an invalid value"
-        raise FrontMatterError(told) from None
-    if not isinstance(plain, dict):
+        # Obsidian takes `<<` for a plain name.
+        read = read_yaml(text, LIMITS, merges=False, first_line=2)
+    except YamlError as error:
+        raise FrontMatterError(str(error)) from None
+    if read is None:
+        return {}
+    if not isinstance(read, dict):
         raise FrontMatterError("does not consist of names and values")
-    return plain
+    return read
 
 
 def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
     """
     Return the front matter with *changes*: a value replaces, null removes.
 
-    Unchanged lines stay as they were written, comments included. Raises Unreadable if the values
-    cannot be written, or if the present front matter cannot be read.
+    Unchanged lines stay as they were written, comments included. Raises FrontMatterError if the
+    values cannot be written, or if the present front matter cannot be read.
     """
     if old.problem is not None:
         raise FrontMatterError(old.problem)
@@ -91,12 +87,12 @@ def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
         raise FrontMatterError(f"would have more than {MOST_BYTES} bytes")
     before = dict(old.values or {})
     gone = {name for name, value in changes.items() if value is None}
-    wanted = _JsonConverter().of({k: v for k, v in {**before, **changes}.items() if k not in gone})
+    wanted = _writable({k: v for k, v in {**before, **changes}.items() if k not in gone})
     line = "\r\n" if "\r\n" in old.raw else "\n"
     text = _in_place(old.yaml, before, changes)
     if text is None or _reread(text) != wanted:
         text = _written(wanted)
-        if _reread(text) != wanted:
+        if len(text) <= MOST_BYTES and _reread(text) != wanted:
             raise FrontMatterError("holds a value that YAML cannot express")
     if not wanted and not text.strip():
         return ""
@@ -106,75 +102,39 @@ def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
     return whole
 
 
-class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # C where there is one
-    """YAML's JSON part: a date stays the text that its author wrote."""
-
-
 class Dumper(yaml.SafeDumper):
-    """Writes text that Loader reads back: a text that looks like a date needs no quotes."""
+    """Writes text that `read_yaml` reads back: a text that looks like a date needs no quotes."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Write every value in full, without anchors."""
         return True
 
 
-# `<<` is treated as a plain name. Otherwise eight lines of mappings that each merge another ten
-# times would be a hundred million entries before Gatepost sees them. Other parsers merge, so it is
-# written with quotes.
-for _kind, _left_out in ((Loader, {"timestamp", "merge"}), (Dumper, {"timestamp"})):
-    _kind.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in _left_out]
-        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+# The library follows YAML 1.1 and quotes what would be no text there: `yes`, `<<`. Readers of 1.1
+# then read the same.
+Dumper.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] != "timestamp"]
+    for first, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
+# `1e3` and `-.5` are numbers in YAML 1.2 alone.
+Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.?[0-9]*)(?:[eE][-+]?[0-9]+)?\Z", re.ASCII),
+    list("-+.0123456789"),
+)
 
 
-def _vet(text: str) -> None:
-    """
-    Check the parser's events before anything is built from them.
-
-    The fast loader recurses in C, where thousands of brackets overflow the stack and end the
-    process; and a tag builds whatever it names.
-    """
-    depth = 0
-    for event in yaml.parse(text, Loader=Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > MOST_DEPTH:
-            raise FrontMatterError(f"is deeper than {MOST_DEPTH} levels")
-        tag = getattr(event, "tag", None)
-        if tag not in (None, "!"):
-            raise FrontMatterError(f"has a tag ({tag[:40]}), which is not read")
-
-
-class _JsonConverter:
-    """Turns YAML values into JSON, with a limit on their size."""
-
-    def __init__(self) -> None:
-        self._left = MOST_NODES
-
-    def of(self, value: Any, depth: int = 0) -> Any:
-        self._left -= 1
-        if self._left < 0 or depth > MOST_DEPTH:
-            raise FrontMatterError("expands to more than a front matter may hold")
-        if isinstance(value, Mapping):
-            return {_name(key): self.of(inner, depth + 1) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.of(inner, depth + 1) for inner in value]
-        if isinstance(value, float) and not math.isfinite(value):
-            return str(value)
-        if isinstance(value, int) and abs(value) >= 1 << 63:
-            return str(value)
-        if isinstance(value, str | int | float | bool | None):
-            return value
-        raise FrontMatterError(f"holds a {type(value).__name__}, which JSON cannot express")
-
-
-def _name(key: Any) -> str:
-    if isinstance(key, str):
-        return key
-    return yaml.safe_dump(key).splitlines()[0]
+def _writable(value: Any, depth: int = 0) -> Any:
+    """Return a JSON value with its integers beyond 64 bits as text, as they are read again."""
+    if depth > LIMITS.depth:
+        raise FrontMatterError(f"would be nested deeper than {LIMITS.depth} levels")
+    if isinstance(value, Mapping):
+        return {key: _writable(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(inner, depth + 1) for inner in value]
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        return str(value)
+    return value
 
 
 def _reread(text: str) -> dict[str, Any] | None:
@@ -223,7 +183,8 @@ def _in_place(text: str, before: Mapping[str, Any], changes: Mapping[str, Any]) 
 
 def _spans(text: str, end: int) -> Iterator[tuple[str, tuple[int, int]]]:
     """Return the lines of each name and its value; nothing unless each name begins a line."""
-    root = yaml.compose(text, Loader=Loader)
+    # The text has been read within the limits, which bound the recursion here.
+    root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     if not isinstance(root, yaml.MappingNode) or root.flow_style:
         return
     starts = [key.start_mark for key, _ in root.value]
@@ -231,8 +192,4 @@ def _spans(text: str, end: int) -> Iterator[tuple[str, tuple[int, int]]]:
         return
     for at, (key, _) in enumerate(root.value):
         after = starts[at + 1].line if at + 1 < len(starts) else end
-        yield _name(_key_of(key)), (starts[at].line, after)
-
-
-def _key_of(node: Any) -> Any:
-    return yaml.load(yaml.serialize(node), Loader=Loader)  # noqa: S506  # see values_of
+        yield key.value, (starts[at].line, after)

@@ -20,7 +20,7 @@ from gatepost_packs.vault.note_names import is_note, key_of, name_of
 T = TypeVar("T")
 
 FILE = "vault.sqlite"
-VERSION = 1
+VERSION = 2
 """Version of the tables; an index of another version is rebuilt."""
 PAGE = 4096
 CACHE_KIB = 8_000

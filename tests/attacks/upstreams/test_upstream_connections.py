@@ -21,8 +21,8 @@ from tests.outbound.conftest import (
 from tests.rest.conftest import RestAnswer
 from tests.support.issuers import AsgiServer, Idp, Send
 from tests.support.measuring import eventually
+from tests.support.proxies import CertificateAuthority
 from tests.support.server import Server, issuer_settings, running_server
-from tests.support.tokens import CertificateAuthority
 from tests.upstreams.transport.conftest import DESCRIPTION, ScriptedServer, result
 
 URL, LOGIN = "https://mcp.web.test/mcp", "https://login.web.test"

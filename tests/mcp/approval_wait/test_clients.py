@@ -20,12 +20,11 @@ from mcp.client.streamable_http import streamable_http_client
 
 from gatepost import CallContext, Pack
 from gatepost.policy.approvals.request import ApprovalRequest, Operator
-from tests.clients.sdk_clients import Tasks
+from tests.clients.conftest import Tasks
 from tests.rest.conftest import Octopus
-from tests.support.browser import BrowserUser
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
-from tests.support.node import walk_typescript
+from tests.support.programs import BrowserUser, walk_typescript
 from tests.support.server import Server, issuer_settings, running_server
 
 pack = Pack("signing")

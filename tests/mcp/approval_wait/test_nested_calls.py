@@ -15,14 +15,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY
 from gatepost_authz.config import Network
-from tests.mcp.approval_wait.conftest import (
-    MESSAGE,
-    PAGE,
-    RETRY_AFTER_S,
-    DecisionStage,
-    Paid,
-    with_decisions,
-)
+from tests.mcp.conftest import MESSAGE, PAGE, RETRY_AFTER_S, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import EndpointPair
 
@@ -63,7 +56,7 @@ async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: Deci
 
 
 @pytest.mark.requirement("A7", "K-10")
-async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionStage) -> None:
+async def test_k_10_a_tool_that_has_begun_is_not_unstarted(decisions: DecisionStage) -> None:
     """
     The nested call waits within its task; a replica that takes the task up must not run the whole
     tool again.
@@ -75,7 +68,7 @@ async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionSt
     await client.when(task_id, lambda task: task.get("statusMessage") == f"{MESSAGE} {PAGE}")
     record = await client.records.of("acme").tasks.get(task_id)
     assert record is not None
-    assert b'"untouched":true' not in record.call
+    assert b'"unstarted":true' not in record.call
     (await decisions.only()).decide("approved")
 
     ended = await client.until(task_id)

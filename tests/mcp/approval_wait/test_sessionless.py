@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.mcp.approval_wait.conftest import MESSAGE, DecisionStage, Paid, with_decisions
+from tests.mcp.conftest import MESSAGE, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import JSON, EndpointClient, message
 from tests.support.endpoint_streams import OpenExchange
 

@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.approval_wait.conftest import (
-    MESSAGE,
-    PAGE,
-    DecisionStage,
-    Paid,
-    Verdict,
-    with_decisions,
-)
+from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
 from tests.support.endpoint import a_caller, message
 from tests.support.endpoint_streams import EndpointPair, OpenExchange
 

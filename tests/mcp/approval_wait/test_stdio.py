@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.stdio.conftest import CONFIG, META, StdioClient, talking, text
+from tests.support.client import META, STDIO_CONFIG, StdioClient, answered_text, stdio_process
 from tests.support.commands import ended
 from tests.support.measuring import eventually
 
@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def talk(folder: Path) -> Iterator[StdioClient]:
-    config = CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
-    with talking(folder, config) as talk:
+    config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
+    with stdio_process(folder, config) as talk:
         talk.open(**PAGES)
         yield talk
 
@@ -63,7 +63,7 @@ def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Pa
 
     assert "waits for a person's approval" in told[0]["message"]
     assert talk.told("elicitation/create") == []
-    assert text(talk.of(call)) == "one"
+    assert answered_text(talk.of(call)) == "one"
 
 
 @pytest.mark.slow
@@ -89,8 +89,8 @@ def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> Non
 def test_a7_the_end_waits_for_no_person(tmp_path: Path, *, by_signal: bool) -> None:
     """A waiting call is answered at once, in every era, however long other calls may take."""
     gatepost(tmp_path, "keyring", "new", "keyring.json")
-    config = CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
-    with talking(tmp_path, config, drain_s=600) as talk:
+    config = STDIO_CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
+    with stdio_process(tmp_path, config, drain_s=600) as talk:
         talk.open()
         params = {"name": "echo", "arguments": {"text": "one"}}
         old = talk.say("tools/call", params, identity="old", meta={"progressToken": "old"})
@@ -104,5 +104,5 @@ def test_a7_the_end_waits_for_no_person(tmp_path: Path, *, by_signal: bool) -> N
             talk.process.stdin.close()
 
         for identity in (old, new):
-            assert "waits for a person's approval" in text(talk.of(identity))
+            assert "waits for a person's approval" in answered_text(talk.of(identity))
         assert talk.process.wait(WITHIN_S) == 0

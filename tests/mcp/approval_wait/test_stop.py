@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import client as mcp_client
-from tests.mcp.approval_wait.conftest import (
-    MESSAGE,
-    PAGE,
-    DecisionStage,
-    Paid,
-    with_decisions,
-)
 from tests.mcp.approval_wait.test_tasks import ApprovingTaskClient, TaskReplicas, waiting
 from tests.mcp.approval_wait.test_url_elicitation import ACCEPT, PAGES, answer_of
+from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, with_decisions
 from tests.support.client_requests import ask_again
 from tests.support.endpoint import META, EndpointClient, EndpointTaskClient, message
 from tests.support.endpoint_streams import EndpointPair

@@ -11,18 +11,18 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.storage.tasks import TaskRecord
-from tests.mcp.approval_wait.conftest import (
+from tests.mcp.conftest import (
     MESSAGE,
     PAGE,
     DecisionStage,
     Paid,
     Request,
     Verdict,
-    pack,
+    paying_pack,
     with_decisions,
 )
 from tests.support.endpoint import JSON, META, TASKS, VERSION, EndpointTaskClient, message
-from tests.support.proxies import DetachableRecords
+from tests.support.endpoint_streams import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
 
@@ -159,7 +159,7 @@ async def test_a7_a_waiting_task_survives_its_servers(
     request = await decisions.only()
     for _ in range(5):
         await server.crash()
-        await kept(server, task_id, lambda record: b'"untouched":true' in record.call)
+        await kept(server, task_id, lambda record: b'"unstarted":true' in record.call)
     await request.watched_by(1)
     request.decide("approved")
     ended = await server.first.until(task_id)
@@ -239,7 +239,7 @@ async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(decisions: Deci
     """Also where no tool wants to be one; a call that need not wait is none."""
     asks, asks_not = (
         with_decisions(decisions, EndpointTaskClient),
-        EndpointTaskClient(pack.tools.values()),
+        EndpointTaskClient(paying_pack.tools.values()),
     )
     for client, declared in ((asks, True), (asks_not, False)):
         discovered = (await client.ask("server/discover")).json["result"]

@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import client as mcp_client
-from tests.mcp.approval_wait.conftest import (
-    MESSAGE,
-    PAGE,
-    DecisionStage,
-    Paid,
-    Verdict,
-    with_decisions,
-)
+from tests.mcp.conftest import MESSAGE, PAGE, DecisionStage, Paid, Verdict, with_decisions
 from tests.support.client_requests import ask_again, go_on, input_requests_of
 from tests.support.endpoint import EndpointClient, Response
 

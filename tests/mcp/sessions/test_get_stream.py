@@ -175,7 +175,7 @@ async def test_s_10_documents_are_told_of_as_far_as_they_are_watched(
     await call(replicas, replicas.two, "touch", uri="file:///b")
     await call(replicas, replicas.two, "touch", uri="file:///a", times=1000)
     await call(replicas, replicas.two, "rename")
-    slow.read()
+    slow.reading.set()
 
     told = [(await slow.event())[1] for _ in range(2)]
 

@@ -18,17 +18,16 @@ from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config
 from gatepost.runtime.http_server import bind
 from gatepost.secrets.keyring import KeyRing
-from tests.mcp import fixture_client_requests
+from tests.mcp import fixture_tools
 from tests.support import client_requests
 from tests.support.endpoint import message
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, TokenFactory
 from tests.support.processes import free_port
 from tests.support.proxies import balanced
 from tests.support.server import Server, configuration, issuer_settings
-from tests.support.tokens import TokenFactory
 
 WITHIN_S = 60
-TOOLS = [str(Path(str(one.__file__))) for one in (fixture_client_requests, client_requests)]
+TOOLS = [str(Path(str(one.__file__))) for one in (fixture_tools, client_requests)]
 
 
 class BalancedServers:

@@ -15,7 +15,8 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.support.endpoint import EndpointClock, Ring, a_caller
+from tests.support.endpoint import Ring, a_caller
+from tests.support.measuring import ManualClock
 
 
 def a_session() -> McpSession:
@@ -26,7 +27,7 @@ class Two:
     """Two processes' registers over the same stores; counts what is read of the database."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock = EndpointClock()
+        self.clock = ManualClock()
         self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
         self.here = SessionRegistry(self.records, self.shared_store, clock=self.clock)
         self.there = SessionRegistry(self.records, self.shared_store, clock=self.clock)

@@ -336,7 +336,7 @@ async def test_s_05_a_slow_reader_slows_its_tool_down(replicas: EndpointPair) ->
 
     assert not done
     assert (live.taken, event_log.last) == (0, 1)
-    live.read()
+    live.reading.set()
     assert len(await live.rest()) == 101
     await live.over()
 

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.sessions.requests import NO_SESSION
-from tests.mcp import fixture_client_requests, fixture_tools
+from tests.mcp import fixture_tools
 from tests.support.endpoint import JSON, VERSION, EndpointClient, Header, a_caller, message
 
 pytestmark = pytest.mark.requirement("DE-07", "DE-24", "DE-25", "A1", "P1")
@@ -69,7 +69,7 @@ async def test_the_printed_call_is_answered_without_a_session(version: str | Non
 async def test_every_method_that_needs_no_session_answers_without_one(version: str | None) -> None:
     """Each answers what it answers in a session."""
     client = EndpointClient(
-        [*fixture_tools.resource_pack.offers, *fixture_client_requests.pack.tools.values()]
+        [*fixture_tools.resource_pack.offers, *fixture_tools.question_pack.tools.values()]
     )
     session = await client.open(ASSUMED.get(version, version))
     reference = {"type": "ref/prompt", "name": "test_prompt_with_arguments"}
@@ -124,7 +124,7 @@ async def test_a_session_that_is_over_is_still_unknown() -> None:
 
 async def test_a_tool_that_asks_fails_as_for_a_client_that_cannot() -> None:
     """Nothing is known of the client, so nothing is asked of it, whatever it accepts."""
-    client = EndpointClient(fixture_client_requests.pack.tools.values())
+    client = EndpointClient(fixture_tools.question_pack.tools.values())
     body = message("tools/call", {"name": "test_elicitation", "arguments": {"message": "Who?"}})
     for version in VERSIONS:
         answer = await client.send(body, headed(version, EVENTS))

@@ -11,10 +11,9 @@ from mcp import types
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 
-from tests.mcp.stdio import tools
-from tests.mcp.stdio.conftest import CONFIG
-from tests.support.node import command, environment
+from tests.support.client import STDIO_CONFIG, STDIO_TOOLS
 from tests.support.processes import Process, python_environment
+from tests.support.programs import command, environment
 
 pytestmark = pytest.mark.requirement("P1")
 
@@ -25,8 +24,8 @@ ANSWER_WITHIN_S = 60
 def arguments(tmp_path: Path) -> list[str]:
     """Return the arguments that a host passes to the program."""
     path = tmp_path / "gatepost.toml"
-    shown = json.dumps(str(Path(tools.__file__)))
-    path.write_text(CONFIG.replace("{kit}", shown).replace("{drain_s}", "5"))
+    shown = json.dumps(str(STDIO_TOOLS))
+    path.write_text(STDIO_CONFIG.replace("{kit}", shown).replace("{drain_s}", "5"))
     return ["-m", "gatepost", "stdio", "--config", str(path)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatepost.mcp.stdio import MOST_AT_ONCE
-from tests.mcp.stdio.conftest import META, WITHIN_S, StdioClient, talking, text
+from tests.support.client import META, WITHIN_S, StdioClient, answered_text, stdio_process
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("P1")
@@ -21,7 +21,7 @@ STOPPED = "the wait was stopped"
 @pytest.fixture
 def talk(tmp_path: Path) -> Iterator[StdioClient]:
     """A process of the test's own, which ends well when its client leaves."""
-    with talking(tmp_path, drain_s=3) as talk:
+    with stdio_process(tmp_path, drain_s=3) as talk:
         yield talk
         assert talk.hang_up() == 0, talk.output
         assert "Traceback" not in talk.stderr
@@ -56,7 +56,7 @@ def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
     talk.open()
     call(talk, False, "let_go", 1, progressToken="p")
 
-    assert text(talk.of(1)) == "came back"
+    assert answered_text(talk.of(1)) == "came back"
     assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2]
 
 
@@ -66,15 +66,15 @@ def test_a_pause_of_any_length_delays_no_other_call(talk: StdioClient) -> None:
     params = {"name": "let_go", "arguments": {"back_after_s": 1000}}
     talk.say("tools/call", params, identity=1, meta={"progressToken": "p"})
 
-    assert text(talk.of(1)) == "came back"
+    assert answered_text(talk.of(1)) == "came back"
 
 
 def test_nothing_is_waited_for_once_what_was_paused_is_answered(tmp_path: Path) -> None:
     """The end of input ends the process, however long calls might take to finish."""
-    with talking(tmp_path, drain_s=1000) as talk:
+    with stdio_process(tmp_path, drain_s=1000) as talk:
         talk.open()
         call(talk, False, "let_go", 1, progressToken="p")
-        assert text(talk.of(1)) == "came back"
+        assert answered_text(talk.of(1)) == "came back"
 
         assert talk.hang_up() == 0, talk.output
 
@@ -90,7 +90,7 @@ def test_a_client_request_of_an_older_revision_goes_out_and_is_answered(talk: St
     talk.write_line(json.dumps({"jsonrpc": "2.0", "id": client_request["id"], "result": ACCEPTED}))
 
     assert asked[0]["message"] == "Which colour?"
-    assert text(talk.of(1)) == "accept red"
+    assert answered_text(talk.of(1)) == "accept red"
 
 
 def test_a_client_request_of_the_newest_revision_is_the_answer(talk: StdioClient) -> None:
@@ -107,7 +107,7 @@ def test_a_client_request_of_the_newest_revision_is_the_answer(talk: StdioClient
     talk.modern("tools/call", params, identity=2, can=ELICIT)
 
     assert asked["resultType"] == "input_required"
-    assert text(talk.of(2)) == "accept red"
+    assert answered_text(talk.of(2)) == "accept red"
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -169,7 +169,7 @@ def test_changes_are_announced_in_both_eras(talk: StdioClient) -> None:
 
 def test_listening_ends_with_its_result_when_the_server_stops(tmp_path: Path) -> None:
     """SU-07: the client learns that this was the end, and not a pause."""
-    with talking(tmp_path) as talk:
+    with stdio_process(tmp_path) as talk:
         wanted = {"notifications": {"toolsListChanged": True}}
         talk.modern("subscriptions/listen", wanted, identity="l")
         talk.hears("notifications/subscriptions/acknowledged")

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.stdio.conftest import CONFIG, META, WITHIN_S, StdioClient, talking, text
+from tests.support.client import (
+    META,
+    STDIO_CONFIG,
+    WITHIN_S,
+    StdioClient,
+    answered_text,
+    stdio_process,
+)
 from tests.support.commands import run
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
@@ -23,7 +30,7 @@ ELICIT: dict[str, Any] = {"elicitation": {"form": {}}}
 @pytest.fixture
 def talk(tmp_path: Path) -> Iterator[StdioClient]:
     """A process of the test's own, which ends well when its client leaves."""
-    with talking(tmp_path) as talk:
+    with stdio_process(tmp_path) as talk:
         yield talk
         assert talk.hang_up() == 0, talk.output
         assert "Traceback" not in talk.stderr
@@ -38,7 +45,7 @@ def test_a_session_of_each_older_revision(talk: StdioClient, version: str) -> No
 
     assert opened["protocolVersion"] == version
     assert {"echo", "chatter"} <= {tool["name"] for tool in tools}
-    assert text(talk.of(called)) == "é"
+    assert answered_text(talk.of(called)) == "é"
     assert talk.of(talk.say("ping", identity=3))["result"] == {}
     again = talk.say("initialize", {"protocolVersion": version, "capabilities": {}}, identity=4)
     assert talk.of(again)["error"]["code"] == -32600
@@ -51,7 +58,7 @@ def test_requests_of_the_newest_revision_stand_alone(talk: StdioClient) -> None:
 
     assert found["supportedVersions"][0] == "2026-07-28"
     assert (who["tenant"], who["subject"], who["scopes"]) == ("acme", "alice", ["files:write"])
-    assert text(talk.of(talk.call("route", identity="r", region="eu"))) == "eu"
+    assert answered_text(talk.of(talk.call("route", identity="r", region="eu"))) == "eu"
 
 
 def test_requests_of_older_revisions_need_no_handshake(talk: StdioClient) -> None:
@@ -126,7 +133,7 @@ def test_the_five_errors_of_json_rpc(talk: StdioClient) -> None:
 
 def test_nothing_but_the_protocol_is_on_standard_output(talk: StdioClient) -> None:
     """Tools and their child processes print to standard error and read an empty input."""
-    assert text(talk.of(talk.call("chatter", identity=1))) == "read ''"
+    assert answered_text(talk.of(talk.call("chatter", identity=1))) == "read ''"
 
     heard = talk.stderr
     for line in ("said by print", "said by the system", "said by a child", "tools says hello"):
@@ -169,7 +176,7 @@ def test_an_idempotency_key_in_meta_counts(talk: StdioClient) -> None:
             identity=identity,
             **{"io.gatepost/idempotency-key": "k"},
         )
-        assert text(talk.of(identity)) == "1"
+        assert answered_text(talk.of(identity)) == "1"
 
 
 def test_permissions_hold_here_too(talk: StdioClient) -> None:
@@ -184,31 +191,31 @@ HELD = "the wait was stopped"
 
 def test_a_signal_lets_calls_finish(tmp_path: Path) -> None:
     """SIGTERM: the answer goes out, and the exit code is 0."""
-    with talking(tmp_path) as talk:
+    with stdio_process(tmp_path) as talk:
         talk.of(talk.modern("server/discover", identity=0))
         talk.call("wait", identity=1, seconds=1)
         talk.of(talk.modern("server/discover", identity=2))
         talk.process.send_signal(signal.SIGTERM)
 
-        assert text(talk.of(1)) == "waited"
+        assert answered_text(talk.of(1)) == "waited"
         assert talk.process.wait(WITHIN_S) == 0
 
 
 def test_the_end_of_input_lets_calls_finish(tmp_path: Path) -> None:
     """As of a script that writes its requests and closes the pipe; also without a last line end."""
-    with talking(tmp_path) as talk:
+    with stdio_process(tmp_path) as talk:
         talk.call("wait", identity=1, seconds=0.5)
         assert talk.process.stdin is not None
         talk.process.stdin.write('{"jsonrpc":"2.0","id":2,"method":"ping"}')
 
         assert talk.hang_up() == 0
-        assert text(talk.of(1)) == "waited"
+        assert answered_text(talk.of(1)) == "waited"
         assert talk.of(2)["result"] == {}
 
 
 def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
     """The first signal, or the closed pipe, waits for calls."""
-    with talking(tmp_path, drain_s=100) as talk:
+    with stdio_process(tmp_path, drain_s=100) as talk:
         talk.call("wait", identity=1, seconds=50)
         talk.of(talk.modern("server/discover", identity=2))
         assert talk.process.stdin is not None
@@ -221,7 +228,7 @@ def test_a_second_signal_waits_for_nothing(tmp_path: Path) -> None:
 
 def test_what_does_not_finish_in_time_is_stopped(tmp_path: Path) -> None:
     """`listen.drain_s` bounds the end."""
-    with talking(tmp_path, drain_s=1) as talk:
+    with stdio_process(tmp_path, drain_s=1) as talk:
         talk.call("wait", identity=1, seconds=50)
         talk.of(talk.modern("server/discover", identity=2))
 
@@ -231,7 +238,7 @@ def test_what_does_not_finish_in_time_is_stopped(tmp_path: Path) -> None:
 
 def test_a_client_that_reads_no_more_ends_it(tmp_path: Path) -> None:
     """The next answer finds the output closed; the process ends without a traceback."""
-    with talking(tmp_path) as talk:
+    with stdio_process(tmp_path) as talk:
         talk.hang_up()  # another process, of this test's own, with the same configuration
         reading, writing = os.pipe()
         with subprocess.Popen(
@@ -267,7 +274,7 @@ REFUSED = [
 @pytest.mark.parametrize(("before", "after", "problem"), REFUSED)
 def test_a_caller_is_never_assumed(tmp_path: Path, before: str, after: str, problem: str) -> None:
     """Without tenant and subject nothing is served."""
-    with talking(tmp_path, CONFIG.replace(before, after)) as talk:
+    with stdio_process(tmp_path, STDIO_CONFIG.replace(before, after)) as talk:
         assert talk.process.wait(WITHIN_S) == 1
         assert problem in talk.stderr
         assert talk.stdout == ""
@@ -275,7 +282,7 @@ def test_a_caller_is_never_assumed(tmp_path: Path, before: str, after: str, prob
 
 def test_check_judges_the_caller_too(tmp_path: Path) -> None:
     """An incomplete `[stdio]` caller is an error in every mode; a missing one is not."""
-    half = CONFIG.replace('subject = "alice"\n', "").replace("load = [{kit}]\n", "")
+    half = STDIO_CONFIG.replace('subject = "alice"\n', "").replace("load = [{kit}]\n", "")
     (tmp_path / "gatepost.toml").write_text(half.replace("{drain_s}", "1"))
     checked = run("check", "--config", "gatepost.toml", cwd=tmp_path)
     checked.process.wait(WITHIN_S)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp import fixture_client_requests
-from tests.mcp.fixture_client_requests import TaskConfirmation, TaskName
-from tests.support.client_requests import accept
+from tests.support import client_requests
+from tests.support.client_requests import TaskConfirmation, TaskName, accept
 from tests.support.endpoint import DECLARED, META, EndpointTaskClient
 
 pack = Pack("asking")
@@ -60,7 +59,7 @@ async def ask_before_and_after(ctx: CallContext) -> str:
     return f"{first.content and first.content.name} {second.content and second.content.name}"
 
 
-TOOLS = [*fixture_client_requests.task_pack.tools.values(), *pack.tools.values()]
+TOOLS = [*client_requests.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.tasks.running_task import failed
 from gatepost.mcp.tasks.store import TaskStore
+from gatepost.mcp.tasks.task_record import failed
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
-from tests.mcp import fixture_client_requests
+from tests.support import client_requests
 from tests.support.endpoint import DECLARED, META, EndpointTaskClient, a_caller
 from tests.support.endpoint_streams import listening
 
@@ -28,7 +28,7 @@ async def write_slowly(ctx: CallContext) -> str:
     return "written"
 
 
-TOOLS = [*fixture_client_requests.task_pack.tools.values(), *pack.tools.values()]
+TOOLS = [*client_requests.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ async def test_k_17_who_lost_the_scopes_is_asked_for_them(
 
     assert response.error == (403, -31002)
     assert 'scope="files:write"' in response.headers["www-authenticate"]
-    assert await client.task_runner.may_follow(client.caller, [task["taskId"]]) == []
-    assert await client.task_runner.shown(client.caller, task["taskId"]) is None
+    assert await client.task_runner.task_store.may_follow(client.caller, [task["taskId"]]) == []
+    assert await client.task_runner.task_store.notification(client.caller, task["taskId"]) is None
 
 
 @pytest.mark.requirement("K-17")

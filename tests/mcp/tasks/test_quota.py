@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.stored_bytes import ROW_BYTES
-from tests.mcp import fixture_client_requests
+from tests.support import client_requests
 from tests.support.endpoint import EndpointTaskClient, a_caller
 
 MOST = 100_000
@@ -24,7 +24,7 @@ async def hoard(ctx: CallContext, size: int, note: str = "") -> str:
 @pytest.fixture
 async def client() -> AsyncIterator[EndpointTaskClient]:
     """A client whose caller may have 100 kB kept."""
-    tools = [*pack.tools.values(), *fixture_client_requests.task_pack.tools.values()]
+    tools = [*pack.tools.values(), *client_requests.task_pack.tools.values()]
     client = EndpointTaskClient(tools)
     limits = SimpleNamespace(stored_bytes=MOST, tenant=SimpleNamespace(stored_bytes=0))
     client.task_runner.task_store.quota.apply(limits)

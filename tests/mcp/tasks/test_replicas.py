@@ -13,11 +13,10 @@ from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call
-from tests.mcp import fixture_client_requests
-from tests.mcp.fixture_client_requests import TaskConfirmation
-from tests.support.client_requests import accept
+from tests.support import client_requests
+from tests.support.client_requests import TaskConfirmation, accept
 from tests.support.endpoint import EndpointTaskClient
-from tests.support.proxies import DetachableRecords
+from tests.support.endpoint_streams import DetachableRecords
 
 pack = Pack("replicas")
 
@@ -72,7 +71,7 @@ async def ask_twice(ctx: CallContext) -> str:
     return f"{first.action} {second.action}"
 
 
-TOOLS = [*fixture_client_requests.task_pack.tools.values(), *pack.tools.values()]
+TOOLS = [*client_requests.task_pack.tools.values(), *pack.tools.values()]
 
 
 class SharedTaskReplicas:

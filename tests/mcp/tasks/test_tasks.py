@@ -12,7 +12,7 @@ from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.client import ProtocolError
 from gatepost_authz.errors import InsufficientScope
-from tests.mcp import fixture_client_requests
+from tests.support import client_requests
 from tests.support.endpoint import DECLARED, META, TASKS, EndpointTaskClient, message
 
 pack = Pack("tasks")
@@ -79,7 +79,7 @@ async def quick_or_long(ctx: CallContext, long: bool) -> Outcome:
     return Outcome(({"type": "text", "text": "done"},))
 
 
-TOOLS = [*fixture_client_requests.task_pack.tools.values(), *pack.tools.values()]
+TOOLS = [*client_requests.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def test_k_01_the_extension_is_advertised_where_a_tool_supports_it(
 ) -> None:
     """In discovery only, with no settings; older revisions and other servers say nothing of it."""
     told = (await client.ask("server/discover")).json["result"]["capabilities"]
-    without = EndpointTaskClient([fixture_client_requests.task_pack.tools["greet"]])
+    without = EndpointTaskClient([client_requests.task_pack.tools["greet"]])
     initialize = message(
         "initialize",
         {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x"}},

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.packs.calendar.conftest import document, event
-from tests.packs.calendar.test_recurrence import asked
+from tests.packs.calendar.test_recurrence import asked, document, event
 
 pytestmark = pytest.mark.requirement("P7")
 

@@ -1,14 +1,131 @@
 """Calendars are read from wherever they are, by both protocols, and failures help."""
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import httpx2
 import pytest
 
-from tests.packs.calendar.conftest import USERS, CalendarServers, document, event
-from tests.packs.conftest import PackCaller, open_server
-from tests.support.cases import each
+from tests.packs.calendar.test_recurrence import document, event
+from tests.packs.conftest import (
+    HttpServer,
+    PackCaller,
+    PackServer,
+    Protocol,
+    RecordedRequest,
+    StubResponse,
+    open_server,
+)
+from tests.support.measuring import each
+from tests.support.processes import Process, free_port, python_environment
+
+USERS = {"ada-of-acme": "ada's first word", "ada-of-globex": "ada's other word"}
+"""Both call their calendars the same."""
+
+NAMED = """<c:mkcalendar xmlns:d="DAV:" xmlns:c="urn:ietf:params:xml:ns:caldav">
+<d:set><d:prop><d:displayname>The {}</d:displayname></d:prop></d:set></c:mkcalendar>"""
+
+
+class CalDavServer:
+    """A CalDAV server with two users, each with some of three calendars."""
+
+    def __init__(self, port: int, client: httpx2.Client) -> None:
+        self.host, self.url = f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/"
+        self._client = client
+
+    def make(self, user: str, calendar: str, **texts: str) -> None:
+        """A calendar with these documents."""
+        auth, at = (user, USERS[user]), f"{self.url}{user}/{calendar}/"
+        named = NAMED.format(calendar.title())
+        made = self._client.request("MKCALENDAR", at, content=named, auth=auth)
+        assert made.status_code in (201, 405, 409)
+        for name, text in texts.items():
+            put = self._client.put(f"{at}{name}.ics", content=text.encode(), auth=auth)
+            assert put.status_code in (201, 204), put.text
+
+    def clear(self) -> None:
+        """No calendar, as it was at the start."""
+        for user, word in USERS.items():
+            for calendar in ("main", "other", "same"):
+                gone = self._client.delete(f"{self.url}{user}/{calendar}/", auth=(user, word))
+                assert gone.status_code in (200, 204, 404), gone.text
+
+
+@contextmanager
+def radicale(folder: Path) -> Iterator[CalDavServer]:
+    """Running on loopback, with users who sign in."""
+    port = free_port()
+    (folder / "users").write_text("".join(f"{name}:{word}\n" for name, word in USERS.items()))
+    process = Process(
+        [
+            *(sys.executable, "-m", "radicale", f"--server-hosts=127.0.0.1:{port}"),
+            *("--auth-type=htpasswd", f"--auth-htpasswd-filename={folder / 'users'}"),
+            *("--auth-htpasswd-encryption=plain", "--auth-delay=0.01", "--logging-level=info"),
+            f"--storage-filesystem-folder={folder / 'storage'}",
+        ],
+        env=python_environment({"RADICALE_CONFIG": ""}),
+        cwd=folder,
+    )
+    try:
+        process.wait_for(r"Radicale server ready", timeout_s=20)
+        with httpx2.Client(timeout=60, trust_env=False) as client:
+            yield CalDavServer(port, client)
+    finally:
+        process.stop()
+
+
+class CalendarServers(NamedTuple):
+    """The calendar servers and the Gatepost of these tests."""
+
+    server: PackServer
+    web: HttpServer
+    pages: dict[str, StubResponse]
+    """What the web server answers by path."""
+    dav: CalDavServer
+
+
+@pytest.fixture(scope="module")
+def calendar_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarServers]:
+    """Running as long as the tests of a module do."""
+    folder = tmp_path_factory.mktemp("calendars")
+    pages: dict[str, StubResponse] = {}
+
+    def answer(asked: RecordedRequest) -> StubResponse | None:
+        return None if asked.path == "/slow" else pages.get(asked.path, StubResponse(404, b""))
+
+    with HttpServer(answer) as site, radicale(tmp_path_factory.mktemp("radicale")) as dav:
+        signed = {"user": "secret:DAV_USER", "password": "secret:DAV_PASSWORD"}
+        calendars = {
+            "team": {"url": f"{site.url}/team.ics"},
+            "signed": {"url": f"{site.url}/signed.ics"} | signed,
+            "hidden": {"url": "secret:CALENDAR_URL"},
+            "inside": {"url": "http://127.0.0.1:9999/a.ics"},
+            "plans": {"path": "plans"},
+            "file": {"path": "one.ics", "zone": "America/New_York"},
+            "own": {"path": "one.ics", "tenants": ["elsewhere"]},
+            "dav": {"caldav": dav.url} | signed,
+            "main": {"caldav": f"{dav.url}ada-of-acme/main/"} | signed,
+            "astray": {"caldav": f"{site.url}/dav/"} | signed,
+            "bomb": {"caldav": f"{site.url}/bomb/"} | signed,
+        }
+        usual = {"zone": "Europe/Berlin", "timeout_s": 20, "max_bytes": 200_000}
+        packs = {"calendar": usual | {"calendars": calendars}}
+        network = {"allow_hosts": [site.place, dav.host]}
+        with open_server(folder, ["calendar"], network=network, packs=packs) as server:
+            yield CalendarServers(server, site, pages, dav)
+
+
+@pytest.fixture(autouse=True)
+def beginning(calendar_servers: CalendarServers) -> None:
+    """No test meets the pages and calendars that another made; there is one to begin with."""
+    calendar_servers.pages.clear()
+    calendar_servers.dav.clear()
+    calendar_servers.dav.make("ada-of-acme", "main")
+
 
 pytestmark = pytest.mark.requirement("P7")
 
@@ -21,7 +138,7 @@ def at(day: int, summary: str) -> str:
 
 
 @pytest.fixture
-def protocol() -> str:
+def protocol() -> Protocol:
     """REST, where a test does not ask for both."""
     return "rest"
 
@@ -30,14 +147,13 @@ both = pytest.mark.parametrize("protocol", ["mcp", "rest"])
 
 
 @pytest.fixture
-def agent(calendar_servers: CalendarServers, protocol: str) -> PackCaller:
+def agent(calendar_servers: CalendarServers, protocol: Protocol) -> PackCaller:
     """An agent of a tenant of its own, which signs in as Ada of Acme."""
-    return calendar_servers.secrets.agent(
-        calendar_servers.server,
+    return calendar_servers.server.agent_with(
         protocol,
         DAV_USER="ada-of-acme",
         DAV_PASSWORD=USERS["ada-of-acme"],
-        CALENDAR_URL=f"{calendar_servers.web_url}/hidden-9f2c.ics",
+        CALENDAR_URL=f"{calendar_servers.web.url}/hidden-9f2c.ics",
     )
 
 
@@ -51,11 +167,8 @@ def test_a_document_on_the_web_is_read(
 ) -> None:
     """All of the answer, as the page has it."""
     daily = ("DTSTART;TZID=Europe/Berlin:20260328T090000", "RRULE:FREQ=DAILY", "SUMMARY:Stand-up")
-    calendar_servers.web.pages["/team.ics"] = (
-        200,
-        {},
-        document(event(*daily, "DURATION:PT15M")).encode(),
-    )
+    text = document(event(*daily, "DURATION:PT15M"))
+    calendar_servers.pages["/team.ics"] = StubResponse(200, text.encode())
 
     value = agent.call("calendar_read", **MARCH, calendar="team", limit=3).value
 
@@ -82,12 +195,12 @@ def test_a_password_goes_with_the_request(
 ) -> None:
     """By Basic, out of the tenant's secrets; an address may be a secret itself."""
     for path in ("/signed.ics", "/hidden-9f2c.ics"):
-        calendar_servers.web.pages[path] = 200, {}, document(at(3, path)).encode()
+        calendar_servers.pages[path] = StubResponse(200, document(at(3, path)).encode())
 
     signed = agent.call("calendar_read", **MARCH, calendar="signed").value
     hidden = agent.call("calendar_read", **MARCH, calendar="hidden").value
 
-    asked = {path: headers for _, path, headers in calendar_servers.web.asked}
+    asked = {one.path: one.headers for one in calendar_servers.web.asked}
     assert asked["/signed.ics"]["authorization"].startswith("Basic ")
     assert "authorization" not in asked["/hidden-9f2c.ics"]
     assert [one["total"] for one in (signed, hidden)] == [1, 1]
@@ -99,11 +212,10 @@ def test_what_has_not_changed_is_not_sent_again(calendar_servers: CalendarServer
     agent, other = calendar_servers.server.agent("rest"), calendar_servers.server.agent("rest")
 
     def asked(by: PackCaller, status: int, body: bytes) -> tuple[Any, str | None]:
-        calendar_servers.web.pages["/team.ics"] = status, {"etag": '"v1"'}, body
+        calendar_servers.pages["/team.ics"] = StubResponse(status, body, {"etag": '"v1"'})
         reply = by.call("calendar_read", **MARCH, calendar="team")
-        return reply.value and reply.value["total"], calendar_servers.web.asked[-1][2].get(
-            "if-none-match"
-        )
+        sent = calendar_servers.web.asked[-1].headers
+        return reply.value and reply.value["total"], sent.get("if-none-match")
 
     assert asked(agent, 200, text) == (1, None)
     assert asked(agent, 304, b"") == (1, '"v1"')
@@ -134,13 +246,11 @@ def test_files_of_the_workspace_are_read(agent: PackCaller) -> None:
 
 def test_a_caldav_server_is_read(calendar_servers: CalendarServers, agent: PackCaller) -> None:
     """A calendar by its URL, or all that the root leads to; parts by their URL or name."""
+    old = at(5, "old").replace("202603", "202503")
     calendar_servers.dav.make(
-        "ada-of-acme", "main", a=document(at(3, "one")), b=document(at(20, "two"))
+        "ada-of-acme", "main", a=document(at(3, "one")), b=document(at(20, "two")), c=document(old)
     )
     calendar_servers.dav.make("ada-of-acme", "other", a=document(at(4, "three")))
-    calendar_servers.dav.make(
-        "ada-of-acme", "main", past=document(at(5, "old").replace("202603", "202503"))
-    )
 
     one = agent.call("calendar_read", **MARCH, calendar="main").value
     both = agent.call("calendar_read", **MARCH, calendar="dav").value
@@ -162,7 +272,7 @@ def test_one_that_cannot_be_had_hides_no_other(
     calendar_servers: CalendarServers, agent: PackCaller
 ) -> None:
     """Of all calendars, those that there are; what is missing is said."""
-    calendar_servers.web.pages["/team.ics"] = 200, {}, document(at(3, "one")).encode()
+    calendar_servers.pages["/team.ics"] = StubResponse(200, document(at(3, "one")).encode())
     (agent.folder / "plans").mkdir(parents=True, exist_ok=True)
     (agent.folder / "plans/bad.ics").write_text("nothing of the kind")
 
@@ -223,12 +333,13 @@ def test_a_failure_tells_what_would_work(
     says: str,
 ) -> None:
     """Which argument, or which calendar and why; no password, no address that is a secret."""
-    calendar_servers.web.pages = {
-        "/signed.ics": (401, {}, b""),
-        "/hidden-9f2c.ics": (200, {}, b"<p>Sign in</p>"),
-        "/dav/": (207, {}, ASTRAY),
-        "/bomb/": (207, {}, BOMB),
+    pages = {
+        "/signed.ics": StubResponse(401, b""),
+        "/hidden-9f2c.ics": StubResponse(200, b"<p>Sign in</p>"),
+        "/dav/": StubResponse(207, ASTRAY),
+        "/bomb/": StubResponse(207, BOMB),
     }
+    calendar_servers.pages.update(pages)
     (agent.folder / "plans").mkdir(parents=True, exist_ok=True)
     (agent.folder / "plans/large.ics").write_text("BEGIN:VCALENDAR" + "x" * 200_000)
 
@@ -245,11 +356,11 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     calendar_servers: CalendarServers, tmp_path: Path
 ) -> None:
     """The call gives it up after the configured timeout, and still reads the other calendars."""
-    slow = {"slow": {"url": f"{calendar_servers.web_url}/slow"}}
+    slow = {"slow": {"url": f"{calendar_servers.web.url}/slow"}}
     with open_server(
         tmp_path,
         ["calendar"],
-        network={"allow_hosts": [calendar_servers.web_url.removeprefix("http://")]},
+        network={"allow_hosts": [calendar_servers.web.place]},
         packs={"calendar": {"calendars": slow, "timeout_s": 0.3}},
     ) as server:
         reply = server.agent("rest").call("calendar_read", **MARCH)
@@ -272,9 +383,7 @@ def test_two_tenants_with_the_same_names_never_meet(calendar_servers: CalendarSe
     for user, word in USERS.items():
         mine = document(at(9, f"only for {user[-4:]}"))
         calendar_servers.dav.make(user, "same", a=mine)
-        agent = calendar_servers.secrets.agent(
-            calendar_servers.server, "rest", DAV_USER=user, DAV_PASSWORD=word
-        )
+        agent = calendar_servers.server.agent_with("rest", DAV_USER=user, DAV_PASSWORD=word)
         (agent.folder / "plans").mkdir(parents=True)
         (agent.folder / "plans/a.ics").write_text(mine)
         workers[user] = agent

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gatepost_packs.chat.settings import ChatSettings
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("P6")
 

@@ -1,14 +1,156 @@
 """Messages reach people over both protocols, and a failure says what would work."""
 
+import json
 import re
-from typing import Any
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import Envelope
 
-from tests.packs.chat.conftest import ChatServers
-from tests.support.cases import each
+from tests.packs.conftest import (
+    HttpServer,
+    PackCaller,
+    PackServer,
+    RecordedRequest,
+    StubResponse,
+    open_server,
+)
+from tests.support.client import request
+from tests.support.measuring import each, eventually
+from tests.support.processes import free_port
+
+
+class WebhookServer(HttpServer):
+    """Answers 200, or with the status that a test put at a path; `/slow…` is left open."""
+
+    def __init__(self) -> None:
+        super().__init__(self._answered)
+        self.statuses: dict[str, int] = {}
+
+    @property
+    def came(self) -> list[tuple[str, Any]]:
+        """The path and the JSON of each request."""
+        return [(one.path, one.json) for one in self.asked]
+
+    def _answered(self, asked: RecordedRequest) -> StubResponse | None:
+        if asked.path.startswith("/slow"):
+            return None
+        status = self.statuses.get(asked.path, 200)
+        headers = {"location": "http://127.0.0.1:1/"} if 300 <= status < 400 else {}
+        return StubResponse(status, b"ok", headers)
+
+
+class MailServer:
+    """Takes every mail."""
+
+    def __init__(self) -> None:
+        self.mails: list[tuple[Envelope, Message]] = []
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Envelope) -> str:
+        assert isinstance(envelope.content, bytes)
+        self.mails.append((envelope, message_from_bytes(envelope.content)))
+        return "250 taken"
+
+
+@contextmanager
+def mail_server() -> Iterator[tuple[MailServer, str]]:
+    """A real SMTP server on loopback; with `host:port`."""
+    server = MailServer()
+    port = free_port()
+    controller = Controller(server, hostname="127.0.0.1", port=port, ready_timeout=60)
+    controller.start()
+    try:
+        yield server, f"127.0.0.1:{port}"
+    finally:
+        controller.stop()
+
+
+class ChatServers(NamedTuple):
+    """The webhooks, the mail server and the Gatepost of these tests."""
+
+    server: PackServer
+    web: WebhookServer
+    mail_server: MailServer
+    smtp: str
+
+    def agent(self, protocol: Any, url: str = "") -> PackCaller:
+        """Return an agent of a new tenant, whose channel `team` has that URL."""
+        url = url or f"json://{self.web.place}/hook/t0ken-9f2c"
+        return self.server.agent_with(protocol, TEAM_CHAT_URL=url)
+
+
+CHANNELS = {
+    "team": "secret:TEAM_CHAT_URL",
+    "everybody": ["secret:TEAM_CHAT_URL", "secret:OTHER_CHAT_URL"],
+}
+
+
+@pytest.fixture(scope="module")
+def chat_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServers]:
+    """Running as long as the tests of a module do."""
+    with (
+        WebhookServer() as web,
+        mail_server() as (mail, smtp_host),
+        open_server(
+            tmp_path_factory.mktemp("chat"),
+            ["chat"],
+            network={"allow_hosts": [web.place, smtp_host]},
+            packs={"chat": {"channels": CHANNELS, "timeout_s": 20, "max_parts": 3}},
+        ) as server,
+    ):
+        yield ChatServers(server, web, mail, smtp_host)
+
 
 pytestmark = pytest.mark.requirement("P6")
+
+
+def test_a_provider_that_does_not_answer_ends_the_call(
+    chat_servers: ChatServers, tmp_path: Path
+) -> None:
+    """The call ends after the timeout of the configuration."""
+    with open_server(
+        tmp_path,
+        ["chat"],
+        network={"allow_hosts": [chat_servers.web.place]},
+        packs={"chat": {"channels": {"team": "secret:TEAM_CHAT_URL"}, "timeout_s": 1.5}},
+    ) as server:
+        url = f"json://{chat_servers.web.place}/slow?rto=60"
+        agent = server.agent_with("rest", TEAM_CHAT_URL=url)
+        reply = agent.call("chat_send", channel="team", message="x")
+
+    assert reply.kind == "timeout"
+    assert "did not answer within 1.5 seconds; it may have received the message" in (
+        reply.failure or ""
+    )
+
+
+def test_a_caller_that_leaves_ends_the_worker(chat_servers: ChatServers) -> None:
+    """Its connection to the provider is closed, and nothing more is sent."""
+    gone = chat_servers.web.abandoned
+    agent = chat_servers.agent("rest", f"json://{chat_servers.web.place}/slow-one?rto=60")
+    body = json.dumps({"channel": "team", "message": "x"}).encode()
+    client = agent.gatepost.client
+    head = [
+        ("Host", client.authority),
+        ("Authorization", f"Bearer {agent.token}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+    ]
+    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as caller:
+        caller.sendall(request("POST", "/tool/chat_send/call", head, body))
+        eventually(
+            lambda: chat_servers.web.came[-1:] and chat_servers.web.came[-1][0] == "/slow-one",
+            within=20,
+        )
+
+    eventually(lambda: chat_servers.web.abandoned > gone, within=10)
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
@@ -19,7 +161,7 @@ def test_a_message_reaches_a_webhook(chat_servers: ChatServers, protocol: Any) -
         "chat_send", channel="team", message=text, title="News"
     )
 
-    path, came = chat_servers.webhook_server.came[-1]
+    path, came = chat_servers.web.came[-1]
     assert reply.failure is None, reply.failure
     assert reply.value == {
         "channel": "team",
@@ -49,12 +191,12 @@ def test_a_message_reaches_a_mailbox(chat_servers: ChatServers) -> None:
 def test_a_webhook_as_slack_has_it_gets_text(chat_servers: ChatServers) -> None:
     """Mattermost's plugin posts to a host of one's own; the name is ours, no picture is fetched."""
     agent = chat_servers.agent(
-        "mcp", f"mmost://{chat_servers.web}/3ccdd113474722377935511fc85d3dd4"
+        "mcp", f"mmost://{chat_servers.web.place}/3ccdd113474722377935511fc85d3dd4"
     )
 
     reply = agent.call("chat_send", channel="team", message="Up *again*")
 
-    path, came = chat_servers.webhook_server.came[-1]
+    path, came = chat_servers.web.came[-1]
     assert reply.value["delivered"] == [{"service": "Mattermost", "parts": 1}]
     assert (path, came["text"]) == ("/hooks/3ccdd113474722377935511fc85d3dd4", "Up *again*")
     assert "github" not in str(came)
@@ -62,9 +204,9 @@ def test_a_webhook_as_slack_has_it_gets_text(chat_servers: ChatServers) -> None:
 
 def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
     """If a provider takes only short messages, Gatepost sends several or refuses the call."""
-    chat_servers.webhook_server.came.clear()
+    chat_servers.web.asked.clear()
     agent = chat_servers.agent(
-        "rest", f"mmost://{chat_servers.web}/3ccdd113474722377935511fc85d3dd4"
+        "rest", f"mmost://{chat_servers.web.place}/3ccdd113474722377935511fc85d3dd4"
     )
     text = "0123456789 " * 900
 
@@ -72,7 +214,7 @@ def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
     longer = agent.call("chat_send", channel="team", message=text * 2)
 
     assert reply.value["delivered"] == [{"service": "Mattermost", "parts": 3}]
-    came = " ".join(came["text"] for _, came in chat_servers.webhook_server.came)
+    came = " ".join(came["text"] for _, came in chat_servers.web.came)
     assert came.replace(" ", "") == text.replace(" ", "")
     assert longer.kind == "validation"
     assert re.search("would become [5-6] messages there, and at most 3", longer.failure or "")
@@ -80,10 +222,12 @@ def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
 
 def test_a_channel_with_several_addresses_reaches_all_it_can(chat_servers: ChatServers) -> None:
     """The answer names each address that refused the message; the others get it."""
-    url = f"json://{chat_servers.web}/one"
+    url = f"json://{chat_servers.web.place}/one"
     agent = chat_servers.agent("mcp", url)
-    chat_servers.secrets.put(agent.tenant, OTHER_CHAT_URL=f"json://{chat_servers.web}/broken")
-    chat_servers.webhook_server.answers["/broken"] = 503
+    chat_servers.server.put_secrets(
+        agent.tenant, OTHER_CHAT_URL=f"json://{chat_servers.web.place}/broken"
+    )
+    chat_servers.web.statuses["/broken"] = 503
 
     value = agent.call("chat_send", channel="everybody", message="x").value
 
@@ -93,17 +237,17 @@ def test_a_channel_with_several_addresses_reaches_all_it_can(chat_servers: ChatS
 
 def test_a_channel_that_is_bound_to_hosts_is_refused(chat_servers: ChatServers) -> None:
     """Only opening the channel shows its hosts, so Gatepost sends nothing to find out."""
-    agent = chat_servers.agent("rest", f"json://{chat_servers.web}/one")
-    chat_servers.secrets.put(
-        agent.tenant, "example.com", TEAM_CHAT_URL=f"json://{chat_servers.web}/one"
+    agent = chat_servers.agent("rest", f"json://{chat_servers.web.place}/one")
+    chat_servers.server.put_secrets(
+        agent.tenant, "example.com", TEAM_CHAT_URL=f"json://{chat_servers.web.place}/one"
     )
-    chat_servers.webhook_server.came.clear()
+    chat_servers.web.asked.clear()
 
     reply = agent.call("chat_send", channel="team", message="x")
 
     assert reply.kind == "denied"
     assert "is bound to example.com, and it cannot be told where" in str(reply.failure)
-    assert chat_servers.webhook_server.came == []
+    assert chat_servers.web.came == []
 
 
 # What the channel's secret holds ({web} and {smtp} are allowed), what the provider answers, and
@@ -140,8 +284,10 @@ def test_a_failure_tells_what_would_work(
     chat_servers: ChatServers, url: str, status: int, kind: str, says: str
 ) -> None:
     """It speaks of the channel and shows no part of the URL, which is a secret."""
-    chat_servers.webhook_server.answers["/a/t0ken-9f2c"] = status
-    agent = chat_servers.agent("rest", url.format(web=chat_servers.web, smtp=chat_servers.smtp))
+    chat_servers.web.statuses["/a/t0ken-9f2c"] = status
+    agent = chat_servers.agent(
+        "rest", url.format(web=chat_servers.web.place, smtp=chat_servers.smtp)
+    )
 
     reply = agent.call("chat_send", channel="team", message="x")
 
@@ -153,9 +299,9 @@ def test_a_failure_tells_what_would_work(
 
 def test_a_failure_is_the_tool_s_own_over_mcp(chat_servers: ChatServers) -> None:
     """The failure is a tool result, so that the model reads it."""
-    chat_servers.webhook_server.answers["/a"] = 503
+    chat_servers.web.statuses["/a"] = 503
 
-    reply = chat_servers.agent("mcp", f"json://{chat_servers.web}/a").call(
+    reply = chat_servers.agent("mcp", f"json://{chat_servers.web.place}/a").call(
         "chat_send", channel="team", message="x"
     )
 
@@ -178,28 +324,28 @@ def test_a_wrong_argument_is_named(
     chat_servers: ChatServers, protocol: Any, arguments: dict[str, str], kind: str, says: str
 ) -> None:
     """Or which secret an operator has to set; nothing is sent before all is known."""
-    chat_servers.webhook_server.came.clear()
+    chat_servers.web.asked.clear()
     usual = {"channel": "team", "message": "x"}
 
     reply = chat_servers.agent(protocol).call("chat_send", **(usual | arguments))
 
     assert re.search(says, reply.failure or ""), reply.failure
     assert reply.kind in (None, kind)
-    assert chat_servers.webhook_server.came == []
+    assert chat_servers.web.came == []
 
 
 def test_two_tenants_with_the_same_channel_never_meet(chat_servers: ChatServers) -> None:
     """Each has its own URL under the same name."""
-    chat_servers.webhook_server.came.clear()
+    chat_servers.web.asked.clear()
     workers = [
-        chat_servers.agent("rest", f"json://{chat_servers.web}/of-{name}")
+        chat_servers.agent("rest", f"json://{chat_servers.web.place}/of-{name}")
         for name in ("one", "two")
     ]
 
     for name, agent in zip(("one", "two"), workers, strict=True):
         assert agent.call("chat_send", channel="team", message=name).failure is None
 
-    assert [(path, came["message"]) for path, came in chat_servers.webhook_server.came] == [
+    assert [(path, came["message"]) for path, came in chat_servers.web.came] == [
         ("/of-one", "one"),
         ("/of-two", "two"),
     ]

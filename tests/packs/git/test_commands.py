@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller, by_rest
-from tests.packs.git.conftest import GitServers
-from tests.packs.git.git_hosts import fine, git, refused
+from tests.packs.git.conftest import GitServers, fine, git, refused
 from tests.support.client import modern, request
 from tests.support.measuring import eventually
 

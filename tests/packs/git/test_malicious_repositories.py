@@ -9,8 +9,7 @@ import pytest
 
 from gatepost.sandbox import child
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import GitServers
-from tests.packs.git.git_hosts import fine, git, plain_git, refused
+from tests.packs.git.conftest import GitServers, fine, git, plain_git, refused
 
 pytestmark = pytest.mark.requirement("X2")
 

@@ -6,7 +6,7 @@ from gatepost_packs.git.permitted_commands import RULES, ArgumentsRefused
 from gatepost_packs.git.policy import GitPlan, decide
 from gatepost_packs.git.tools import only_reads
 from gatepost_packs.git.url import remote_of
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("X2")
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import INSIDE, TOKEN, GitServers
-from tests.packs.git.git_hosts import fine, git, refused
+from tests.packs.git.conftest import INSIDE, TOKEN, GitServers, fine, git, refused
 
 pytestmark = pytest.mark.requirement("X2", "X3")
 
@@ -87,9 +86,9 @@ def test_git_signs_in_with_the_secret_of_its_tenant(
     git_servers.offered("private/a.git", README__md=b"one\n")
     url = f"{git_servers.web.url}/private/a.git"
     without = git(mcp_agent, "clone", url, "a")
-    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", "not-the-password")
+    git_servers.put_secrets(mcp_agent.tenant, GIT_TOKEN="not-the-password")
     wrong = git(mcp_agent, "clone", url, "a")
-    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN)
+    git_servers.put_secrets(mcp_agent.tenant, GIT_TOKEN=TOKEN)
     fine(mcp_agent, "clone", url, "a")
     mcp_agent.call("fs_write_text", path="a/README.md", text="two\n")
     fine(mcp_agent, "-C", "a", "commit", "-am", "Two")
@@ -111,11 +110,11 @@ def test_a_secret_for_another_host_is_not_signed_in_with(
     """Though the configuration names it for this one: the operator who bound it knows better."""
     git_servers.offered("private/b.git", README__md=b"one\n")
     url = f"{git_servers.web.url}/private/b.git"
-    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, "gitlab.com")
-    seen = len(git_servers.web.seen)
+    git_servers.put_secrets(mcp_agent.tenant, "gitlab.com", GIT_TOKEN=TOKEN)
+    seen = len(git_servers.web.asked)
     message = refused(mcp_agent, "clone", url, "b")
-    asked = len(git_servers.web.seen) - seen
-    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, git_servers.web.place)
+    asked = len(git_servers.web.asked) - seen
+    git_servers.put_secrets(mcp_agent.tenant, git_servers.web.place, GIT_TOKEN=TOKEN)
     fine(mcp_agent, "clone", url, "b")
 
     assert f"is bound to gitlab.com and is not sent to {git_servers.web.place}" in message
@@ -124,7 +123,7 @@ def test_a_secret_for_another_host_is_not_signed_in_with(
 
 def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackCaller) -> None:
     """By name and by number, by URL and by the name of a remote."""
-    seen = len(git_servers.web.seen)
+    seen = len(git_servers.web.asked)
     fine(agent, "init")
     for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):
         fine(agent, "remote", "add", "inside", url)
@@ -132,7 +131,7 @@ def test_private_addresses_are_not_reached(git_servers: GitServers, agent: PackC
             assert "not on the internet" in refused(agent, *args)
         fine(agent, "remote", "remove", "inside")
 
-    assert len(git_servers.web.seen) == seen
+    assert len(git_servers.web.asked) == seen
 
 
 def test_redirects_are_not_followed(git_servers: GitServers, mcp_agent: PackCaller) -> None:

@@ -7,8 +7,8 @@ import pytest
 from gatepost.sandbox.launch import landlock_version
 from gatepost_packs.git import environment
 from gatepost_packs.ssh.settings import OFFICIAL, SshSettings
-from tests.support.cases import each
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import check_problems, issuer_settings
 
 KEY = OFFICIAL[0].split(" ")[2]

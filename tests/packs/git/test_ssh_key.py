@@ -10,8 +10,7 @@ import pytest
 from gatepost.workspace import Workspaces
 from gatepost_packs.ssh.tools import key_of
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import GitServers
-from tests.packs.git.git_hosts import fine, git
+from tests.packs.git.conftest import GitServers, fine, git
 
 pytestmark = pytest.mark.requirement("X3")
 

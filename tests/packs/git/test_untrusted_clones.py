@@ -8,8 +8,7 @@ import pytest
 
 from gatepost.sandbox import child
 from tests.packs.conftest import PackCaller
-from tests.packs.git.conftest import GitServers
-from tests.packs.git.git_hosts import fine, git, refused
+from tests.packs.git.conftest import GitServers, fine, git, refused
 
 pytestmark = pytest.mark.requirement("X2")
 

@@ -1,6 +1,7 @@
 """The tools of the pack `github` against a small GitHub, by both protocols."""
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -8,9 +9,122 @@ import msgspec
 import pytest
 
 from gatepost_packs.github.settings import GithubSettings
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, by_rest, open_server
-from tests.packs.forge_servers import TOKEN, Github
+from tests.packs.conftest import (
+    HttpServer,
+    PackCaller,
+    PackServer,
+    RecordedRequest,
+    StubResponse,
+    by_rest,
+    open_server,
+)
 from tests.rest.conftest import Octopus
+
+TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"  # GitHub's own example of one
+DOCS = "https://docs.github.com/rest"
+
+
+class Github(HttpServer):
+    """
+    `octo/demo` has issues, and every second one of them is a pull request.
+
+    Other repositories of `octo` answer as their names say.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self._answered)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Have the issues of the beginning."""
+        self.issues = [self._issue(n, pull=n % 2 == 0) for n in range(1, 12)]
+
+    def _issue(self, number: int, *, pull: bool = False, **told: Any) -> dict[str, Any]:
+        kind = "pull" if pull else "issues"
+        issue = {
+            "id": 1000 + number,
+            "number": number,
+            "title": f"Issue {number}",
+            "body": "A text\n" * 3,
+            "state": "closed" if number == 9 else "open",
+            "user": {"login": "octocat"},
+            "labels": [{"id": 1, "name": "bug"}] if number < 4 else [],
+            "html_url": f"https://github.com/octo/demo/{kind}/{number}",
+            "updated_at": f"2024-01-{number:02}T00:00:00Z",
+        }
+        return issue | ({"pull_request": {"url": "…"}} if pull else {}) | told
+
+    def _answered(self, asked: RecordedRequest) -> StubResponse:
+        names = asked.path.removeprefix("/api/v3").split("/")
+        if len(names) != 5 or names[1] != "repos" or names[4] != "issues":
+            return StubResponse(404, {"message": "Not Found", "documentation_url": DOCS})
+        if asked.headers.get("authorization") != f"Bearer {TOKEN}":
+            return StubResponse(401, {"message": "Bad credentials", "documentation_url": DOCS})
+        if names[2:4] == ["octo", "demo"]:
+            return self._listed(asked) if asked.method == "GET" else self._created(asked)
+        return self._odd(names[3])
+
+    def _listed(self, asked: RecordedRequest) -> StubResponse:
+        state, labels = asked.first("state", "open"), asked.first("labels")
+        found = [
+            issue
+            for issue in reversed(self.issues)
+            if state in ("all", issue["state"])
+            and set(filter(None, labels.split(","))) <= {label["name"] for label in issue["labels"]}
+        ]
+        size, page = int(asked.first("per_page", "30")), int(asked.first("page", "1"))
+        headers = {}
+        if page * size < len(found):
+            after = f"{self.url}{asked.path}?page={page + 1}&per_page={size}"
+            headers["link"] = f'<{after}>; rel="next", <{after}>; rel="last"'
+        return StubResponse(200, found[(page - 1) * size : page * size], headers)
+
+    def _created(self, asked: RecordedRequest) -> StubResponse:
+        given = asked.json
+        if "nobody" in given["assignees"]:
+            wrong = {
+                "value": "nobody",
+                "resource": "Issue",
+                "field": "assignees",
+                "code": "invalid",
+            }
+            return StubResponse(422, {"message": "Validation Failed", "errors": [wrong]})
+        issue = self._issue(len(self.issues) + 1, **given)
+        self.issues.append(issue)
+        return StubResponse(201, issue)
+
+    def _odd(self, name: str) -> StubResponse:
+        now = int(time.time())
+        spent = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(now + 90)}
+        return {
+            "spent": StubResponse(
+                403, {"message": "API rate limit exceeded for user ID 1."}, spent
+            ),
+            "hasty": StubResponse(
+                403,
+                {"message": "You have exceeded a secondary rate limit."},
+                {"retry-after": "7"},
+            ),
+            "flooded": StubResponse(429, {"message": "Too many requests"}),
+            "closed": StubResponse(
+                403, {"message": "Resource not accessible by personal access token"}
+            ),
+            "without": StubResponse(410, {"message": "Issues are disabled for this repo"}),
+            "moved": StubResponse(
+                301,
+                {"message": "Moved Permanently", "url": "…"},
+                {"location": f"{self.url}/repos/octo/demo/issues"},
+            ),
+            "strange": StubResponse(418, {"message": "I'm a teapot"}),
+            "broken": StubResponse(502, b"<html>Bad gateway</html>"),
+            "resting": StubResponse(503, {"message": "Service unavailable"}, {"retry-after": "11"}),
+            "page": StubResponse(
+                200, b"<html>Sign in to the network</html>", {"content-type": "text/html"}
+            ),
+            "huge": StubResponse(200, b"[" + b'{"number": 1, "html_url": "x"},' * 600_000),
+            "list": StubResponse(201, [{"number": "one"}]),
+        }.get(name, StubResponse(404, {"message": "Not Found", "documentation_url": DOCS}))
+
 
 pytestmark = pytest.mark.requirement("P8")
 
@@ -28,28 +142,20 @@ def beginning(github: Github) -> None:
 
 
 @pytest.fixture(scope="module")
-def secrets() -> SecretWriter:
-    return SecretWriter()
-
-
-@pytest.fixture(scope="module")
-def server(
-    github: Github, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PackServer]:
+def server(github: Github, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     with open_server(
         tmp_path_factory.mktemp("github"),
         ["github"],
         network={"allow_hosts": [github.place]},
         packs={"github": {"api_url": f"{github.url}/api/v3/"}},
-        prepare=secrets.begin,
     ) as server:
         yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, secrets: SecretWriter, request: pytest.FixtureRequest) -> PackCaller:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant that has a token."""
-    return secrets.agent(server, request.param, GITHUB_TOKEN=TOKEN)
+    return server.agent_with(request.param, GITHUB_TOKEN=TOKEN)
 
 
 def test_issues_are_listed(agent: PackCaller, github: Github) -> None:
@@ -199,11 +305,9 @@ def test_a_failure_tells_the_model_what_would_work(
     ("repo", "least", "most"),
     [("spent", 80, 90), ("hasty", 7, 7), ("flooded", 60, 60), ("resting", 11, 11)],
 )
-def test_a_limit_says_when_it_ends(
-    server: PackServer, secrets: SecretWriter, repo: str, least: int, most: int
-) -> None:
+def test_a_limit_says_when_it_ends(server: PackServer, repo: str, least: int, most: int) -> None:
     """From whichever of GitHub's headers says it."""
-    agent = secrets.agent(server, "rest", GITHUB_TOKEN=TOKEN)
+    agent = server.agent_with("rest", GITHUB_TOKEN=TOKEN)
 
     answer = Octopus(server.gatepost, agent.token).call(
         "github_list_issues", {"repo": f"octo/{repo}"}
@@ -214,13 +318,11 @@ def test_a_limit_says_when_it_ends(
 
 @pytest.mark.parametrize("tool", ["github_list_issues", "github_create_issue"])
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_whose_token_it_is_matters(
-    server: PackServer, secrets: SecretWriter, protocol: Any, tool: str
-) -> None:
+def test_whose_token_it_is_matters(server: PackServer, protocol: Any, tool: str) -> None:
     """A tenant without one is told who sets it; one with a wrong one, that it is wrong."""
     more = {"title": "x"} if "create" in tool else {}
     without = server.agent(protocol)
-    wrong = secrets.agent(server, protocol, GITHUB_TOKEN="ghp_wrong")
+    wrong = server.agent_with(protocol, GITHUB_TOKEN="ghp_wrong")
 
     missing = without.call(tool, repo="octo/demo", **more)
     refused = wrong.call(tool, repo="octo/demo", **more)

@@ -5,15 +5,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from gatepost_packs.gitlab.description import CACHED_S, Cache
 from gatepost_packs.gitlab.settings import SPEC_URL
-from tests.packs.conftest import PackCaller, PackServer, by_rest, open_server
-from tests.support.issuers import AsgiServer
+from tests.packs.conftest import (
+    HttpServer,
+    PackCaller,
+    PackServer,
+    RecordedRequest,
+    StubResponse,
+    by_rest,
+    open_server,
+)
 
 pytestmark = pytest.mark.requirement("X5")
 
@@ -37,29 +40,23 @@ components:
 """.encode()
 
 
-class DescriptionHost:
-    """Where descriptions are; how often each was fetched."""
-
-    def __init__(self) -> None:
-        self.fetched: list[str] = []
-
-    async def answer(self, request: Request) -> Response:
-        self.fetched.append(request.url.path)
-        if request.url.path == "/gone":
-            return Response(status_code=404)
-        return Response(b"\xff\xfe\xff" if request.url.path == "/bytes" else SPEC)
+def described(asked: RecordedRequest) -> StubResponse:
+    """The description, bytes that are none, or nothing."""
+    if asked.path == "/gone":
+        return StubResponse(404, b"")
+    return StubResponse(200, b"\xff\xfe\xff" if asked.path == "/bytes" else SPEC)
 
 
 @pytest.fixture(scope="module")
-def host() -> DescriptionHost:
-    return DescriptionHost()
+def host() -> Iterator[HttpServer]:
+    """Where descriptions are."""
+    with HttpServer(described) as host:
+        yield host
 
 
 @pytest.fixture(scope="module")
-def url(host: DescriptionHost) -> Iterator[str]:
-    server = AsgiServer(Starlette(routes=[Route("/{rest:path}", host.answer)])).start()
-    yield server.url
-    server.stop()
+def url(host: HttpServer) -> str:
+    return host.url
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +155,7 @@ def test_a_failure_tells_the_model_what_would_work(
 
 
 def test_it_is_fetched_once_an_hour_by_each_tenant(
-    server: PackServer, host: DescriptionHost, url: str
+    server: PackServer, host: HttpServer, url: str
 ) -> None:
     """A caller can ask for a fresh one (`refresh`); tenants do not share a cached description."""
     one, other = server.agent("rest"), server.agent("rest")
@@ -166,10 +163,10 @@ def test_it_is_fetched_once_an_hour_by_each_tenant(
     for agent in (one, one, other):
         agent.call("gitlab_openapi_paths", spec_url=url + place)
     one.call("gitlab_openapi_spec", spec_url=url + place)
-    twice = host.fetched.count(place)
+    twice = [one.path for one in host.asked].count(place)
     one.call("gitlab_openapi_spec", spec_url=url + place, refresh=True)
 
-    assert (twice, host.fetched.count(place)) == (2, 3)
+    assert (twice, [one.path for one in host.asked].count(place)) == (2, 3)
 
 
 def test_the_hour_passes() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
-from tests.packs.forge_servers import OAUTH, PERSONAL, ForgeServers, ask
+from tests.packs.conftest import PackCaller, PackServer, open_server
+from tests.packs.gitlab.conftest import OAUTH, PERSONAL, ForgeServers, ask
 
 pytestmark = pytest.mark.requirement("X4")
 
@@ -35,15 +35,13 @@ def test_literal_tokens_can_be_refused(
     forge_servers: ForgeServers, protocol: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Then only what is kept is used, and what was given is not repeated."""
-    secrets = SecretWriter()
     with open_server(
         tmp_path_factory.mktemp("strict"),
         ["gitlab"],
         network={"allow_hosts": [forge_servers.gitlab.place]},
         packs={"gitlab": {"literals": False}},
-        prepare=secrets.begin,
     ) as strict:
-        agent = secrets.agent(strict, protocol, forge_servers.gitlab.place, GITLAB_TOKEN=PERSONAL)
+        agent = strict.agent_with(protocol, forge_servers.gitlab.place, GITLAB_TOKEN=PERSONAL)
         refused = ask(agent, forge_servers, "/projects/1", token=OAUTH)
         taken = ask(agent, forge_servers, "/projects/1")
 

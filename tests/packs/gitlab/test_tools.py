@@ -12,7 +12,7 @@ from gatepost_packs.gitlab.address import address_of
 from gatepost_packs.gitlab.description import TOOLS
 from gatepost_packs.gitlab.tools import pack
 from tests.packs.conftest import PackCaller, by_mcp, by_rest, open_server
-from tests.packs.forge_servers import PERSONAL, PICTURE, README, ForgeServers, ask
+from tests.packs.gitlab.conftest import PERSONAL, PICTURE, README, ForgeServers, ask
 
 pytestmark = pytest.mark.requirement("X4")
 

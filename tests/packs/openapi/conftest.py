@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +11,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, open_server
 from tests.support.issuers import AsgiServer
 
 DOCUMENTS = Path(__file__).parent / "documents"
 OLD = (DOCUMENTS / "petstore_2_0.json").read_bytes()
 NEW = (DOCUMENTS / "petstore_3_0.yaml").read_bytes()
-
-ECHO: dict[str, Any] = {
-    "openapi": "3.1.0",
-    "info": {"title": "Echo", "version": "1"},
-    "servers": [{"url": "/{version}", "variables": {"version": {"default": "echo"}}}],
-    "paths": {
-        "/list": {
-            "get": {
-                "operationId": "list",
-                "parameters": [
-                    {"name": "many", "in": "query", "schema": {"type": "array"}},
-                    {"name": "one", "in": "query", "explode": False, "schema": {"type": "array"}},
-                    {"name": "bar", "in": "query", "style": "pipeDelimited", "explode": False},
-                    {"name": "gap", "in": "query", "style": "spaceDelimited", "explode": False},
-                    {"name": "deep", "in": "query", "style": "deepObject"},
-                    {"name": "flat", "in": "query", "schema": {"type": "object"}},
-                    {"name": "json", "in": "query", "content": {"application/json": {}}},
-                    {"name": "X-List", "in": "header", "schema": {"type": "array"}},
-                ],
-            }
-        },
-        "/things/{id}/parts/{part}": {
-            "parameters": [{"name": "id", "in": "path", "required": True}],
-            "get": {"parameters": [{"name": "part", "in": "path", "required": True}]},
-        },
-        "/matrix/{point}": {
-            "get": {"parameters": [{"name": "point", "in": "path", "style": "matrix"}]}
-        },
-        "/form": {
-            "post": {
-                "requestBody": {
-                    "required": True,
-                    "content": {
-                        "application/x-www-form-urlencoded": {"schema": {"type": "object"}}
-                    },
-                }
-            }
-        },
-        "/text": {"post": {"requestBody": {"content": {"text/plain": {}}}}},
-        "/elsewhere": {"get": {"servers": [{"url": "http://127.0.0.1:8081/elsewhere"}]}},
-        "/long": {"get": {}},
-        "/words": {"get": {}},
-        "/picture": {"get": {}},
-        "/moved": {"get": {}, "post": {}},
-        "/broken": {"get": {}},
-        "/nothing": {"delete": {}},
-    },
-}
+ECHO = (DOCUMENTS / "echo.json").read_bytes()
 """Each operation answers what it was asked, or what its name says."""
 
 
@@ -75,6 +27,23 @@ class Petstore:
     def __init__(self) -> None:
         self.pets: dict[str, Any] = {}
         self.asked: list[dict[str, Any]] = []
+        self.server = AsgiServer(self.app())
+
+    def __enter__(self) -> "Petstore":
+        self.server.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.stop()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def host(self) -> str:
+        """Return the host and port as `[network] allow_hosts` names them."""
+        return f"127.0.0.1:{self.server.port}"
 
     def app(self) -> Starlette:
         pets = [
@@ -88,7 +57,7 @@ class Petstore:
             routes=[
                 Mount("/v2", routes=[Route("/swagger.json", served(OLD)), *pets]),
                 Mount("/api/v3", routes=[Route("/openapi.yaml", served(NEW)), *pets]),
-                Route("/echo.json", served(json.dumps(ECHO).encode())),
+                Route("/echo.json", served(ECHO)),
                 Route("/broken.json", served(b'{"openapi": [}')),
                 Route("/echo/long", self._long),
                 Route("/echo/words", self._words),
@@ -185,29 +154,6 @@ def served(document: bytes) -> Any:
     return answer
 
 
-@contextmanager
-def petstore() -> Iterator[tuple[Petstore, str]]:
-    """It runs for the time of a block; also its origin."""
-    store = Petstore()
-    server = AsgiServer(store.app()).start()
-    try:
-        yield store, server.url
-    finally:
-        server.stop()
-
-
-class PetstoreServer:
-    """The petstore: what it was asked, and where it is."""
-
-    def __init__(self, store: Petstore, url: str) -> None:
-        self.store, self.url = store, url
-
-    @property
-    def host(self) -> str:
-        """Return the host and port as `[network] allow_hosts` names them."""
-        return self.url.removeprefix("http://")
-
-
 INLINE = """
 openapi: 3.0.0
 info:
@@ -223,40 +169,27 @@ paths:
 APIS = {"old": "/v2/swagger.json", "new": "/api/v3/openapi.yaml", "echo": "/echo.json"}
 
 
-def load(agent: PackCaller, petstore_server: PetstoreServer, name: str, **more: Any) -> Any:
+def load(agent: PackCaller, petstore: Petstore, name: str, **more: Any) -> Any:
     """One of the APIs of the petstore; Swagger's own host stands in the old description."""
     if name == "old":
-        more.setdefault("base_url_override", f"{petstore_server.url}/v2")
-    reply = agent.call("openapi_load", name=name, spec_url=petstore_server.url + APIS[name], **more)
+        more.setdefault("base_url_override", f"{petstore.url}/v2")
+    reply = agent.call("openapi_load", name=name, spec_url=petstore.url + APIS[name], **more)
     assert reply.failure is None, reply
     return reply.value
 
 
 @pytest.fixture(scope="module")
-def petstore_server() -> Iterator[PetstoreServer]:
+def petstore() -> Iterator[Petstore]:
     """A petstore that no other module's tests touch."""
-    with petstore() as (store, url):
-        yield PetstoreServer(store, url)
+    with Petstore() as petstore:
+        yield petstore
 
 
 @pytest.fixture(scope="module")
-def secrets() -> SecretWriter:
-    return SecretWriter()
-
-
-@pytest.fixture(scope="module")
-def server(
-    petstore_server: PetstoreServer, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PackServer]:
+def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """A server whose tools may reach the petstore, at a private address as it is."""
     folder = tmp_path_factory.mktemp("openapi")
-    settings: Any = {"network": {"allow_hosts": [petstore_server.host]}}
+    settings: Any = {"network": {"allow_hosts": [petstore.host]}}
     settings["packs"] = {"openapi": {"literals": True}}
-    with open_server(folder, ["openapi"], prepare=secrets.begin, **settings) as server:
+    with open_server(folder, ["openapi"], **settings) as server:
         yield server
-
-
-@pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, request: pytest.FixtureRequest) -> PackCaller:
-    """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return server.agent(request.param)

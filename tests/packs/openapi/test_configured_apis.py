@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gatepost.tools.api import Tool
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
-from tests.packs.openapi.conftest import DOCUMENTS, PetstoreServer
-from tests.support.cases import each
+from tests.packs.conftest import PackCaller, PackServer, open_server
+from tests.packs.openapi.conftest import DOCUMENTS, Petstore
 from tests.support.issuers import AsgiServer
+from tests.support.measuring import each
 from tests.support.server import check_problems
 
 pytestmark = pytest.mark.requirement("X7")
@@ -26,19 +26,17 @@ OLD, NEW = str(DOCUMENTS / "petstore_2_0.json"), str(DOCUMENTS / "petstore_3_0.y
 
 
 @pytest.fixture(scope="module")
-def server(
-    petstore_server: PetstoreServer, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PackServer]:
+def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """Both petstores, one from a file and whole, one by URL and in part."""
-    new = {"document": f"{petstore_server.url}/api/v3/openapi.yaml", "prefix": "new_"}
+    new = {"document": f"{petstore.url}/api/v3/openapi.yaml", "prefix": "new_"}
     apis = {
-        "old": {"document": OLD, "base_url": f"{petstore_server.url}/v2"},
+        "old": {"document": OLD, "base_url": f"{petstore.url}/v2"},
         "new": new | {"tags": ["pet", "store"], "paths": ["/pet/*"], "methods": ["get"]},
     }
-    network = {"allow_hosts": [petstore_server.host]}
+    network = {"allow_hosts": [petstore.host]}
     packs = {"openapi": {"apis": apis}}
     folder = tmp_path_factory.mktemp("offering")
-    with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
+    with open_server(folder, [], packs=packs, network=network) as server:
         yield server
 
 
@@ -103,9 +101,7 @@ def test_hints_follow_the_method(tools: dict[str, Tool], name: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_the_petstore_is_served(
-    server: PackServer, petstore_server: PetstoreServer, protocol: Any
-) -> None:
+def test_the_petstore_is_served(server: PackServer, petstore: Petstore, protocol: Any) -> None:
     """JSON, form and file; the answer is structured where the description says how."""
     agent = server.agent(protocol)
     pet = {"id": 8, "name": "Fluffy", "photoUrls": ["a"], "status": "pending"}
@@ -125,16 +121,14 @@ def test_the_petstore_is_served(
     assert json.loads(renamed.text)["name"] == "Bello"
     assert upload.value["message"] == "x: a.png image/png 4 bytes"
     assert deleted.failure is None
-    assert petstore_server.store.asked[-2]["headers"]["api_key"] == "k"
+    assert petstore.asked[-2]["headers"]["api_key"] == "k"
     assert missing.kind in (None, "not_found")
     assert missing.failure == "GET /pet/{petId} answered 404: Pet not found"
 
 
-def test_what_does_not_fit_is_never_sent(
-    server: PackServer, petstore_server: PetstoreServer
-) -> None:
+def test_what_does_not_fit_is_never_sent(server: PackServer, petstore: Petstore) -> None:
     """The schema says what is allowed."""
-    agent, before = server.agent("rest"), len(petstore_server.store.asked)
+    agent, before = server.agent("rest"), len(petstore.asked)
     failures = [
         agent.call("add_pet", name="x").failure,
         agent.call("add_pet", name="x", photoUrls=[], status="dead").failure,
@@ -144,7 +138,7 @@ def test_what_does_not_fit_is_never_sent(
     ]
 
     assert all(failures)
-    assert len(petstore_server.store.asked) == before
+    assert len(petstore.asked) == before
 
 
 ANSWERS: dict[str, tuple[int, dict[str, str], Any, str, str]] = {
@@ -170,7 +164,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str], Any, str, str]] = {
 
 
 @contextmanager
-def moody(secrets: SecretWriter, folder: Path) -> Iterator[PackServer]:
+def moody(folder: Path) -> Iterator[PackServer]:
     """An API whose operations each answer in their way."""
     seen: list[dict[str, str]] = []
 
@@ -197,24 +191,24 @@ def moody(secrets: SecretWriter, folder: Path) -> Iterator[PackServer]:
     network = {"allow_hosts": [host.url.removeprefix("http://")]}
     packs = {"openapi": {"apis": {"moody": api}}}
     try:
-        with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
+        with open_server(folder, [], packs=packs, network=network) as server:
             yield server
     finally:
         host.stop()
     assert all(headers["x-key"] == "the-moody-secret" for headers in seen)
 
 
-def test_the_apis_refusals_are_failures(tmp_path: Path, secrets: SecretWriter) -> None:
+def test_the_apis_refusals_are_failures(tmp_path: Path) -> None:
     """
     Its status gives the kind of the failure; its own words, but no HTML page, give the message.
     """
-    with moody(secrets, tmp_path) as server:
+    with moody(tmp_path) as server:
         workers = [
             PackCaller(server.gatepost, server.root, "acme", protocol, "moody:use")
             for protocol in ("mcp", "rest")
         ]
         without = workers[0].call("bad")
-        secrets.put("acme", MOODY="the-moody-secret")
+        server.put_secrets("acme", MOODY="the-moody-secret")
         for agent in workers:
             for name, (*_, kind, says) in ANSWERS.items():
                 reply = agent.call(name)

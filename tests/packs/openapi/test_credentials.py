@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
-from tests.packs.openapi.conftest import PetstoreServer, load
+from tests.packs.conftest import PackCaller, PackServer, open_server
+from tests.packs.openapi.conftest import Petstore, load
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -18,62 +18,56 @@ def call(agent: PackCaller, path: str = "/list", **more: Any) -> Any:
     return agent.call("openapi_call", name="echo", path=path, method="GET", **more)
 
 
-def sent_header(petstore_server: PetstoreServer, name: str) -> str | None:
+def sent_header(petstore: Petstore, name: str) -> str | None:
     """What the petstore got as that header with its last request."""
-    value: str | None = petstore_server.store.asked[-1]["headers"].get(name)
+    value: str | None = petstore.asked[-1]["headers"].get(name)
     return value
 
 
-def test_a_literal_is_sent_and_never_shown(
-    agent: PackCaller, petstore_server: PetstoreServer
-) -> None:
+def test_a_literal_is_sent_and_never_shown(agent: PackCaller, petstore: Petstore) -> None:
     """No answer shows it, not even the echo of a request, and later calls still send it."""
-    told = load(agent, petstore_server, "echo", auth_header=f"Bearer {TOKEN}")
+    told = load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
     answer = call(agent).value
 
-    assert sent_header(petstore_server, "authorization") == f"Bearer {TOKEN}"
+    assert sent_header(petstore, "authorization") == f"Bearer {TOKEN}"
     assert TOKEN not in json.dumps([told, answer])
     assert answer["body"]["headers"]["authorization"] == "Bearer [REDACTED:AUTH_HEADER]"
 
 
 def test_nothing_of_a_literal_is_kept_in_the_clear(
-    agent: PackCaller, petstore_server: PetstoreServer, secrets: SecretWriter
+    agent: PackCaller, petstore: Petstore, server: PackServer
 ) -> None:
     """What is kept of the API names what is sealed."""
-    load(agent, petstore_server, "echo", auth_header=f"Bearer {TOKEN}")
+    load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
-    kept = repr(vars(secrets.services.records))
+    kept = repr(vars(server.gatepost.services.records))
 
     assert TOKEN not in kept
 
 
 @pytest.mark.parametrize("text", ["secret:PETS", "Token secret:PETS"])
 def test_a_secret_is_meant_by_its_name(
-    agent: PackCaller, petstore_server: PetstoreServer, secrets: SecretWriter, text: str
+    agent: PackCaller, petstore: Petstore, server: PackServer, text: str
 ) -> None:
     """Under another header too; what it is now counts, not what it was."""
-    secrets.put(agent.tenant, petstore_server.host, PETS=TOKEN)
-    load(agent, petstore_server, "echo", auth_header=text, auth_header_name="X-Key")
+    server.put_secrets(agent.tenant, petstore.host, PETS=TOKEN)
+    load(agent, petstore, "echo", auth_header=text, auth_header_name="X-Key")
     call(agent)
-    first = sent_header(petstore_server, "x-key")
-    secrets.put(agent.tenant, petstore_server.host, PETS="another-secret-value")
+    first = sent_header(petstore, "x-key")
+    server.put_secrets(agent.tenant, petstore.host, PETS="another-secret-value")
     answer = call(agent).value
 
     assert first == text.replace("secret:PETS", TOKEN)
-    assert sent_header(petstore_server, "x-key") == text.replace(
-        "secret:PETS", "another-secret-value"
-    )
+    assert sent_header(petstore, "x-key") == text.replace("secret:PETS", "another-secret-value")
     assert answer["body"]["headers"]["x-key"] == text.replace("secret:PETS", "[REDACTED:PETS]")
 
 
-def test_a_secret_that_is_not_there_is_said(
-    agent: PackCaller, petstore_server: PetstoreServer
-) -> None:
+def test_a_secret_that_is_not_there_is_said(agent: PackCaller, petstore: Petstore) -> None:
     """Before anything is loaded."""
     failed = agent.call(
         "openapi_load",
         name="echo",
-        spec_url=f"{petstore_server.url}/echo.json",
+        spec_url=f"{petstore.url}/echo.json",
         auth_header="secret:NO",
     )
 
@@ -82,32 +76,30 @@ def test_a_secret_that_is_not_there_is_said(
     assert agent.call("openapi_list_apis").value == {"apis": []}
 
 
-def test_a_credential_stays_with_its_own_origin(
-    agent: PackCaller, petstore_server: PetstoreServer
-) -> None:
+def test_a_credential_stays_with_its_own_origin(agent: PackCaller, petstore: Petstore) -> None:
     """It goes neither to other hosts of operations and redirects nor to that of the description."""
     load(
         agent,
-        petstore_server,
+        petstore,
         "echo",
         auth_header=TOKEN,
-        base_url_override=f"{petstore_server.url}/echo",
+        base_url_override=f"{petstore.url}/echo",
     )
     call(agent, "/moved")
-    own = sent_header(petstore_server, "authorization")
+    own = sent_header(petstore, "authorization")
     # The same server by another name is another origin.
-    other = petstore_server.url.replace("127.0.0.1", "localhost")
+    other = petstore.url.replace("127.0.0.1", "localhost")
     document = {
         "openapi": "3.0.0",
         "info": {"title": "", "version": ""},
         "servers": [{"url": f"{other}/echo"}],
-        "paths": {"/list": {"get": {"servers": [{"url": f"{petstore_server.url}/echo"}]}}},
+        "paths": {"/list": {"get": {"servers": [{"url": f"{petstore.url}/echo"}]}}},
     }
     agent.call("openapi_load", name="echo", spec_content=json.dumps(document), auth_header=TOKEN)
     call(agent)
 
     assert own == TOKEN
-    assert sent_header(petstore_server, "authorization") is None
+    assert sent_header(petstore, "authorization") is None
 
 
 @pytest.mark.parametrize(
@@ -118,20 +110,20 @@ def test_a_credential_stays_with_its_own_origin(
     ],
 )
 def test_no_caller_replaces_a_configured_header(
-    agent: PackCaller, petstore_server: PetstoreServer, given: dict[str, Any], says: str
+    agent: PackCaller, petstore: Petstore, given: dict[str, Any], says: str
 ) -> None:
     """Two headers of one name would let the server choose."""
-    load(agent, petstore_server, "echo", auth_header=f"Bearer {TOKEN}")
+    load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
     assert says in str(call(agent, **given).failure)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Other: b", "tok€n-of-nobody", "x" * 9000])
 def test_what_no_header_can_hold_is_refused(
-    agent: PackCaller, petstore_server: PetstoreServer, value: str
+    agent: PackCaller, petstore: Petstore, value: str
 ) -> None:
     """Without repeating it."""
-    url = f"{petstore_server.url}/echo.json"
+    url = f"{petstore.url}/echo.json"
     failed = agent.call("openapi_load", name="echo", spec_url=url, auth_header=value)
 
     assert "which a header cannot hold" in str(failed.failure)
@@ -139,35 +131,33 @@ def test_what_no_header_can_hold_is_refused(
 
 
 def test_literals_are_refused_unless_the_operator_allows_them(
-    petstore_server: PetstoreServer, tmp_path: Path
+    petstore: Petstore, tmp_path: Path
 ) -> None:
     """By default only references are taken."""
     packs = {"openapi": {"apis_per_tenant": 1}}
-    network = {"allow_hosts": [petstore_server.host]}
+    network = {"allow_hosts": [petstore.host]}
     with open_server(tmp_path, ["openapi"], packs=packs, network=network) as server:
         agent = server.agent("rest")
         failed = agent.call(
             "openapi_load",
             name="a",
-            spec_url=f"{petstore_server.url}/echo.json",
+            spec_url=f"{petstore.url}/echo.json",
             auth_header="Bearer abc",
         )
-        load(agent, petstore_server, "echo")
-        load(agent, petstore_server, "echo")
-        full = agent.call("openapi_load", name="b", spec_url=f"{petstore_server.url}/echo.json")
+        load(agent, petstore, "echo")
+        load(agent, petstore, "echo")
+        full = agent.call("openapi_load", name="b", spec_url=f"{petstore.url}/echo.json")
 
     assert (failed.kind, "secret:NAME" in str(failed.failure)) == ("validation", True)
     assert full.kind == "denied"
     assert "Replace one of: echo" in str(full.failure)
 
 
-def test_tenants_do_not_share_credentials(
-    server: PackServer, petstore_server: PetstoreServer
-) -> None:
+def test_tenants_do_not_share_credentials(server: PackServer, petstore: Petstore) -> None:
     """The same API, loaded by two tenants."""
     one, other = server.agent("rest"), server.agent("rest")
-    load(one, petstore_server, "echo", auth_header=TOKEN)
-    load(other, petstore_server, "echo")
+    load(one, petstore, "echo", auth_header=TOKEN)
+    load(other, petstore, "echo")
     call(other)
 
-    assert sent_header(petstore_server, "authorization") is None
+    assert sent_header(petstore, "authorization") is None

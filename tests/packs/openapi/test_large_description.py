@@ -20,7 +20,7 @@ from gatepost_packs.openapi.tool_generation import packs_from
 from tests.packs.conftest import PackServer, open_server
 from tests.packs.openapi.conftest import served
 from tests.support.issuers import AsgiServer
-from tests.support.node import FOLDER
+from tests.support.programs import FOLDER
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -43,7 +43,7 @@ def references(value: Any) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def written() -> bytes:
     """The description as GitHub publishes it."""
-    assert GITHUB.is_file(), f"{GITHUB} is missing: `python -m tests.support.node` installs it"
+    assert GITHUB.is_file(), f"{GITHUB} is missing: `python -m tests.support.programs` installs it"
     return GITHUB.read_bytes()
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.packs.conftest import PackCaller, PackServer
-from tests.packs.openapi.conftest import APIS, INLINE, PetstoreServer, load
-from tests.support.cases import each
+from tests.packs.openapi.conftest import APIS, INLINE, Petstore, load
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -190,23 +190,21 @@ FAILS = [
 
 
 @pytest.fixture(scope="module", params=["mcp", "rest"])
-def refused(
-    server: PackServer, petstore_server: PetstoreServer, request: pytest.FixtureRequest
-) -> PackCaller:
+def refused(server: PackServer, petstore: Petstore, request: pytest.FixtureRequest) -> PackCaller:
     """One agent with all three APIs for every refusal, none of which changes anything."""
     agent = server.agent(request.param)
     for name in APIS:
-        load(agent, petstore_server, name)
+        load(agent, petstore, name)
     return agent
 
 
 @each("case", FAILS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
 def test_a_failure_tells_the_model_what_would_work(
-    refused: PackCaller, petstore_server: PetstoreServer, case: Refused
+    refused: PackCaller, petstore: Petstore, case: Refused
 ) -> None:
     """Every documented error, and what an agent does wrong."""
     given = {
-        name: value.replace("SHOP", petstore_server.url) if isinstance(value, str) else value
+        name: value.replace("SHOP", petstore.url) if isinstance(value, str) else value
         for name, value in case.arguments.items()
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.packs.openapi.conftest import INLINE, PetstoreServer
+from tests.packs.openapi.conftest import INLINE, Petstore
 from tests.support.issuers import Idp
 from tests.support.replicas import ReplicaProcesses
 
@@ -19,7 +19,7 @@ TOKEN = "s3cr3t-of-the-petstore"
 
 @pytest.fixture(scope="module")
 def replicas(
-    petstore_server: PetstoreServer, tmp_path_factory: pytest.TempPathFactory
+    petstore: Petstore, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ReplicaProcesses]:
     """Two processes on one database."""
     folder = tmp_path_factory.mktemp("replicas")
@@ -30,7 +30,7 @@ def replicas(
             folder,
             storage,
             tools=Path("gatepost_packs.openapi.tools"),
-            network={"allow_hosts": [petstore_server.host]},
+            network={"allow_hosts": [petstore.host]},
             packs={"openapi": {"literals": True}},
         )
         with pair.running():
@@ -52,15 +52,13 @@ def call(replicas: ReplicaProcesses, at: int, tool: str, tenant: str = "acme", *
     return answer.json()
 
 
-def test_apis_are_shared_by_replicas(
-    replicas: ReplicaProcesses, petstore_server: PetstoreServer
-) -> None:
+def test_apis_are_shared_by_replicas(replicas: ReplicaProcesses, petstore: Petstore) -> None:
     """With their credentials, replaced as one, and after the replica that loaded them is gone."""
-    url = f"{petstore_server.url}/echo.json"
+    url = f"{petstore.url}/echo.json"
     loaded = call(replicas, 0, "load", name="echo", spec_url=url, auth_header=f"Bearer {TOKEN}")
     listed = call(replicas, 1, "list_apis")
     called = call(replicas, 1, "call", name="echo", path="/list", method="GET")
-    reply = petstore_server.store.asked[-1]["headers"]["authorization"]
+    reply = petstore.asked[-1]["headers"]["authorization"]
     other_tenant = call(replicas, 1, "list_apis", tenant="globex")
     call(replicas, 1, "load", name="echo", spec_content=INLINE)
     anew = call(replicas, 0, "list_endpoints", name="echo")

@@ -10,8 +10,8 @@ import pytest
 
 from examples.tickets.app import DESCRIPTION, TOKENS, TicketServer
 from tests.architecture.source import ROOT
-from tests.docs.conftest import pasted
-from tests.packs.conftest import PackCaller, PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackCaller, PackServer, open_server
+from tests.support.commands import pasted
 from tests.support.issuers import AsgiServer
 
 pytestmark = pytest.mark.requirement("O14")
@@ -34,18 +34,16 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def server(
-    url: str, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PackServer]:
+def server(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """A server with the packs of the example's configuration; the help desk has another port."""
     packs = tomllib.loads(CONFIGURATION)["packs"]
     tickets = packs["openapi"]["apis"]["tickets"]
     tickets |= {"base_url": url, "document": str(ROOT / tickets["document"])}
     network = {"allow_hosts": [url.removeprefix("http://")]}
     folder = tmp_path_factory.mktemp("tickets")
-    with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
+    with open_server(folder, [], packs=packs, network=network) as server:
         for token, tenant in TOKENS.items():
-            secrets.put(tenant, TICKETS_TOKEN=token)
+            server.put_secrets(tenant, TICKETS_TOKEN=token)
         yield server
 
 

@@ -6,22 +6,22 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.packs.conftest import PackCaller, PackServer
-from tests.packs.openapi.conftest import APIS, INLINE, PetstoreServer, load
+from tests.packs.openapi.conftest import APIS, INLINE, Petstore, load
 
 pytestmark = pytest.mark.requirement("X7")
 
 
 @pytest.fixture
-def loaded(agent: PackCaller, petstore_server: PetstoreServer) -> PackCaller:
+def loaded(agent: PackCaller, petstore: Petstore) -> PackCaller:
     """An agent whose tenant has all three APIs."""
     for name in APIS:
-        load(agent, petstore_server, name)
+        load(agent, petstore, name)
     return agent
 
 
-def test_apis_are_loaded_and_listed(loaded: PackCaller, petstore_server: PetstoreServer) -> None:
+def test_apis_are_loaded_and_listed(loaded: PackCaller, petstore: Petstore) -> None:
     """Swagger 2.0 as JSON, 3.0 as YAML, 3.1; a second load replaces the first."""
-    told = load(loaded, petstore_server, "old")
+    told = load(loaded, petstore, "old")
     inline = loaded.call("openapi_load", name="inline", spec_content=INLINE).value
     apis = loaded.call("openapi_list_apis").value["apis"]
 
@@ -77,7 +77,7 @@ def test_an_operation_is_described_with_everything_it_refers_to(
 
 
 @pytest.mark.parametrize("api", ["old", "new"])
-def test_an_api_is_called(loaded: PackCaller, petstore_server: PetstoreServer, api: str) -> None:
+def test_an_api_is_called(loaded: PackCaller, petstore: Petstore, api: str) -> None:
     """Path, query, JSON, form and file; the API's own refusal is an answer with its status."""
 
     def call(method: str, path: str, **more: Any) -> Any:
@@ -229,11 +229,11 @@ def test_redirects_are_followed_for_what_only_reads(loaded: PackCaller) -> None:
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_two_tenants_with_the_same_names_never_meet(
-    server: PackServer, petstore_server: PetstoreServer, protocol: Any
+    server: PackServer, petstore: Petstore, protocol: Any
 ) -> None:
     """They share no lists and no descriptions, and a load of one leaves the other unchanged."""
     one, other = server.agent(protocol), server.agent(protocol)
-    load(one, petstore_server, "echo")
+    load(one, petstore, "echo")
 
     assert other.call("openapi_list_apis").value == {"apis": []}
     assert other.call("openapi_list_endpoints", name="echo").failure is not None

@@ -11,14 +11,9 @@ import pytest
 from pydantic import BaseModel
 
 from gatepost import CallContext, Pack
-from gatepost.policy.approvals.scripts import (
-    SUBJECT,
-    Place,
-    Script,
-    ScriptApprovals,
-    ScriptApprover,
-)
-from gatepost.runtime.services import Services
+from gatepost.policy.approvals.request import DisplayedParty
+from gatepost.policy.script_reviews.script import Place, Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
 from tests.packs.conftest import PackCaller, PackServer, Protocol, open_server
@@ -69,7 +64,7 @@ async def held(ctx: CallContext, until: str) -> str:
 
 
 T = TypeVar("T")
-ADMIN = ScriptApprover(subject="admin", operator=True)
+ADMIN = DisplayedParty(subject="admin", kind="operator")
 
 WEATHER = """\
 # Current weather in a city.
@@ -120,7 +115,6 @@ class ScriptServer:
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder, self.settings = folder, settings
         self.server: PackServer
-        self.loop: asyncio.AbstractEventLoop
 
     def configure(self) -> None:
         """Write the configuration of another process: a replica, or `gatepost scripts`."""
@@ -162,7 +156,7 @@ class ScriptServer:
             return await do(ScriptApprovals(records.of(tenant).entries(SUBJECT)))
 
         # In the server's own loop: SQLite loses its locks when one process opens a file twice.
-        return asyncio.run_coroutine_threadsafe(work(), self.loop).result(10)
+        return self.server.run(work())
 
     def approve(self, tenant: str, name: str, text: str, place: Place = "workspace") -> None:
         script = Script(name, text.encode(), place)
@@ -205,10 +199,7 @@ def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
     for file, text in OPERATORS.items():
         (folder / "operator" / file).write_bytes(text.encode(errors="surrogateescape"))
 
-    def prepare(_: Services) -> None:
-        script_server.loop = asyncio.get_running_loop()
-
-    with open_server(folder, PACKS, prepare=prepare, **settings) as script_server.server:
+    with open_server(folder, PACKS, **settings) as script_server.server:
         script_server.configure()
         yield script_server
 

@@ -9,7 +9,7 @@ import pytest
 from click import ClickException
 
 from gatepost.cli.scripts import show
-from gatepost.policy.approvals.scripts import Script, ScriptReview
+from gatepost.policy.script_reviews.script import Script, ScriptReview
 from gatepost_packs.scripts.folders import is_allowed
 from tests.packs.conftest import PackCaller, scopes_of
 from tests.packs.scripts.conftest import PACKS, WEATHER, ScriptServer
@@ -151,10 +151,8 @@ def test_what_waits_is_bounded_and_can_be_read(
 
     assert [one.content for one in waiting] == ["3", "4", OTHER]
     issuer = agent.gatepost.idp.issuer("main")
-    askers = {
-        (one.by, one.asker and one.asker.issuer, one.asker and one.asker.kind) for one in waiting
-    }
-    assert askers == {("alice", issuer, "user")}
+    callers = {(one.caller.subject, one.caller.issuer, one.caller.kind) for one in waiting}
+    assert callers == {("alice", issuer, "user")}
 
 
 def test_no_other_bytes_slip_between_the_check_and_the_run(
@@ -299,7 +297,7 @@ def test_what_is_different_from_what_was_approved_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Line by line, with what a terminal would act on as escapes."""
-    before = ScriptReview(name="mine", digest="", content=ONE, place="code", by="admin", at=0)
+    before = ScriptReview(name="mine", digest="", content=ONE, place="code", at=0)
 
     show(Script("mine", (OTHER + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
 

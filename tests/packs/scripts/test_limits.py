@@ -13,9 +13,8 @@ from tests.packs.scripts.conftest import (
     is_alive,
     open_script_server,
 )
-from tests.support.cases import each
 from tests.support.commands import running
-from tests.support.measuring import eventually
+from tests.support.measuring import each, eventually
 
 pytestmark = pytest.mark.requirement("P10")
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.scripts.outline import MOST_DESCRIPTION, outline_of
-from tests.support.cases import each
-from tests.support.measuring import steps
+from tests.support.measuring import each, steps
 
 pytestmark = pytest.mark.requirement("P10")
 

@@ -27,8 +27,7 @@ from gatepost_packs.scripts.process import (
 )
 from gatepost_packs.scripts.settings import ScriptsSettings
 from tests.packs.scripts.conftest import children_of, is_alive
-from tests.support.cases import each
-from tests.support.measuring import eventually
+from tests.support.measuring import each, eventually
 
 pytestmark = pytest.mark.requirement("P10")
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_packs.vault.front_matter import MOST_BYTES, FrontMatterError, merged, split
-from tests.support.cases import each
-from tests.support.measuring import REFERENCE_S, slowness, steps
+from tests.support.measuring import REFERENCE_S, each, slowness, steps
 
 READ = [
     ("---\na: 1\n---\ntext", {"a": 1}, "text"),
@@ -19,7 +18,12 @@ READ = [
     ("--- \na: [x, 2, true, null, 1.5]\n---\t\n", {"a": ["x", 2, True, None, 1.5]}, ""),
     ("---\nday: 2024-01-31\n---\n", {"day": "2024-01-31"}, ""),
     ("---\n2: a\ntrue: b\n---\n", {"2": "a", "true": "b"}, ""),
-    ("---\na: .nan\nb: -.inf\n---\n", {"a": "nan", "b": "-inf"}, ""),
+    ("---\na: .nan\nb: -.inf\n---\n", {"a": ".nan", "b": "-.inf"}, ""),
+    (
+        "---\nat: 12:30\nok: yes\nzip: 01234\n---\n",
+        {"at": "12:30", "ok": "yes", "zip": "01234"},
+        "",
+    ),
     ("---\na: 99999999999999999999999\n---\n", {"a": "99999999999999999999999"}, ""),
     ("---\na: &x [1]\nb: *x\n---\n", {"a": [1], "b": [1]}, ""),
     ("---\n# nothing\n---\ntext", {}, "text"),
@@ -43,25 +47,24 @@ def test_front_matter_is_what_stands_between_two_lines(
 
 
 HOSTILE = [
-    ("not YAML", "a: [", r"is not YAML \(line \d+\)"),
+    ("not YAML", "a: [", "is not valid YAML at line "),
     ("a list", "- a", "does not consist of names and values"),
     ("a word", "word", "does not consist of names and values"),
-    ("a Python object", "a: !!python/object/apply:os.system [id]", "has a tag"),
-    ("any tag", "a: !!binary aGk=", "has a tag"),
-    ("a tag of its own", "a: !x 1", "has a tag"),
-    ("brackets that would overflow the stack", "a: " + "[" * 20_000, "is deeper than 16"),
-    ("dashes that would overflow the stack", "- " * 20_000, "is deeper than 16"),
-    ("questions that would overflow the stack", "? " * 20_000, "is deeper than 16"),
+    ("a Python object", "a: !!python/object/apply:os.system [id]", "has the YAML tag"),
+    ("any tag", "a: !!binary aGk=", "has the YAML tag"),
+    ("a tag of its own", "a: !x 1", "has the YAML tag"),
+    ("brackets that would overflow the stack", "a: " + "[" * 20_000, "is nested deeper than 16"),
+    ("dashes that would overflow the stack", "- " * 20_000, "is nested deeper than 16"),
+    ("questions that would overflow the stack", "? " * 20_000, "as a key"),
     (
         "a billion laughs",
         "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
         + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)),
-        "expands to more than",
+        "too large with its YAML aliases",
     ),
-    ("an anchor that holds itself", "a: &a [*a]", "expands to more than"),
-    ("a number of many digits", "a: " + "9" * 5000, "holds an invalid value"),
-    ("a key that is a list", "? [a]\n: b", "is not YAML"),
-    ("a null byte", "a: \0", "is not YAML"),
+    ("an anchor that holds itself", "a: &a [*a]", "has no anchor"),
+    ("a key that is a list", "? [a]\n: b", "as a key"),
+    ("a null byte", "a: \0", "is not valid YAML"),
 ]
 
 
@@ -75,7 +78,7 @@ def test_what_cannot_be_read_is_text(yaml: str, says: str) -> None:
     assert (matter.values, matter.body) == (None, text)
     assert matter.problem is not None
     assert matter.problem.startswith("The front matter ")
-    assert says.split("\\")[0] in matter.problem
+    assert says in matter.problem
 
 
 @pytest.mark.requirement("P5")

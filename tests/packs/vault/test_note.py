@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from gatepost_packs.vault.note import MOST_READ, STEP, read_note, section
 from gatepost_packs.vault.note_names import beside, chosen, key_of, keys_of
-from tests.support.cases import each
-from tests.support.measuring import HOLD_S, shortest_hold, steps
+from tests.support.measuring import HOLD_S, each, shortest_hold, steps
 
 TITLES = [
     ("---\ntitle: Of its own\n---\n# Heading", "Of its own"),

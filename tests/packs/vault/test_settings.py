@@ -10,7 +10,7 @@ from gatepost.workspace import Workspaces
 from gatepost_packs.vault.settings import VaultSettings
 from gatepost_packs.vault.tools import vault_list, vault_read, vault_write
 from tests.packs.vault.test_index import VaultTestSettings, VaultTools
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("P5")
 

@@ -77,8 +77,8 @@ NAMED = [
     NoteLookup("[[Plan]]", "Plan.md", "2 notes are called 'Plan'"),
     NoteLookup("plan", "Plan.md", "2 notes are called 'plan'.* the shortest path.*Ideas/Plan.md"),
     NoteLookup("[[Ideas/Plan]]", "Ideas/Plan.md"),
-    NoteLookup("[[rechnung|x]]", "Ideas/Rechnung.md", "not YAML .line 4.*shown as text"),
-    NoteLookup("![[Rechnung.md]]", "Ideas/Rechnung.md", "not YAML"),
+    NoteLookup("[[rechnung|x]]", "Ideas/Rechnung.md", "not valid YAML at line 4.*shown as text"),
+    NoteLookup("![[Rechnung.md]]", "Ideas/Rechnung.md", "not valid YAML"),
     NoteLookup("front PAGE", "Home.md"),
     NoteLookup("[[Home#Welcome]]", "Home.md"),
     NoteLookup("Home#Nowhere", "Home.md", "no heading 'Nowhere'"),
@@ -142,7 +142,10 @@ WRITES = [
     Written(f"{FRONT}old", {"content": "x"}, f"{FRONT}x"),
     Written(f"{FRONT}old", {"content": "---\nb: 2\n---\nx"}, "---\nb: 2\n---\nx"),
     Written(
-        f"{FRONT}old", {"content": "---\nb: [\n---\nx"}, f"{FRONT}---\nb: [\n---\nx", "not YAML"
+        f"{FRONT}old",
+        {"content": "---\nb: [\n---\nx"},
+        f"{FRONT}---\nb: [\n---\nx",
+        "not valid YAML",
     ),
     Written(
         f"{FRONT}old",
@@ -318,7 +321,7 @@ FAILS = [
         "vault_write",
         {"path": "Ideas/Rechnung", "content": "x", "append": True, "front_matter": {"a": 1}},
         "validation",
-        "`front_matter` cannot be set: .*not YAML",
+        "`front_matter` cannot be set: .*not valid YAML",
     ),
     VaultFailure(
         "vault_write",

@@ -2,12 +2,41 @@
 
 import gzip
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.outbound.conftest import Internet, Page, leads, says
-from tests.packs.conftest import PackCaller, by_mcp, by_rest
+from tests.outbound.conftest import Internet, Page, leads, says, small_internet
+from tests.packs.conftest import PackCaller, PackServer, by_mcp, by_rest, open_server
+
+
+@pytest.fixture(scope="module")
+def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
+    """Running as long as the tests do."""
+    with small_internet(tmp_path_factory.mktemp("internet")) as world:
+        yield world
+
+
+@pytest.fixture
+def world(internet: Internet) -> Internet:
+    """The same, with nothing remembered."""
+    return internet.reset()
+
+
+@pytest.fixture(scope="module")
+def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+    """With a few rules of its operator."""
+    settings = {"max_bytes": 200_000, "deny_domains": ["denied.web.test"], "timeout_s": 5}
+    with open_server(
+        tmp_path_factory.mktemp("office"),
+        ["web"],
+        network=internet.network(),
+        packs={"web": settings},
+        prepare=internet.resolves_for,
+    ) as server:
+        yield server
+
 
 SITE = "https://www.web.test"
 

@@ -14,7 +14,7 @@ from gatepost_packs.web.page_worker import answer as read_page
 from gatepost_packs.web.robots_worker import answer as allowed
 from gatepost_packs.web.text_decoding import decoded
 from gatepost_packs.web.tools import READ_S
-from tests.support.cases import each
+from tests.support.measuring import each
 
 URL = "https://www.web.test/"
 

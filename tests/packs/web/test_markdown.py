@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost_packs.web.page_worker import answer
-from tests.support.cases import each
+from tests.support.measuring import each
 
 URL = "https://www.web.test/a/b"
 

@@ -4,7 +4,7 @@ import pytest
 
 from gatepost_packs.web.robots import KEPT, KEPT_CHARACTERS, KEPT_FAILED_S, KEPT_S, RobotsCache
 from gatepost_packs.web.robots_worker import answer
-from tests.support.cases import each
+from tests.support.measuring import each
 
 ALL = "User-agent: *\n"
 

@@ -7,7 +7,8 @@ import pytest
 
 from gatepost.policy.approvals.request import GrantScope, Undecidable
 from gatepost.storage.records import Records
-from tests.policy.conftest import (
+from tests.storage.conftest import database_url, records
+from tests.support.runners import (
     ACME,
     BOB,
     CAROL,
@@ -16,7 +17,6 @@ from tests.policy.conftest import (
     WaitingClient,
     failure_kind,
 )
-from tests.storage.conftest import database_url, records
 
 __all__ = ["database_url", "records"]
 

@@ -6,8 +6,8 @@ import pytest
 
 from gatepost.policy.approvals.request import no_page, page_of
 from gatepost.tools.api import Call, Offer
-from tests.policy.conftest import ALICE, ApprovalDeployment
 from tests.support.measuring import steps
+from tests.support.runners import ALICE, ApprovalDeployment
 
 MOST_STEPS = 8
 

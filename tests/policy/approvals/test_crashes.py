@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import main
-from tests.policy.approvals.conftest import ApprovalServers
+from tests.policy.conftest import ApprovalServers
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 

@@ -10,7 +10,7 @@ from gatepost import CallContext, Pack
 from gatepost.check.pack_loading import load
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.dev.composition import dev_config
-from gatepost.policy.approvals.rules import plan_of
+from gatepost.policy.approvals.tool_policies import plan_of
 from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import check_problems, issuer_settings, running_server

@@ -9,7 +9,8 @@ from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord
-from tests.policy.conftest import (
+from tests.support.endpoint import a_caller
+from tests.support.runners import (
     ACME,
     ALICE,
     BOB,
@@ -18,7 +19,6 @@ from tests.policy.conftest import (
     failure_kind,
     text_of,
 )
-from tests.support.endpoint import a_caller
 
 DAY = 86_400.0
 

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from gatepost.policy.approvals.request import GrantScope, Undecidable
-from tests.policy.conftest import ACME, BOB, CAROL, ROBOT, ApprovalDeployment, failure_kind, text_of
 from tests.support.endpoint import a_caller
+from tests.support.runners import ACME, BOB, CAROL, ROBOT, ApprovalDeployment, failure_kind, text_of
 
 
 @pytest.mark.requirement("A7")

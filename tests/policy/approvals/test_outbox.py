@@ -9,19 +9,19 @@ import pytest
 
 from gatepost import ToolFailure, background
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.policy.approvals.outbox_sender import AT_ONCE, LEASE_S, OutboxSender
-from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
-from gatepost.policy.approvals.webhook import Webhook
+from gatepost.policy.approvals.webhook import AT_ONCE, LEASE_S, OutboxSender, Webhook
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
 from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
-from tests.policy.conftest import ACME, BOB, ApprovalDeployment, run_until
 from tests.storage.conftest import database_url, outbox_message, records
-from tests.support.endpoint import EndpointClock, a_caller
-from tests.support.measuring import capture_logs
+from tests.support.endpoint import a_caller
+from tests.support.measuring import ManualClock, capture_logs
+from tests.support.runners import ACME, BOB, ApprovalDeployment, run_until
 
 __all__ = ["database_url", "records"]
 
@@ -66,7 +66,7 @@ class OutboxSenders:
 
     def __init__(self, records: Records, *answers: int | ToolFailure) -> None:
         self.records, self.receiver = records, OutboxReceiver(*answers)
-        self.clock = EndpointClock()
+        self.clock = ManualClock()
         self.clock.now = 1_001.0
 
     def told(self) -> list[str]:
@@ -84,8 +84,8 @@ class OutboxSenders:
 
 async def turned(replica: OutboxSender) -> None:
     """Send every message that is due, and store the outcome of each."""
-    await replica.turn()
-    await replica.settle(WITHIN_S)
+    await replica.send_due()
+    await replica.finish(WITHIN_S)
 
 
 ENDS: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
@@ -123,7 +123,7 @@ async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
     outbox = OutboxSenders(records)
     await records.of(ACME).outbox.add(outbox_message())
     outbox.receiver.gate.clear()
-    first, second = outbox.replica(closing_s=0.0), outbox.replica()
+    first, second = outbox.replica(finish_s=0.0), outbox.replica()
     async with first.running():
         await run_until(outbox.receiver.hears)
     outbox.receiver.gate.set()
@@ -232,7 +232,7 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
-    await approvals.submit([SCRIPT], by="alice", most=9)
+    await approvals.request([SCRIPT], caller=a_caller(subject="alice"), most=9)
     [waits] = await replica.service.waiting(ACME)
 
     await replica.service.approve(ACME, waits.id, ADMIN)
@@ -249,18 +249,19 @@ async def test_decisions_about_a_script_are_told_in_their_order(records: Records
     outbox = OutboxSenders(records, 500)
     outbox.clock = deployment.clock
     senders = [outbox.replica() for _ in "12"]
-    services = [deployment.replica(sender).service for sender in senders]
+    replicas = [deployment.replica(sender) for sender in senders]
+    services = [replica.service for replica in replicas]
     approvals = ScriptApprovals(records.of(ACME).entries(SUBJECT), clock=deployment.clock)
 
     async def submitted() -> str:
-        await approvals.submit([SCRIPT], by="alice", most=9)
+        await approvals.request([SCRIPT], caller=a_caller(subject="alice"), most=9)
         [waits] = await services[0].waiting(ACME)
         return waits.id
 
     await services[0].reject(ACME, await submitted(), ADMIN, "")
     await turned(senders[0])
     await services[0].approve(ACME, f"script:{SCRIPT.digest}", ADMIN)
-    await services[0].scripts.revoke(ACME, SCRIPT.name, ADMIN)
+    await replicas[0].scripts.revoke(ACME, SCRIPT.name, ADMIN)
     await submitted()
     deployment.revokes = lambda caller: caller.subject == "alice"
     assert await services[0].withdraw(ACME) == 1
@@ -314,7 +315,7 @@ async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
 
 async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log says once that the database does not answer; later the delayed message is sent."""
-    monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.POLL_S", 0.01)
+    monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
     logs, ids = await outlasted(Cut(), times=3)
 
     assert [one["event"] for one in logs] == ["webhook_held_up"]
@@ -356,7 +357,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
     """A receiver that hangs holds up neither who makes a change nor the end of the process."""
     outbox = OutboxSenders(MemoryRecords())
     outbox.receiver.gate.clear()
-    replica = outbox.replica(closing_s=0.01)
+    replica = outbox.replica(finish_s=0.01)
     async with asyncio.timeout(10), replica.running():
         await outbox.records.of(ACME).outbox.add(outbox_message())
         await replica(ApprovalChange(what="requested", tenant=ACME, id="a1", tool="pay"))
@@ -367,7 +368,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
 
 async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that is away for long must not fill the database; a line says which."""
-    monkeypatch.setattr("gatepost.policy.approvals.outbox_sender.MOST_UNSENT", 3)
+    monkeypatch.setattr("gatepost.policy.approvals.webhook.MOST_UNSENT", 3)
     outbox = OutboxSenders(MemoryRecords())
     replica = outbox.replica()
     for number in range(5):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.main import main
-from tests.policy.approvals.conftest import ApprovalServers
+from tests.policy.conftest import ApprovalServers
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.stores import Postgres, Valkey
@@ -66,7 +66,7 @@ def test_a_long_list_goes_on_where_it_ended(
     servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last line says how; a cursor that nothing gave is refused."""
-    monkeypatch.setattr("gatepost.policy.approvals.service.PAGE", 1)
+    monkeypatch.setattr("gatepost.policy.approvals.request_lists.PAGE", 1)
     token = servers.token()
     for to in ("ann", "ben"):
         assert servers.rest(0, token, to=to, amount=7)[0] == 503

@@ -15,7 +15,8 @@ from gatepost.policy.approvals.request import (
     Undecidable,
 )
 from gatepost_authz.caller import TenantContext
-from tests.policy.conftest import (
+from tests.support.endpoint import a_caller
+from tests.support.runners import (
     ACME,
     BOB,
     CAROL,
@@ -25,7 +26,6 @@ from tests.policy.conftest import (
     failure_kind,
     text_of,
 )
-from tests.support.endpoint import a_caller
 
 APPROVER = frozenset({"approver"})
 OPERATOR = Operator("root")

@@ -7,7 +7,8 @@ import pytest
 from gatepost import ToolFailure
 from gatepost.policy.approvals.request import Undecidable
 from gatepost.tools.runner import GRACE_S
-from tests.policy.conftest import (
+from tests.support.endpoint import a_caller
+from tests.support.runners import (
     ACME,
     ALICE,
     AWAY,
@@ -18,7 +19,6 @@ from tests.policy.conftest import (
     run_until,
     text_of,
 )
-from tests.support.endpoint import a_caller
 
 
 @pytest.mark.requirement("A7")

@@ -6,7 +6,9 @@ import pytest
 
 from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
 from gatepost.tools.api import Annotations, Effects, Tool
-from tests.policy.conftest import (
+from tests.support.issuers import Idp
+from tests.support.measuring import each
+from tests.support.runners import (
     ACME,
     BOB,
     ApprovalDeployment,
@@ -14,10 +16,8 @@ from tests.policy.conftest import (
     failure_kind,
     text_of,
 )
-from tests.support.cases import each
-from tests.support.issuers import Idp
 from tests.support.server import check_problems, issuer_settings
-from tests.tools.conftest import MemorySource, ToolUpstream
+from tests.support.tools import MemorySource, ToolUpstream
 
 TOOL = "mcp_crm__delete"
 SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}}

@@ -24,7 +24,7 @@ from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.policy.conftest import ACME, ALICE, ApprovalDeployment, context, failure_kind
+from tests.support.runners import ACME, ALICE, ApprovalDeployment, context, failure_kind
 
 SECRET = f"whsec_{base64.b64encode(bytes(32)).decode()}"
 OFF = Config(resource="https://mcp.example.com/mcp", issuers=[])

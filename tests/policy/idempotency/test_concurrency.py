@@ -9,7 +9,7 @@ from gatepost.policy.idempotency import execution
 from gatepost.tools.client import InputNeeded
 from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.stage import Next
-from tests.policy.conftest import (
+from tests.support.runners import (
     ASKED,
     IdempotencyDeployment,
     IdempotencyReplica,

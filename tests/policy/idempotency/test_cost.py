@@ -11,10 +11,10 @@ from gatepost.policy.limits.stage import LimitStage
 from gatepost.tools.api import Call
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
-from tests.policy.conftest import IdempotencyDeployment, context
-from tests.policy.limits.conftest import bucket
 from tests.support.endpoint import a_caller
 from tests.support.measuring import calls
+from tests.support.runners import IdempotencyDeployment, context
+from tests.support.server import bucket
 
 CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-1")
 

@@ -10,14 +10,14 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore, Subscription
-from tests.policy.conftest import (
+from tests.support.measuring import capture_logs
+from tests.support.runners import (
     IdempotencyDeployment,
     IdempotencyReplica,
     run_ready,
     run_until,
     text_or_failure,
 )
-from tests.support.measuring import capture_logs
 
 pytestmark = pytest.mark.requirement("O12")
 

@@ -7,9 +7,9 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.idempotency_key import BadKey, idempotency_key_of
-from tests.http.wire import HOST, Front, ask
-from tests.support.cases import each
+from tests.http.conftest import HOST, Front, ask
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
+from tests.support.measuring import each
 
 KEY, ID = b"idempotency-key", b"x-octopus-correlation-id"
 NAMED = "io.gatepost/idempotency-key"

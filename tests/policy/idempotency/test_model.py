@@ -21,9 +21,9 @@ from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
-from tests.policy.conftest import ASKED, run_ready
-from tests.support.endpoint import EndpointClock, a_caller
-from tests.support.measuring import capture_logs
+from tests.support.endpoint import a_caller
+from tests.support.measuring import ManualClock, capture_logs
+from tests.support.runners import ASKED, run_ready
 
 pytestmark = pytest.mark.requirement("O12")
 
@@ -72,7 +72,7 @@ class World:
     """Replicas over shared stores, and everything that ever happened there."""
 
     def __init__(self) -> None:
-        self.clock = EndpointClock()
+        self.clock = ManualClock()
         self.records, self.shared_store = MemoryRecords(), MemorySharedStore()
         self.invocations: list[Invocation] = []
         self.calls: list[ModelCall] = []

@@ -13,13 +13,13 @@ from gatepost.storage.quota import SHARE, QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES
 from gatepost.tools.api import Outcome
-from tests.policy.conftest import IdempotencyDeployment, IdempotencyReplica
 from tests.rest.conftest import Octopus
 from tests.support.client import failure, result
-from tests.support.endpoint import EndpointClock, a_caller
+from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp
+from tests.support.measuring import ManualClock
+from tests.support.runners import IdempotencyDeployment, IdempotencyReplica
 from tests.support.server import issuer_settings, running_server
-from tests.tenancy.conftest import SCOPED_TOOLS
 
 MOST = 64_000
 FEW = 4 * ROW_BYTES
@@ -145,7 +145,7 @@ async def test_calls_at_once_share_what_room_there_is() -> None:
 
 async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call costs no question of its own: one for each share of the quota."""
-    deployment, clock = IdempotencyDeployment(), EndpointClock()
+    deployment, clock = IdempotencyDeployment(), ManualClock()
     quota = StorageQuota(deployment.records, clock=clock)
     of_tenant = SimpleNamespace(stored_bytes=0)
     quota.apply(SimpleNamespace(stored_bytes=MOST, tenant=of_tenant))
@@ -175,17 +175,20 @@ def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> 
     settings: dict[str, Any] = {
         "limits": {"requests_per_second": 0, "stored_bytes": FEW},
         "tenancy": {"create_on_first_use": True},
-        "tools": {"load": [SCOPED_TOOLS]},
         "storage": {"database": f"sqlite:///{tmp_path}/records.db"},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as server:
         token, key = server.token(org_id="acme"), "Idempotency-Key"
-        answers = [server.client.call(token, "open", fields=[(key, f"key-{n}")]) for n in range(6)]
-        told = Octopus(server, token).call("open", {}, (key, "another"))
-        replayed = server.client.call(token, "open", fields=[(key, "key-0")])
+        answers = [
+            server.client.call(token, "record_write", fields=[(key, f"key-{n}")]) for n in range(6)
+        ]
+        told = Octopus(server, token).call("record_write", {}, (key, "another"))
+        replayed = server.client.call(token, "record_write", fields=[(key, "key-0")])
         others = [
-            server.client.call(token, "open"),
-            server.client.call(server.token(org_id="globex"), "open", fields=[(key, "key-5")]),
+            server.client.call(token, "record_write"),
+            server.client.call(
+                server.token(org_id="globex"), "record_write", fields=[(key, "key-5")]
+            ),
         ]
 
     refused = failure(answers[5])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.tools.idempotency_key import IDEMPOTENCY
-from tests.support import replica_tools
+from tests.support import tools as process_tools
 from tests.support.client import exchange, modern, request, result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.requirement("O12")
 ANSWER_S = 30
 SHORT_LEASES = """
 from gatepost.policy.idempotency import execution
-from tests.support.replica_tools import effects_pack
+from tests.support.tools import effects_pack
 
 execution.LEASE_S, execution.RENEW_S = 3.0, 1.0
 """
@@ -67,11 +67,11 @@ class ReplicaPair(ReplicaProcesses):
         return text
 
     def effects(self) -> list[str]:
-        path = self.folder / replica_tools.EFFECTS
+        path = self.folder / process_tools.EFFECTS
         return path.read_text().split() if path.exists() else []
 
     def go(self) -> None:
-        (self.folder / replica_tools.GO).touch()
+        (self.folder / process_tools.GO).touch()
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_two_processes_run_a_call_once_and_survive_each_other(pair: ReplicaPair)
     eventually(pair.effects, within=10)
     pair.go()
     assert {call.result(ANSWER_S) for call in calls} == {"shared 1"}
-    (pair.folder / replica_tools.GO).unlink()
+    (pair.folder / process_tools.GO).unlink()
 
     lost = [pair.begin(0, tool, tool, "k2") for tool in ("act", "put")]
     eventually(lambda: len(pair.effects()) == 3, within=10)

@@ -9,22 +9,36 @@ import pytest
 from gatepost import Outcome, ToolFailure
 from gatepost.policy.idempotency.idempotency_record import KEPT_BYTES, digest_of
 from gatepost.tools.api import Failure
-from gatepost.tools.client import ProtocolError
+from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError
 from gatepost.tools.stage import Next
 from gatepost_authz.errors import InsufficientScope
-from tests.policy.conftest import (
-    LETS_GO,
-    PROTOCOL_ERROR,
-    STAYS,
-    IdempotencyDeployment,
-    text_or_failure,
-)
-from tests.support.cases import each
-from tests.support.measuring import capture_logs
+from tests.support.measuring import capture_logs, each
+from tests.support.runners import ASKED, IdempotencyDeployment, text_or_failure
 
 pytestmark = pytest.mark.requirement("O12")
 
 MINUTE_S, DAY_S = 60, 86_400
+
+
+LETS_GO: list[tuple[str, BaseException]] = [
+    ("asks its client", InputNeeded(ASKED)),
+    ("needs an abler client", MissingCapability({"elicitation": {}})),
+    ("upstream is away", ToolFailure("upstream_unavailable", "Away.", retry_after=3)),
+    ("upstream is busy", ToolFailure("rate_limit", "Busy.", retry_after=3)),
+]
+
+
+STAYS: list[tuple[str, BaseException, str]] = [
+    ("not found", ToolFailure("not_found", "No such."), "not_found"),
+    ("validation", ToolFailure("validation", "Odd.", field="what"), "validation"),
+    ("denied by its own rule", ToolFailure("denied", "No."), "denied"),
+    ("a timeout of its own making", ToolFailure("timeout", "Slow."), "timeout"),
+    ("unforeseen", RuntimeError("hunter2"), "internal"),
+    ("a cancelled future", asyncio.CancelledError(), "internal"),
+]
+
+
+PROTOCOL_ERROR = ProtocolError(7, "Upstream says no", {"why": "no"})
 
 
 @pytest.mark.parametrize(("kind", "kept_s"), [("idempotency", DAY_S), ("correlation", MINUTE_S)])

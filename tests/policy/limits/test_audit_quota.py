@@ -10,7 +10,7 @@ import pytest
 
 from gatepost import CallContext, Outcome, Pack
 from gatepost.audit import refusals
-from gatepost.audit.record_search import read
+from gatepost.audit.record import read
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.policy.limits.call_limits import TOLD_PART

@@ -7,9 +7,9 @@ import pytest
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.tools.api import Call, Offer, Outcome
-from tests.policy.limits.conftest import bucket
 from tests.support.endpoint import a_caller
 from tests.support.measuring import calls
+from tests.support.server import bucket
 
 CALL = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="request-1")
 DONE = Outcome()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support import replica_tools
+from tests.support import tools as process_tools
 from tests.support.client import modern
 from tests.support.issuers import Idp
 from tests.support.replicas import ReplicaProcesses
@@ -90,7 +90,7 @@ def opened(
             idp,
             folder,
             storage,
-            tools=Path(replica_tools.__file__),
+            tools=Path(process_tools.__file__),
             limits=usual,
             audit={"enabled": False},
         )

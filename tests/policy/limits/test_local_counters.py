@@ -10,8 +10,9 @@ from gatepost.policy.limits.call_limits import CallLimits
 from gatepost.policy.limits.rules import LimitRules
 from gatepost.storage.rate_limits import WITHIN, Bucket, Buckets
 from gatepost.tools.api import Call, Offer, Outcome
-from tests.policy.limits.conftest import DecidingClient, LimitedProcess, bucket, places, settle
 from tests.support.endpoint import a_caller
+from tests.support.runners import run_ready
+from tests.support.server import DecidingClient, LimitedProcess, bucket, places
 
 pytestmark = pytest.mark.requirement("P12")
 
@@ -95,7 +96,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     assert [await process.call(subject=f"person-{n}") for n in range(3)] == ["seen"] * 3
 
     person.decided.set()
-    await settle()
+    await run_ready()
     assert await process.call() == "rate_limit tenant"
     assert await process.end() == ["accept"]
     assert asking.done()

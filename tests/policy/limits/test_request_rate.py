@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.cases import each
 from tests.support.client import RawAnswer, failure, message, result
 from tests.support.issuers import Idp
+from tests.support.measuring import each
 from tests.support.server import SAMPLE_TOOLS, Server, issuer_settings, running_server
-from tests.tenancy.conftest import SCOPED_TOOLS
 
 BURST = 5
 CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
@@ -22,8 +21,8 @@ def server(idp: Idp) -> Iterator[Server]:
     settings: dict[str, Any] = {
         "limits": {"requests_per_second": 1 / 600, "burst": BURST},
         "tenancy": {"create_on_first_use": True},
-        "scopes": {"obtainable": ["a"]},
-        "tools": {"packs": ["demo"], "load": [SAMPLE_TOOLS, SCOPED_TOOLS]},
+        "scopes": {"obtainable": ["files:read"]},
+        "tools": {"packs": [], "load": [SAMPLE_TOOLS]},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as server:
         yield server
@@ -52,8 +51,8 @@ REQUESTS: dict[str, Ask] = {
     "a poll": lambda server, token: server.client.ask(token, "tasks/get", {"taskId": "t_none"}),
     "an unknown method": lambda server, token: server.client.ask(token, "none/such"),
     "an unknown tool": lambda server, token: server.client.call(token, "none_such"),
-    "a tool that is out of reach": lambda server, token: server.client.call(token, "needs_b"),
-    "a missing scope": lambda server, token: server.client.call(token, "needs_a"),
+    "a tool that is out of reach": lambda server, token: server.client.call(token, "record_write"),
+    "a missing scope": lambda server, token: server.client.call(token, "record_read"),
     "no name": lambda server, token: server.client.ask(token, "tools/call", {"arguments": {}}),
     "an unknown resource": lambda s, token: s.client.ask(token, "resources/read", {"uri": "no:x"}),
     "an unknown prompt": lambda server, token: server.client.ask(
@@ -99,7 +98,7 @@ def test_whatever_is_asked_spends_from_the_callers_bucket(server: Server, asked:
 
     With HTTP 200 to a request; without the id of one a client reads only the status.
     """
-    token, ask = server.token(org_id=f"acme-{abs(hash(asked))}"), REQUESTS[asked]
+    token, ask = server.token(org_id=f"acme-{abs(hash(asked))}", scope="other"), REQUESTS[asked]
     before = [ask(server, token) for _ in range(BURST - (asked in OLDER))]
     refused = ask(server, token)
 

@@ -1,15 +1,16 @@
 """Several processes that count together over a Valkey, and each for itself while that is away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.storage.backends import open_shared_store
-from tests.policy.limits.conftest import WITHIN_S, LimitedProcess, bucket, places, settle
 from tests.support.endpoint import a_caller
+from tests.support.runners import WITHIN_S, run_ready
+from tests.support.server import LimitedProcess, bucket, places
 from tests.support.stores import Valkey
 
 pytestmark = pytest.mark.requirement("P12")
@@ -18,6 +19,12 @@ EVERYTHING = LimitRules(
     Bound(0.001, 8, 3),
     tools={"wait": places(2)},
 )
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    with Valkey.running() as server:
+        yield server
 
 
 @asynccontextmanager
@@ -35,7 +42,7 @@ async def came(condition: Callable[[], bool]) -> None:
     """Return once it holds."""
     async with asyncio.timeout(WITHIN_S):
         while not condition():
-            await settle(1)
+            await run_ready(1)
 
 
 async def running(process: LimitedProcess, name: str, number: int) -> "asyncio.Task[str]":
@@ -86,20 +93,20 @@ async def test_who_waits_for_a_process_is_told_at_every_process(valkey: str) -> 
 
         async with asyncio.timeout(WITHIN_S):
             while (await waiting(one), await waiting(other)) != (1, 1):
-                await settle(1)
+                await run_ready(1)
         assert await waiting(other, "globex") == 0
 
         assert await one.end() == ["waited", "waited"]
         async with asyncio.timeout(WITHIN_S):
             while (await waiting(one), await waiting(other)) != (0, 0):
-                await settle(1)
+                await run_ready(1)
 
 
 async def came_true(process: LimitedProcess) -> None:
     """A call is let in again, once what others gave back has been heard of."""
     async with asyncio.timeout(WITHIN_S):
         while await process.call(subject="bob") != "seen":
-            await settle(1)
+            await run_ready(1)
 
 
 async def test_without_the_shared_store_each_process_counts_for_itself(
@@ -125,6 +132,6 @@ async def test_without_the_shared_store_each_process_counts_for_itself(
         own_valkey.start()
         async with asyncio.timeout(WITHIN_S):
             while (await other.limits.levels("acme")).concurrency[0].taken != 2:
-                await settle(1)
+                await run_ready(1)
         assert await other.call() == "rate_limit tenant"
         assert await one.end() == ["waited", "waited"]

@@ -10,15 +10,9 @@ from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.tools.api import Call, Offer, Outcome
 from gatepost.tools.client import MissingCapability
 from gatepost.tools.stage import Next
-from tests.policy.limits.conftest import (
-    DecidingClient,
-    LimitedProcess,
-    PendingDecision,
-    bucket,
-    places,
-    settle,
-)
 from tests.support.endpoint import a_caller
+from tests.support.runners import run_ready
+from tests.support.server import DecidingClient, LimitedProcess, PendingDecision, bucket, places
 
 pytestmark = pytest.mark.requirement("P12")
 
@@ -85,7 +79,7 @@ async def test_a_tenant_runs_as_many_calls_at_once_as_it_may() -> None:
     assert await process.call(tenant_id="globex") == "seen"
 
     first.cancel()
-    await settle()
+    await run_ready()
     assert await process.call(subject="bob") == "seen"
     process.tasks.remove(first)
     assert await process.end() == ["waited"]
@@ -105,7 +99,7 @@ async def test_a_tool_runs_as_often_at_once_as_it_may() -> None:
 async def stopped(process: LimitedProcess) -> None:
     """A call whose client hangs up while it runs."""
     task = asyncio.create_task(process.call("wait"))
-    await settle()
+    await run_ready()
     task.cancel()
     await asyncio.wait([task])
 
@@ -149,7 +143,7 @@ async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
     assert not other.done()
 
     person.decided.set()
-    await settle()
+    await run_ready()
     assert process.ran["asked"] == 1
     assert process.limits.counters.running == {"acme": 2, ("acme", "ask"): 1}
     assert await process.call() == "rate_limit tenant"
@@ -172,7 +166,7 @@ async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -
     assert process.limits.counters.running == {}
     if decided:
         person.decided.set()
-        await settle()
+        await run_ready()
         assert process.limits.counters.running == {"acme": 1}
         assert await process.end() == ["waited"]
     else:
@@ -203,7 +197,7 @@ async def test_beyond_the_concurrency_of_the_process_calls_wait_by_turns() -> No
     for _ in range(4):
         await process.begin(tenant_id="flood")
     quiet = asyncio.create_task(process.call())
-    await settle()
+    await run_ready()
     assert process.ran == {"wait flood": 2}
 
     process.tasks.pop(0).cancel()

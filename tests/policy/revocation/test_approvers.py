@@ -11,7 +11,7 @@ import pytest
 from gatepost.policy.approvals.request import GrantScope
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost_authz.caller import TenantContext
-from tests.policy.revocation.conftest import TASKS, RevocationReplicas
+from tests.policy.conftest import TASKS, RevocationReplicas
 from tests.policy.revocation.test_replicas import ACTING, ROBOT, is_served
 from tests.support.client import message
 from tests.support.replicas import WITHIN_S, ReplicaClient

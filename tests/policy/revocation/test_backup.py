@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.policy.revocation.conftest import TASKS
-from tests.support import replica_tools
+from tests.policy.conftest import TASKS
+from tests.support import tools as process_tools
 from tests.support.client import modern
 from tests.support.commands import CommandProcess, ServerProcess, server_process, tenant_folder
 from tests.support.issuers import Idp
@@ -64,7 +64,7 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Backe
     settings: dict[str, Any] = {
         "keys": {"ring": "file:keyring.json"},
         "storage": {"database": database},
-        "tools": {"load": [replica_tools.__file__], "packs": ["demo"]},
+        "tools": {"load": [process_tools.__file__], "packs": ["demo"]},
         "approvals": {"require": ["hold"], "timeout_s": 3600},
     }
     if port:

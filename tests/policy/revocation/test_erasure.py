@@ -14,7 +14,7 @@ from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.workspace.ownership import PRIVATE
-from tests.policy.revocation.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
+from tests.policy.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
 from tests.storage.test_tenant_data import FURNISHED, furnish
 from tests.support.replicas import ReplicaClient
 

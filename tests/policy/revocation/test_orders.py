@@ -9,7 +9,7 @@ from gatepost.policy.revocation.orders import revocation, seconds_of, suspension
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.storage.revocations import FOR_EVER, RevocationRecord
 from gatepost_authz.caller import TenantContext
-from tests.support.cases import each
+from tests.support.measuring import each
 
 pytestmark = pytest.mark.requirement("CO2")
 

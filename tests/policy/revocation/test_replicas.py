@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.policy.revocation.conftest import TASKS, OpenRequests, RevocationReplicas, ended, stopped
+from tests.policy.conftest import TASKS, OpenRequests, RevocationReplicas, ended, stopped
+from tests.support.issuers import ABSENT
 from tests.support.replicas import ReplicaClient
-from tests.support.tokens import ABSENT
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.policy.revocation.conftest import RevocationReplicas, ended
+from tests.policy.conftest import RevocationReplicas, ended
 from tests.policy.revocation.test_replicas import ACTING, ROBOT
 from tests.support.client import message
 from tests.support.replicas import WITHIN_S, ReplicaClient

@@ -6,17 +6,20 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import pytest
 
-from gatepost.policy.approvals import stage
+from gatepost.policy.approvals import service
 from gatepost.policy.approvals.request import ApprovalRequest, GrantScope, Operator, Undecidable
-from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptCaller
 from gatepost.policy.approvals.stage import WITHDRAWN
 from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals, withdraw
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
-from tests.policy.conftest import (
+from tests.policy.revocation.test_orders import NOW, REACHED, order
+from tests.support.endpoint import a_caller
+from tests.support.runners import (
     ACME,
     BOB,
     CAROL,
@@ -27,8 +30,6 @@ from tests.policy.conftest import (
     run_until,
     text_of,
 )
-from tests.policy.revocation.test_orders import NOW, REACHED, order
-from tests.support.endpoint import a_caller
 
 pytestmark = pytest.mark.requirement("CO2")
 
@@ -40,7 +41,7 @@ ALICE = a_caller(issued_at=int(NOW) - 100)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "POLL_S", 0.02)
+    monkeypatch.setattr(service, "POLL_S", 0.02)
 
 
 class Revocable(ApprovalDeployment):
@@ -101,14 +102,7 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
     )
-    asker = ScriptCaller(
-        issuer=caller.issuer,
-        kind=caller.subject_kind,
-        client_id=caller.client_id,
-        actor=caller.actor,
-        issued_at=caller.issued_at,
-    )
-    await approvals.submit([script], by=caller.subject, most=9, asker=asker)
+    await approvals.request([script], caller=caller, most=9)
     [waits] = await here.service.waiting(ACME)
     assert (waits.caller.actor, waits.caller.kind) == (caller.actor, caller.subject_kind)
     record = order(**selectors)
@@ -123,26 +117,10 @@ async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, c
     assert await deployment.shut(record) == 0  # who tried to decide has ended it
     assert [one.what for one in deployment.changes] == (["withdrawn"] if reached else [])
     deployment.clock.now += 1000
-    await approvals.submit([script], by="carol", most=9)
+    await approvals.request([script], caller=a_caller(subject="carol"), most=9)
     assert [one.caller.subject for one in await there.service.waiting(ACME)] == (
         ["carol"] if reached else [caller.subject]
     )
-
-
-async def test_an_older_versions_script_goes_with_the_id_that_it_kept(
-    deployment: Revocable,
-) -> None:
-    """
-    The older version stored no issuer, so an order that names an issuer leaves the script to an
-    administrator.
-    """
-    approvals = ScriptApprovals(
-        deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
-    )
-    await approvals.submit([Script("report", b"x = 1", "workspace")], by="bob", most=9)
-
-    assert await deployment.shut(order(subject="bob", issuer="https://id.example")) == 0
-    assert await deployment.shut(order(subject="bob")) == 1
 
 
 async def test_who_has_signed_in_since_keeps_what_they_ask_for(deployment: Revocable) -> None:

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.issuers import Idp
 from tests.support.replicas import (
     META,
     BalancedReplicas,
     ReplicaClient,
     ReplicaStream,
 )
+from tests.support.stores import Postgres, Valkey
 
 HANDSHAKES = ["2025-11-25", "2025-06-18", "2025-03-26"]
 ELICITS = ["2025-11-25", "2025-06-18"]
@@ -18,6 +22,22 @@ TASKS = {"extensions": {META + "tasks": {}}}
 FORMS = {"elicitation": {}}
 ACCEPTED = {"action": "accept", "content": {"ok": True}}
 pytestmark = pytest.mark.requirement("J-13")
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    idp: Idp,
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+    valkey_server: Valkey,
+) -> Iterator[BalancedReplicas]:
+    folder: Path = tmp_path_factory.mktemp("replicas")
+    with postgres_server.database(like=postgres_template) as database:
+        storage = {"database": database, "shared": valkey_server.url()}
+        replicas = BalancedReplicas(idp, folder, storage)
+        with replicas.running():
+            yield replicas
 
 
 async def bounce(replicas: BalancedReplicas, number: int) -> None:

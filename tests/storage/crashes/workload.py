@@ -32,7 +32,7 @@ from gatepost.check.pack_loading import Toolbox
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.scope import REQUEST_ID
-from gatepost.policy.approvals import stage
+from gatepost.policy.approvals import service
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
 from gatepost.policy.idempotency import execution
 from gatepost.rest.exchange import RestLimits
@@ -207,7 +207,7 @@ class _ClosingWorker:
 def hasten() -> None:
     """Shorten leases and polls, so that the process after a killed one does not wait."""
     execution.LEASE_S, execution.RENEW_S, execution.POLL_S = 0.6, 0.1, 0.02
-    stage.POLL_S = 0.02
+    service.POLL_S = 0.02
 
 
 def work(config: Config, toolbox: Toolbox, ring: KeyRing, order: WorkOrder, told: int) -> None:

@@ -15,7 +15,7 @@ import pytest
 from mcp.server.elicitation import AcceptedElicitation
 from mcp.server.mcpserver import Context, MCPServer
 
-from tests.support import sample_tools
+from tests.support.commands import PID_TOOL
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import free_port
 from tests.support.replicas import BalancedReplicas, ReplicaClient
@@ -182,12 +182,14 @@ def killing(
     try:
         with postgres_server.database(like=postgres_template) as database:
             storage = {"database": database, "shared": valkey_server.url()}
+            tools = folder / "pid.py"
+            tools.write_text(PID_TOOL.replace("{name}", "pid"), encoding="utf-8")
             replicas = BalancedReplicas(
                 idp,
                 folder,
                 storage,
                 # A fifth of a start is what many tools take.
-                tools=Path(sample_tools.__file__),
+                tools=tools,
                 network={"allow_hosts": [served.url.split("/")[2]]},
                 upstreams=[table],
             )

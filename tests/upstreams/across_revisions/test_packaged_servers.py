@@ -14,7 +14,7 @@ from gatepost.upstreams.offered_names import offered_name
 from tests.support.client import MODERN
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs
-from tests.support.node import FOLDER, NODE, install
+from tests.support.programs import FOLDER, NODE, install
 from tests.support.server import Server, issuer_settings, running_server
 from tests.upstreams.across_revisions.conftest import RevisionCaller, calling
 

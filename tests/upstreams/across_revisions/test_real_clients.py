@@ -13,8 +13,7 @@ from mcp import types
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.support.browser import BrowserUser
-from tests.support.node import inspector, walk_typescript
+from tests.support.programs import BrowserUser, inspector, walk_typescript
 from tests.upstreams.across_revisions.conftest import WITHIN_S, Bridge, Era, calling
 
 UPSTREAMS = ["modern", "session"]

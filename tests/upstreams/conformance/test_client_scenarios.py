@@ -31,8 +31,8 @@ from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.upstreams.connection import UpstreamResult
 from tests.architecture.source import ROOT
 from tests.mcp.test_official_suite import PROGRAM, Check, read
-from tests.support.node import Program, environment, loaded
 from tests.support.processes import python_environment
+from tests.support.programs import Program, environment, loaded
 from tests.upstreams.transport.conftest import ConnectingProcess
 
 RUN_WITHIN_S = 90

@@ -1,7 +1,6 @@
 """A process that connects to upstreams, with nothing imitated between, and servers for it."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.issuers import AsgiServer, Receive, Scope, Send
-from tests.support.node import FOLDER, NODE, install
 
 WITHIN_S = 60
 SECRET = "gh-secret-0123456789"
@@ -175,25 +173,6 @@ class ScriptedServer:
         )
         self.seen.append(posted)
         await self.answers.get(posted.method, error(-32601, "no such method", 404))(posted, send)
-
-
-def packaged(name: str, *args: str, **more: Any) -> StdioProgram:
-    """A server of the MCP project from npm."""
-    place = install() / "@modelcontextprotocol" / name / "dist" / "index.js"
-    return StdioProgram(
-        command=str(NODE), args=(str(place), *args), reads=(str(FOLDER), *more.pop("reads", ())),
-        **more,
-    )  # fmt: skip
-
-
-def doing(*behaviour: str, **more: Any) -> StdioProgram:
-    """A program that has these behaviours (`stdio_program.py`)."""
-    return StdioProgram(
-        command=sys.executable,
-        args=("-I", PROGRAM, msgspec.json.encode(behaviour).decode()),
-        reads=(PROGRAM,),
-        **more,
-    )
 
 
 class ConnectingProcess:

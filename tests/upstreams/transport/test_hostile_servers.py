@@ -13,7 +13,7 @@ import pytest
 
 from gatepost.upstreams.connection import UpstreamConnection, UpstreamResult
 from tests.support.issuers import AsgiServer, Send
-from tests.support.tokens import CertificateAuthority
+from tests.support.proxies import CertificateAuthority
 from tests.upstreams.transport.conftest import (
     EVENTS,
     Answer,

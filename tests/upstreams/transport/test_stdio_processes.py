@@ -3,10 +3,12 @@
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gatepost.upstreams.connection import (
@@ -21,14 +23,24 @@ from gatepost.upstreams.transport.stderr_log import LINES, StderrLog
 from gatepost.upstreams.upstream_server import StdioProgram
 from tests.support.measuring import capture_logs
 from tests.upstreams.transport.conftest import (
+    PROGRAM,
     SECRET,
     ConnectingProcess,
-    doing,
     failure_of,
     messages_of,
     result_of,
     until,
 )
+
+
+def doing(*behaviour: str, **more: Any) -> StdioProgram:
+    """A program that has these behaviours (`stdio_program.py`)."""
+    return StdioProgram(
+        command=sys.executable,
+        args=("-I", PROGRAM, msgspec.json.encode(behaviour).decode()),
+        reads=(PROGRAM,),
+        **more,
+    )
 
 
 @pytest.fixture

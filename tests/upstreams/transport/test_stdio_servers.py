@@ -12,7 +12,18 @@ from gatepost.upstreams.connection import (
     UpstreamRequest,
     UpstreamResult,
 )
-from tests.upstreams.transport.conftest import ConnectingProcess, messages_of, packaged, result_of
+from gatepost.upstreams.upstream_server import StdioProgram
+from tests.support.programs import FOLDER, NODE, install
+from tests.upstreams.transport.conftest import ConnectingProcess, messages_of, result_of
+
+
+def packaged(name: str, *args: str, **more: Any) -> StdioProgram:
+    """A server of the MCP project from npm."""
+    place = install() / "@modelcontextprotocol" / name / "dist" / "index.js"
+    return StdioProgram(
+        command=str(NODE), args=(str(place), *args), reads=(str(FOLDER), *more.pop("reads", ())),
+        **more,
+    )  # fmt: skip
 
 
 @pytest.fixture

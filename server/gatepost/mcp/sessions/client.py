@@ -22,6 +22,7 @@ from gatepost.mcp.sessions.request_messages import RequestMessages
 from gatepost.mcp.sessions.resumable import Resumable
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.shared_store import Wakeable
 from gatepost.telemetry.trace import marked
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.client import (
@@ -272,11 +273,11 @@ class SessionClient(StreamClient):
         shown: Mapping[str, Mapping[str, Any]],
     ) -> dict[str, Mapping[str, Any]]:
         waiting = {one.identity: one for one in out}
-        answered = asyncio.Event()
+        answered = Wakeable()
 
         def hear(signal: Signal) -> None:
             if signal.kind == "answer" and signal.about in waiting:
-                answered.set()
+                answered.wake()
 
         await self._request_messages.open(hear)
         answers: dict[str, Mapping[str, Any]] = {}
@@ -286,10 +287,7 @@ class SessionClient(StreamClient):
                 await stream.ask(request(one.identity, one.method, shown[one.key]))
             async with asyncio.timeout(self._client_requests.limit_s):
                 while waiting:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_EVERY_S):
-                            await answered.wait()
-                    answered.clear()
+                    await answered.wait(LOOK_EVERY_S)
                     await self._gather(waiting, answers)
         except TimeoutError:
             await self._take_back(stream, waiting)

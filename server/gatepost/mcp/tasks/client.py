@@ -37,7 +37,7 @@ class StartedTask(Protocol):
     async def ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client and return its answers when all are there."""
 
-    async def wait(self, message: str, *, untouched: bool) -> None:
+    async def wait(self, message: str, *, unstarted: bool) -> None:
         """Record that the task waits, and whether nothing of the call has started."""
 
     async def go_on(self) -> None:
@@ -66,11 +66,11 @@ class TaskClient:
         self.capabilities = client.capabilities if capabilities is None else capabilities
         self.state = kept
         """The state with which another run continues the call; empty if it would start again."""
-        self.turn = asyncio.Event()
+        self.detaching = asyncio.Event()
         """Set when the call wants to become a task or is over."""
-        self.heard: list[tuple[Mapping[str, InputRequest], Mapping[str, Any]]] = []
+        self.answered: list[tuple[Mapping[str, InputRequest], Mapping[str, Any]]] = []
         """The requests for input before the call became a task, and their answers."""
-        self.untouched = False
+        self.unstarted = False
         """Whether the call waits for a decision and its tool has not started."""
         self._client = client
         self._task: StartedTask | None = None
@@ -95,7 +95,7 @@ class TaskClient:
             return False
         self._refused = True
         self._accepted.set()
-        return self.turn.is_set()
+        return self.detaching.is_set()
 
     def go_on(self) -> None:
         """Let a call that waits to become a task run to its end."""
@@ -105,7 +105,7 @@ class TaskClient:
         """Ask to become a task; return when the task is accepted, raise Unaccepted if refused."""
         if self._task is None:
             self.state = state
-            self.turn.set()
+            self.detaching.set()
             await self._accepted.wait()
             if self._refused:
                 raise Unaccepted
@@ -145,7 +145,7 @@ class TaskClient:
         """Ask the client, or put the requests for input into the task's record."""
         if self._task is None:
             answers = await self._client.request(requests, state=state)
-            self.heard.append((requests, answers))
+            self.answered.append((requests, answers))
             return answers
         if missing := lacking(self.capabilities, required_by(requests)):
             raise MissingCapability(missing)
@@ -160,15 +160,15 @@ class TaskClient:
         not matter, unless it declines.
         """
         # The clock is created when the tool starts, so without one nothing has been done.
-        untouched = self._clock is None
+        unstarted = self._clock is None
         if self._task is None:
-            self.untouched = untouched
+            self.unstarted = unstarted
             await self.detach()
         if self._task is None:
             await self._client.stand_by(waiting)
             return
         page = self._page(waiting)
-        await self._task.wait(waiting.told, untouched=untouched)
+        await self._task.wait(waiting.told, unstarted=unstarted)
         with paused(self._clock):
             if page is None:
                 async with watched(waiting) as over:

@@ -10,8 +10,8 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, JsonRpcErro
 from gatepost.mcp.request import TASKS, Params, declares_tasks
 from gatepost.mcp.round_trips import responses_of
 from gatepost.mcp.server import McpRequest, McpServer
-from gatepost.mcp.tasks import store
 from gatepost.mcp.tasks.runner import no_room
+from gatepost.mcp.tasks.task_record import answer, waiting
 from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost.tools.client import Capabilities, InputRequest
@@ -49,10 +49,10 @@ async def update_task(server: McpServer, ask: McpRequest) -> bytes:
 
     def take(record: TaskRecord) -> TaskRecord:
         taken = {}
-        for key, request in store.waiting(record).items():
+        for key, request in waiting(record).items():
             if key in given:
                 taken[key] = _checked(key, request, given[key])
-        return store.answer(record, taken)
+        return answer(record, taken)
 
     if found.status not in TERMINAL:
         task_store, tenant = server.tasks.task_store, ask.caller.tenant_id
@@ -86,7 +86,7 @@ async def _task(server: McpServer, ask: McpRequest) -> TaskRecord:
         raise UNDECLARED
     if ask.params.task_id is UNSET:
         raise JsonRpcError(INVALID_PARAMS, "params.taskId is required")
-    record = await server.tasks.find(ask.caller, ask.params.task_id)
+    record = await server.tasks.task_store.find(ask.caller, ask.params.task_id)
     if record is None:
         raise UNKNOWN
     return record

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,19 +15,20 @@ from gatepost.background import started
 from gatepost.http.body import no_caller
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.responses import rate_limited
-from gatepost.mcp.tasks import store
 from gatepost.mcp.tasks.client import TaskClient
-from gatepost.mcp.tasks.running_task import (
-    CANCELLED,
-    GONE,
-    OVER,
-    REVOKED,
-    RunningTask,
-    failed,
-    fresh_runner,
-)
+from gatepost.mcp.tasks.running_task import GONE, OVER, REVOKED, RunningTask
 from gatepost.mcp.tasks.store import TaskLimits, TaskStore
-from gatepost.mcp.tasks.stored_call import StoredCall, decode_call, encode_call
+from gatepost.mcp.tasks.task_record import (
+    CANCELLED,
+    InputKeys,
+    StoredCall,
+    decode_call,
+    encode_call,
+    failed,
+    new_run_id,
+    waiting,
+    withdraw,
+)
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.tasks import TaskRecord
@@ -36,7 +37,6 @@ from gatepost.tools.client import NOBODY
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.errors import InsufficientScope
 
 _log = logging.getLogger("gatepost.tasks")
 
@@ -48,12 +48,10 @@ AT_ONCE = 16
 """How many abandoned tasks one sweep takes over."""
 HAND_OVER_S = 5.0
 """How long a stop waits for tasks to be handed over."""
-TASK_ID_CHARACTERS = 64
 
 UNKNOWN_EFFECT = "The server that ran the call stopped; whether it took effect is unknown."
 STOPPED_OFTEN = f"The server that ran the call stopped, {ATTEMPTS} times."
 
-_encode = msgspec.json.encode
 _replace = msgspec.structs.replace
 
 
@@ -103,7 +101,7 @@ class TaskRunner:
             capabilities=dict(task_client.capabilities),
             scopes=tool.scopes,
             correlation=call.correlation,
-            untouched=task_client.untouched,
+            unstarted=task_client.unstarted,
             peer=call.peer if limits.peers else "",
             kept=task_client.state,
         )
@@ -116,12 +114,12 @@ class TaskRunner:
             updated_at=now,
             expires_at=now + limits.ttl_s + runs_s,
             call=encode_call(stored),
-            runner=fresh_runner(),
+            runner=new_run_id(),
             leased_until=now + limits.lease_s,
         )
-        keys = store.InputKeys()
-        for asked, answers in task_client.heard:
-            record = keys.heard(record, asked, answers)
+        keys = InputKeys()
+        for requests, answers in task_client.answered:
+            record = keys.add_answered(record, requests, answers)
         running_task = RunningTask(task_store, tenant, record, work, keys)
         opening = asyncio.ensure_future(self._open(running_task, task_client))
         try:
@@ -129,7 +127,7 @@ class TaskRunner:
         except asyncio.CancelledError:
             # No client learns the task's id. The request still has to stop the work.
             running_task.reason = "cancelled"
-            opening.add_done_callback(_heard_of)
+            opening.add_done_callback(_log_failure)
             raise
         return record
 
@@ -144,7 +142,7 @@ class TaskRunner:
                 await task_store.unfinished(running_task.tenant, owner) + ahead
                 >= task_store.limits.max_per_caller
             ):
-                raise _too_many(task_store.limits)
+                raise _too_many_tasks(task_store.limits)
             async with task_store.quota.room(
                 running_task.tenant, owner, running_task.record.weight
             ):
@@ -159,10 +157,10 @@ class TaskRunner:
 
     def _begin(self, running_task: RunningTask, task_client: TaskClient) -> None:
         task_client.accept(running_task)
-        attending = self._running_tasks[running_task] = asyncio.create_task(
+        running = self._running_tasks[running_task] = asyncio.create_task(
             self._await_end(running_task)
         )
-        attending.add_done_callback(lambda _: self._running_tasks.pop(running_task, None))
+        running.add_done_callback(lambda _: self._running_tasks.pop(running_task, None))
         if self.is_out(decode_call(running_task.record.call).caller):
             # The caller lost its access while the record was written.
             running_task.stop("revoked")
@@ -170,16 +168,16 @@ class TaskRunner:
             running_task.leave()
 
     async def _await_end(self, running_task: RunningTask) -> None:
-        interest = await self.task_store.follow(
+        subscription = await self.task_store.follow(
             running_task.tenant, running_task.record.id, running_task.wake
         )
         try:
             # Read the changes from before the subscription.
             running_task.wake()
-            await running_task.interrupt_with()
+            await running_task.run()
         finally:
-            if interest is not None:
-                interest.end()
+            if subscription is not None:
+                subscription.end()
 
     async def sweep(self) -> None:
         """Take over the tasks that other processes left behind."""
@@ -201,14 +199,14 @@ class TaskRunner:
             stored, end = self._fate(record)
             if end is not None or stored is None:
                 return _replace(record, requests=None, **(end or {}))
-            run = stored, fresh_runner()
+            run = stored, new_run_id()
             # The old run's requests are void; the new run asks with other keys.
-            record = store.withdraw(record, store.waiting(record))
+            record = withdraw(record, waiting(record))
             # The call counts as started until it waits again, because its approval may have been
             # used already. A call that another server handed over did not crash that server.
-            is_blameless = stored.untouched or (stored.kept and not record.runner)
+            is_blameless = stored.unstarted or (stored.kept and not record.runner)
             attempts = stored.attempts + (not is_blameless)
-            again = _replace(stored, attempts=attempts, untouched=False)
+            again = _replace(stored, attempts=attempts, unstarted=False)
             until = now + self.task_store.limits.lease_s
             return _replace(record, call=encode_call(again), runner=run[1], leased_until=until)
 
@@ -242,7 +240,7 @@ class TaskRunner:
             resumes=resumes,
         )
         work = asyncio.create_task(perform(self._runner(), call))
-        keys = store.InputKeys()
+        keys = InputKeys()
         running_task = RunningTask(self.task_store, tenant, record, work, keys, resumes=resumes)
         self._begin(running_task, task_client)
 
@@ -264,45 +262,11 @@ class TaskRunner:
             effects = self._runner().registry.find(stored.caller, record.tool).effects
         except UnknownTool:
             return None, failed(INVALID_PARAMS, GONE)
-        if not (stored.untouched or stored.kept or effects.read_only or effects.idempotent):
+        if not (stored.unstarted or stored.kept or effects.read_only or effects.idempotent):
             return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
         if stored.attempts >= ATTEMPTS:
             return None, failed(INTERNAL_ERROR, STOPPED_OFTEN)
         return stored, None
-
-    async def find(self, caller: TenantContext, task_id: str) -> TaskRecord | None:
-        """
-        Return this caller's task; None if it is unknown, expired or another caller's (K-17).
-
-        Raises InsufficientScope, which names the missing scopes, if the caller no longer holds
-        those that the tool requires.
-        """
-        if len(task_id) > TASK_ID_CHARACTERS:
-            return None
-        record = await self.task_store.get(caller.tenant_id, task_id)
-        if record is None or record.owner != caller.principal_digest:
-            return None
-        stored = decode_call(record.call)
-        if stored.caller.identity_key != caller.identity_key:
-            return None
-        caller.require(stored.scopes)
-        return record
-
-    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
-        """Return the ids of tasks that belong to this caller and that its scopes allow."""
-        ids = dict.fromkeys(task_ids)
-        return [task_id for task_id in ids if await self._mine(caller, task_id)]
-
-    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
-        """Return the JSON members of `notifications/tasks`; None for another caller's task."""
-        record = await self._mine(caller, task_id)
-        return None if record is None else _encode(self.task_store.shown(record))[1:-1]
-
-    async def _mine(self, caller: TenantContext, task_id: str) -> TaskRecord | None:
-        try:
-            return await self.find(caller, task_id)
-        except InsufficientScope:
-            return None
 
     def start(self) -> None:
         """Start to take over abandoned tasks at intervals."""
@@ -345,8 +309,8 @@ class TaskRunner:
             running_task.stop("handed over")
         if self._running_tasks:
             await asyncio.wait(self._running_tasks.values(), timeout=HAND_OVER_S)
-        for attending in self._running_tasks.values():
-            attending.cancel()
+        for running in self._running_tasks.values():
+            running.cancel()
 
 
 async def perform(runner: Runner, call: Call) -> Outcome:
@@ -355,11 +319,11 @@ async def perform(runner: Runner, call: Call) -> Outcome:
         return await runner.run(call)
     except (SystemExit, KeyboardInterrupt) as ended:
         # Raised from a task, these would end the event loop and the server.
-        asked = RuntimeError(f"the tool raised {type(ended).__name__}")
-        return outcome_of(asked, call, runner.timeout_s)
+        unexpected = RuntimeError(f"the tool raised {type(ended).__name__}")
+        return outcome_of(unexpected, call, runner.timeout_s)
 
 
-def _too_many(limits: TaskLimits) -> JsonRpcError:
+def _too_many_tasks(limits: TaskLimits) -> JsonRpcError:
     message = f"{limits.max_per_caller} tasks are already running, which is the limit."
     return rate_limited(Failure("rate_limit", message, retry_after=limits.poll_interval_s))
 
@@ -369,7 +333,7 @@ def no_room(full: QuotaExceeded) -> JsonRpcError:
     return rate_limited(Failure("rate_limit", str(full), retry_after=full.wait_s, limit=full.limit))
 
 
-def _heard_of(opening: asyncio.Future[None]) -> None:
+def _log_failure(opening: asyncio.Future[None]) -> None:
     """Log the failure of a cancelled task."""
     if not opening.cancelled() and opening.exception() is not None:
         _log.warning("task_not_kept")

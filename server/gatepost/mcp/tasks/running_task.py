@@ -2,22 +2,31 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw
 
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.responses import UNANSWERED, as_refusal, call_result, without_answer
 from gatepost.mcp.revisions import MODERN
-from gatepost.mcp.tasks import store
-from gatepost.mcp.tasks.store import Edit, InputKeys, TaskStore
+from gatepost.mcp.tasks.store import Edit, TaskStore
+from gatepost.mcp.tasks.task_record import (
+    CANCELLED,
+    InputKeys,
+    PendingInputs,
+    answers_to,
+    failed,
+    given_up,
+    with_end,
+    with_state,
+    with_unstarted,
+    withdraw,
+)
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import QuotaExceeded
+from gatepost.storage.shared_store import Wakeable
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import InputRequest, Unaccepted
@@ -39,16 +48,12 @@ REVOKED = "The caller's access was revoked."
 CARRIED_OUT = "The call was carried out, but its result was not kept."
 OVER = "The task expired before it was finished."
 
-CANCELLED = {"status": "cancelled", "status_message": "Cancelled by its client."}
-
-LOOKS_PER_LEASE = 10
+READS_PER_LEASE = 10
 """How often a record is read during a lease, even if no change was announced."""
 
 MESSAGE_CHARACTERS = 500
 GOES_ON = "The call was approved and continues."
 
-_encode = msgspec.json.encode
-_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _replace = msgspec.structs.replace
 
 
@@ -77,23 +82,23 @@ class RunningTask:
         self.reason: Reason | None = None
         self._runner = record.runner
         self._task_store = task_store
-        self._look_s = task_store.limits.lease_s / LOOKS_PER_LEASE
-        self._turn = asyncio.Event()
-        self._news = asyncio.Event()
+        self._read_every_s = task_store.limits.lease_s / READS_PER_LEASE
+        self._wakeable = Wakeable()
+        self._changed = asyncio.Event()
         self._message = record.status_message
         self._noted_at = 0.0
-        self._waits = False
-        self._rests = False
+        self._is_waiting = False
+        self._is_resumable = False
         """Whether the record says how another run continues, so that this run may stop."""
         self._resumes = resumes
         """Whether it has not yet resumed work that an earlier run began elsewhere."""
         self._leaving = False
         self._withdrawn: set[str] = set()
-        work.add_done_callback(lambda _: self._turn.set())
+        work.add_done_callback(lambda _: self._wakeable.wake())
 
     def wake(self) -> None:
         """Read the record soon, because it has changed."""
-        self._turn.set()
+        self._wakeable.wake()
 
     def stop(self, reason: Reason) -> None:
         """
@@ -114,18 +119,15 @@ class RunningTask:
     def leave(self) -> None:
         """Prepare for the server's stop: hand the task over if another run can continue it."""
         self._leaving = True
-        if self._rests:
+        if self._is_resumable:
             self.stop("handed over")
 
-    async def interrupt_with(self) -> None:
+    async def run(self) -> None:
         """Manage the task until its outcome is stored or another server has taken it over."""
         while not self.work.done():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._look_s):
-                    await self._turn.wait()
-            self._turn.clear()
+            await self._wakeable.wait(self._read_every_s)
             if not self.work.done():
-                await self._look()
+                await self._read()
         await self._conclude()
 
     async def note(self, message: str) -> None:
@@ -135,12 +137,14 @@ class RunningTask:
         if self._task_store.clock() - self._noted_at >= self._task_store.limits.poll_interval_s:
             await self._change(self._up_to_date)
 
-    async def wait(self, message: str, *, untouched: bool) -> None:
+    async def wait(self, message: str, *, unstarted: bool) -> None:
         """Record that the task waits for an approval, and whether nothing of it has started."""
         self._message = message[:MESSAGE_CHARACTERS]
-        self._waits = True
-        await self._own(lambda record: self._up_to_date(_touched(record, not untouched)))
-        self._rests = untouched
+        self._is_waiting = True
+        await self._change_or_stop(
+            lambda record: self._up_to_date(with_unstarted(record, unstarted))
+        )
+        self._is_resumable = unstarted
         if self._leaving:
             self.leave()
 
@@ -150,9 +154,9 @@ class RunningTask:
 
         From here on it must not be run again only because its server is gone.
         """
-        self._waits = self._rests = False
+        self._is_waiting = self._is_resumable = False
         self._message = GOES_ON
-        await self._own(lambda record: self._up_to_date(_touched(record, True)))
+        await self._change_or_stop(lambda record: self._up_to_date(with_unstarted(record, False)))
 
     async def keep(self, state: bytes) -> None:
         """
@@ -163,12 +167,12 @@ class RunningTask:
         stopping, self._resumes = self.reason is not None, False
         if stopping:
             self.work.cancel()
-        await self._own(lambda record: _with_state(record, state))
-        self._rests = True
+        await self._change_or_stop(lambda record: with_state(record, state))
+        self._is_resumable = True
         if self._leaving:
             self.leave()
 
-    async def _own(self, edit: Edit) -> None:
+    async def _change_or_stop(self, edit: Edit) -> None:
         """Change the record; does not return if another run owns it or the task is stopped."""
         await self._change(edit)
         if self.record.cancelled:
@@ -180,7 +184,7 @@ class RunningTask:
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
         """Put requests for input into the record and wait for all answers (K-11, K-12)."""
-        posed: store.PendingInputs | None = None
+        posed: PendingInputs | None = None
 
         def pose(record: TaskRecord) -> TaskRecord:
             nonlocal posed
@@ -194,16 +198,16 @@ class RunningTask:
             raise AssertionError
         self.keys.keep(posed)
         try:
-            while (answers := store.answers_to(self.record, posed.keys)) is None:
-                await self._news.wait()
+            while (answers := answers_to(self.record, posed.keys)) is None:
+                await self._changed.wait()
         except asyncio.CancelledError:
             # The tool stopped asking or is stopped, so these requests are withdrawn.
             self._withdrawn.update(posed.keys.values())
-            self._turn.set()
+            self._wakeable.wake()
             raise
         return answers
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         try:
             record = await self._task_store.get(self.tenant, self.record.id)
         except StoreUnavailable:
@@ -212,7 +216,7 @@ class RunningTask:
         if record is None:
             self.stop("over")
             return
-        self._learn(record)
+        self._take(record)
         if record.runner != self._runner:
             self.stop("lost")
         elif record.cancelled:
@@ -220,22 +224,22 @@ class RunningTask:
         elif self._up_to_date(record) is not record:
             await self._change(self._up_to_date)
 
-    def _learn(self, record: TaskRecord) -> None:
+    def _take(self, record: TaskRecord) -> None:
         self.record = record
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _up_to_date(self, record: TaskRecord) -> TaskRecord:
         """Return the record with this process's message, lease and withdrawn requests."""
         limits, now = self._task_store.limits, self._task_store.clock()
         if self._withdrawn:
-            record = store.withdraw(record, self._withdrawn)
+            record = withdraw(record, self._withdrawn)
         if record.status_message != self._message:
             self._noted_at = now
             record = _replace(record, status_message=self._message)
         if record.leased_until < now + limits.lease_s / 2:
             record = _replace(record, leased_until=now + limits.lease_s)
-            if self._waits:
+            if self._is_waiting:
                 # An approval may take longer than a task is kept.
                 kept_until = max(record.expires_at, now + limits.ttl_s)
                 record = _replace(record, expires_at=kept_until)
@@ -253,11 +257,11 @@ class RunningTask:
                 break
             except StoreUnavailable:
                 _log.warning("task_change_waits")
-                await asyncio.sleep(self._look_s)
+                await asyncio.sleep(self._read_every_s)
         if record is None or (record.runner != self._runner and record.runner):
             self.stop("lost")
         else:
-            self._learn(record)
+            self._take(record)
 
     async def _conclude(self) -> None:
         if self.reason == "lost":
@@ -265,21 +269,21 @@ class RunningTask:
         if self.work.cancelled() and self.reason in {None, "handed over"}:
             await self._change(given_up)
             return
-        await self._keep(self._end())
+        await self._store_end(self._end())
 
-    async def _keep(self, end: dict[str, Any]) -> None:
+    async def _store_end(self, end: dict[str, Any]) -> None:
         """Store the outcome; if a result exceeds the quota, store only that there was one."""
         result = end.get("result", b"")
         while True:
             try:
                 async with self._task_store.quota.room(self.tenant, self.record.owner, len(result)):
-                    return await self._change(partial(_ended, end=end))
+                    return await self._change(partial(with_end, end=end))
             except QuotaExceeded as full:
                 lost = failed(INTERNAL_ERROR, f"{CARRIED_OUT} {full}") if result else end
-                return await self._change(partial(_ended, end=lost))
+                return await self._change(partial(with_end, end=lost))
             except StoreUnavailable:
                 _log.warning("task_end_waits")
-                await asyncio.sleep(self._look_s)
+                await asyncio.sleep(self._read_every_s)
 
     def _end(self) -> dict[str, Any]:
         """Return the members of the record that say how it ended."""
@@ -305,23 +309,6 @@ class RunningTask:
             return failed(refusal.code, refusal.message)
 
 
-def _touched(record: TaskRecord, touched: bool) -> TaskRecord:
-    """Return the record with a flag for whether anything of its call has started."""
-    call = _members(record.call)
-    untouched = Raw(b"false" if touched else b"true")
-    if call.get("untouched", Raw(b"false")) == untouched:
-        return record
-    return _replace(record, call=_encode(call | {"untouched": untouched}))
-
-
-def _with_state(record: TaskRecord, state: bytes) -> TaskRecord:
-    """Return the record with the state with which another run continues its call."""
-    call, kept = _members(record.call), Raw(_encode(state))
-    if call.get("kept") == kept:
-        return record
-    return _replace(record, call=_encode(call | {"kept": kept}))
-
-
 def refusal_of(raised: BaseException) -> JsonRpcError:
     """Return the error for a call that ended without an outcome."""
     if isinstance(raised, AuthError):
@@ -334,28 +321,3 @@ def refusal_of(raised: BaseException) -> JsonRpcError:
         return JsonRpcError(INTERNAL_ERROR, AWAY)
     _log.error("task_error", exc_info=raised)
     return JsonRpcError(INTERNAL_ERROR, UNFORESEEN)
-
-
-def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:
-    """Return the members of a record whose call ended in a JSON-RPC error (K-10)."""
-    error = {"code": code, "message": message}
-    if data is not None:
-        error["data"] = data
-    return {"status": "failed", "status_message": message, "error": _encode(error)}
-
-
-def given_up(record: TaskRecord) -> TaskRecord:
-    """Return the record without a lease, so that another server takes it over at once."""
-    return _replace(record, runner="", leased_until=0.0)
-
-
-def fresh_runner() -> str:
-    """Return a new id for one run of a task; knowing it gives no rights."""
-    return secrets.token_hex(8)
-
-
-def _ended(record: TaskRecord, end: dict[str, Any]) -> TaskRecord:
-    # Arguments and answers may be large or confidential, so they are kept only as long as a
-    # second run might need them.
-    call = _members(record.call) | {"arguments": Raw(b"{}"), "kept": Raw(b'""')}
-    return _replace(record, requests=None, answers=None, call=_encode(call), **end)

@@ -1,155 +1,24 @@
-"""Task records: how they are stored and change, and the requests for input in them."""
+"""Store task records, change them, and show them to their callers."""
 
-import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub, ChangeSubscription
+from gatepost.mcp.tasks.task_record import decode_call
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.tasks import TERMINAL, TaskRecord
-from gatepost.tools.client import InputRequest
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.errors import InsufficientScope
 
 _encode = msgspec.json.encode
-_replace = msgspec.structs.replace
-
-
-class InputAnswer(msgspec.Struct, frozen=True):
-    """The digest of a key's request and its answer; None if the request was withdrawn."""
-
-    asked: str
-    given: dict[str, Any] | None = None
-
-
-_decode_requests = msgspec.json.Decoder(dict[str, InputRequest]).decode
-_answers = msgspec.json.Decoder(dict[str, InputAnswer]).decode
-
-
-def waiting(record: TaskRecord) -> dict[str, InputRequest]:
-    """Return the requests that wait for an answer, by key."""
-    return {} if record.requests is None else _decode_requests(record.requests)
-
-
-def spent(record: TaskRecord) -> dict[str, InputAnswer]:
-    """Return the keys that are used up."""
-    return {} if record.answers is None else _answers(record.answers)
-
-
-class PendingInputs(msgspec.Struct, frozen=True):
-    """The keys of requests, by the tool's own names, and the record with the new requests."""
-
-    keys: Mapping[str, str]
-    numbers: Mapping[str, int]
-    record: TaskRecord
-
-
-class InputKeys:
-    """
-    Assigns a key to each request for input of one run.
-
-    A key belongs to one request for the life of its task (K-11). A run that starts again after a
-    crash asks the same again and finds earlier answers under the same keys. If a request has
-    changed, its old answer does not count.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._mine: set[str] = set()
-
-    def pose(self, record: TaskRecord, requests: Mapping[str, InputRequest]) -> PendingInputs:
-        """Choose keys without changing any state, because the record may be read again."""
-        open_ones, used = waiting(record), spent(record)
-        keys: dict[str, str] = {}
-        numbers = dict(self._numbers)
-        for name, request in requests.items():
-            for number in count(numbers.get(name, 0) + 1):
-                key = name if number == 1 else f"{name}-{number}"
-                if key in self._mine or key in open_ones:
-                    continue
-                before = used.get(key)
-                if before is None:
-                    open_ones[key] = request
-                elif before.given is None or before.asked != digest(request):
-                    continue
-                break
-            keys[name], numbers[name] = key, number
-        return PendingInputs(keys, numbers, _kept(record, open_ones, used))
-
-    def heard(
-        self,
-        record: TaskRecord,
-        requests: Mapping[str, InputRequest],
-        answers: Mapping[str, Mapping[str, Any]],
-    ) -> TaskRecord:
-        """Return the record with the requests and answers from before it was a task."""
-        posed = self.pose(record, requests)
-        self.keep(posed)
-        return answer(posed.record, {key: answers[name] for name, key in posed.keys.items()})
-
-    def keep(self, posed: PendingInputs) -> None:
-        """Mark these keys as used by this run, after the record is stored."""
-        self._numbers.update(posed.numbers)
-        self._mine.update(posed.keys.values())
-
-
-def answer(record: TaskRecord, responses: Mapping[str, Mapping[str, Any]]) -> TaskRecord:
-    """Return the record with these answers; ignore answers to requests that are not open (K-12)."""
-    open_ones, used = waiting(record), spent(record)
-    for key in [key for key in open_ones if key in responses]:
-        used[key] = InputAnswer(digest(open_ones.pop(key)), dict(responses[key]))
-    return _kept(record, open_ones, used)
-
-
-def withdraw(record: TaskRecord, keys: Iterable[str]) -> TaskRecord:
-    """Return the record without these requests; their keys stay used."""
-    open_ones, used = waiting(record), spent(record)
-    for key in keys:
-        if key in open_ones:
-            used[key] = InputAnswer(digest(open_ones.pop(key)))
-    return _kept(record, open_ones, used)
-
-
-def answers_to(record: TaskRecord, keys: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the answers by the tool's own names; None if one is missing."""
-    used = spent(record)
-    found: dict[str, Any] = {}
-    for name, key in keys.items():
-        given = used[key].given if key in used else None
-        if given is None:
-            return None
-        found[name] = given
-    return found
-
-
-def digest(request: InputRequest) -> str:
-    """
-    Return the digest that identifies a request for input.
-
-    Only an elicitation has one, because a user decides on it: consent to "Delete 3 files?" is not
-    consent to "Delete 300 files?". A sampling request may contain the time of day.
-    """
-    if request.method != "elicitation/create":
-        return ""
-    return hashlib.sha256(_encode(request, order="deterministic")).hexdigest()[:32]
-
-
-def _kept(
-    record: TaskRecord, open_ones: dict[str, InputRequest], used: dict[str, InputAnswer]
-) -> TaskRecord:
-    requests = _encode(open_ones) if open_ones else None
-    answers = _encode(used) if used else None
-    if requests == record.requests and answers == record.answers:
-        return record
-    status: Any = "input_required" if open_ones else "working"
-    return _replace(record, requests=requests, answers=answers, status=status)
 
 
 _log = logging.getLogger("gatepost.tasks")
@@ -157,6 +26,7 @@ _log = logging.getLogger("gatepost.tasks")
 Edit = Callable[[TaskRecord], TaskRecord]
 """Returns the changed record, or the same object to change nothing."""
 
+TASK_ID_CHARACTERS = 64
 CONTENDERS = 50
 """How often a change is tried again after a concurrent one."""
 
@@ -242,7 +112,7 @@ class TaskStore:
                 edited = msgspec.structs.replace(edited, updated_at=self.clock())
             if await kept.replace(edited):
                 if visible or edited.cancelled != record.cancelled:
-                    await self._tell(tenant, task_id)
+                    await self._publish(tenant, task_id)
                 return msgspec.structs.replace(edited, revision=edited.revision + 1)
         raise StoreUnavailable("a task changes faster than it can be written")
 
@@ -254,22 +124,56 @@ class TaskStore:
         """
         moved = ChangeNotification("task", task_id)
 
-        def hear(change: ChangeNotification) -> None:
+        def receive(change: ChangeNotification) -> None:
             if change == moved:
                 deliver()
 
         try:
-            return await self._pubsub.follow(tenant, hear)
+            return await self._pubsub.follow(tenant, receive)
         except StoreUnavailable:
             _log.warning("task_polled")
             return None
 
-    async def _tell(self, tenant: str, task_id: str) -> None:
+    async def _publish(self, tenant: str, task_id: str) -> None:
         try:
             await self._pubsub.of(tenant).moved(task_id)
         except StoreUnavailable:
             # The record is stored, and subscribers also poll it.
             _log.warning("task_change_not_published")
+
+    async def find(self, caller: TenantContext, task_id: str) -> TaskRecord | None:
+        """
+        Return this caller's task; None if it is unknown, expired or another caller's (K-17).
+
+        Raises InsufficientScope, which names the missing scopes, if the caller no longer holds
+        those that the tool requires.
+        """
+        if len(task_id) > TASK_ID_CHARACTERS:
+            return None
+        record = await self.get(caller.tenant_id, task_id)
+        if record is None or record.owner != caller.principal_digest:
+            return None
+        stored = decode_call(record.call)
+        if stored.caller.identity_key != caller.identity_key:
+            return None
+        caller.require(stored.scopes)
+        return record
+
+    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
+        """Return the ids of tasks that belong to this caller and that its scopes allow."""
+        ids = dict.fromkeys(task_ids)
+        return [task_id for task_id in ids if await self._mine(caller, task_id)]
+
+    async def notification(self, caller: TenantContext, task_id: str) -> bytes | None:
+        """Return the JSON members of `notifications/tasks`; None for another caller's task."""
+        record = await self._mine(caller, task_id)
+        return None if record is None else _encode(self.shown(record))[1:-1]
+
+    async def _mine(self, caller: TenantContext, task_id: str) -> TaskRecord | None:
+        try:
+            return await self.find(caller, task_id)
+        except InsufficientScope:
+            return None
 
     def shown(self, record: TaskRecord) -> dict[str, Any]:
         """Return the task as `tasks/get` and `notifications/tasks` show it (K-09)."""

@@ -7,27 +7,22 @@ import msgspec
 
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, is_same_person
 from gatepost.policy.approvals.request import (
     ApprovalGrant,
     Approver,
-    DisplayedParty,
     GrantScope,
     IsRevoked,
     Operator,
-    StoredApproval,
     Undecidable,
+    definition_of,
     is_valid_grant,
     none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.rules import (
-    ApprovalNeed,
-    ApprovalPolicy,
-    definition_of,
-    is_same_person,
-)
-from gatepost.storage.approvals import GrantRecord
+from gatepost.policy.approvals.stored_request import StoredApproval
+from gatepost.storage.approvals import GrantRecord, GrantStore
 from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Tool
 
@@ -119,7 +114,7 @@ class GrantService:
             details=msgspec.msgpack.encode(
                 GrantFields(
                     grant,
-                    approval.details.policy,
+                    approval.request.policy,
                     approval.details.digest,
                     request.by,
                     "" if request.facts is None else request.facts.definition,
@@ -218,6 +213,11 @@ def _grant(record: GrantRecord) -> ApprovalGrant:
     return msgspec.structs.replace(grant, left=record.remaining, until=record.expires_at)
 
 
-def giver_of(record: GrantRecord) -> DisplayedParty:
-    """Return the approver of a grant."""
-    return _decode(record.details).grant.by
+async def revoke_given(grants: GrantStore, issuer: str, subject: str) -> int:
+    """Revoke all grants that a person gave, to erase the person; return their number."""
+    count = 0
+    for record in await grants.all(0.0):
+        giver = _decode(record.details).grant.by
+        if (giver.issuer, giver.subject) == (issuer, subject):
+            count += await grants.revoke(record.id)
+    return count

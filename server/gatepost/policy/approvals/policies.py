@@ -1,105 +1,245 @@
-"""The approval policies of all tools: those of the configuration, and those of tenants."""
+"""Which approval a call needs, and who may give it."""
 
-from collections.abc import Awaitable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.request import ApprovalRequest, ToolFacts, token_claims
-from gatepost.policy.approvals.rules import ApprovalPolicy, Plan, conditions_of, facts_of, policy_of
+import msgspec
+from msgspec.structs import asdict
+
+from gatepost.config.approvals import ApprovalRule
+from gatepost.policy.approvals.conditions import Condition, ConditionVariables
+from gatepost.policy.approvals.request import (
+    ApprovalRequest,
+    Approver,
+    DisplayedParty,
+    Operator,
+)
+from gatepost.policy.idempotency.idempotency_record import only_reads
 from gatepost.tools.api import Tool
-from gatepost.tools.tool_search import SEARCH_TOOLS
 from gatepost_authz.caller import TenantContext
 
-MOST_KNOWN = 4_096
-"""The number of tenants' tools whose policies are kept."""
+ROLE, SUBJECT = "role:", "subject:"
+DEFAULT_APPROVERS = ("role:approver",)
+"""The approvers if no rule names any."""
+ENDINGS = {
+    "approved": "was approved already",
+    "rejected": "was rejected already",
+    "expired": "has expired, because it was not decided in time",
+    "withdrawn": "was withdrawn",
+    "used": "was approved, and the call was made",
+}
+NOT_SERVED = "This tool no longer needs approval or is not served. The call has to be made again."
+OTHER_RULES = "The rules for this tool have changed. The call has to be made again."
+OTHER_TOOL = (
+    "The definition of this tool has changed, or its server. The call has to be made again."
+)
 
 
-class TenantTools(Protocol):
-    """The tools that tenants have beside those of the configuration, as the registry knows them."""
+def caller_variables(caller: TenantContext) -> dict[str, Any]:
+    """Return the variable `caller` of conditions."""
+    return {
+        "subject": caller.subject,
+        "issuer": caller.issuer,
+        "kind": caller.subject_kind,
+        "client_id": caller.client_id or "",
+        "tenant": caller.tenant_id,
+        "scopes": sorted(caller.scopes),
+        "roles": sorted(caller.roles),
+    }
 
-    def ready(self, caller: TenantContext) -> Awaitable[None]:
-        """Load the tools of the caller's tenant; raises StoreUnavailable."""
 
-    def known(self, caller: TenantContext, name: str) -> Tool | None:
-        """Return the tool of that name, if it is at hand."""
-
-
-class ToolPolicies:
+def variables_of(
+    caller: Mapping[str, Any], tool: Tool, raw: bytes, arguments: Any
+) -> ConditionVariables:
     """
-    The policies of one configuration.
+    Return the variables for a call; *caller* comes from `caller_variables`.
 
-    *plan* has those of its own *tools*. The policy of any other tool is worked out at the first
-    call; the tools `find_tools` and `call_tool` have none, because the tool that they call has its
-    own. *beside* are the tools of tenants.
+    *arguments* are the checked arguments, *raw* are the arguments as sent.
     """
+    return ConditionVariables(
+        raw,
+        caller,
+        {
+            "name": tool.name,
+            "pack": tool.pack,
+            "reads": only_reads(tool, arguments),
+            **asdict(tool.effects),
+        },
+    )
 
-    def __init__(
-        self,
-        settings: ApprovalsSettings,
-        plan: Plan,
-        tools: Mapping[str, Tool],
-        beside: TenantTools | None = None,
-    ) -> None:
-        self._settings, self.plan, self._tools, self._beside = settings, plan, tools, beside
-        self._conditions = conditions_of(settings)
-        self._others: dict[ToolFacts, ApprovalPolicy | None] = {}
+
+class ApprovalNeed(msgspec.Struct, frozen=True):
+    """The approval that one call needs before it runs."""
+
+    approvals: int
+    by: tuple[tuple[str, ...], ...]
+    """The approver must match one entry of each group; empty: no rule names approvers."""
+    reason: str
+    timeout_s: float
+    machines_wait: bool = True
+    """Whether the default approvers also decide about calls of machines."""
+
+    def of(self, caller: DisplayedParty) -> tuple[tuple[str, ...], ...]:
+        """Return the approvers for that caller; empty if no person may approve its calls."""
+        return self.by or _default_approvers(caller, machines_wait=self.machines_wait)
+
+    def within(self, caller: DisplayedParty, needed: int, by: Iterable[tuple[str, ...]]) -> bool:
+        """Return whether *needed* people who match every group of *by* are enough."""
+        return self.approvals <= needed and set(self.of(caller)) <= set(by)
+
+
+def _default_approvers(
+    caller: DisplayedParty, *, machines_wait: bool
+) -> tuple[tuple[str, ...], ...]:
+    # The person that a machine acts for could be the approver. The token's name for them (`act`)
+    # may differ from the one that they sign in with, so the server could not tell.
+    usual = caller.kind == "user" or (machines_wait and caller.actor is None)
+    return (DEFAULT_APPROVERS,) if usual else ()
+
+
+class PolicyRule(msgspec.Struct, frozen=True):
+    """One rule that matches a tool."""
+
+    rule: ApprovalRule
+    condition: Condition | None
+
+    def counts(self, subject: ConditionVariables) -> bool:
+        """Return whether the rule matches the call; True if that cannot be evaluated."""
+        return self.condition is None or self.condition.holds(subject) is not False
+
+
+class ApprovalPolicy(msgspec.Struct, frozen=True):
+    """The approval policy of one tool."""
+
+    always: bool
+    """Every call needs approval: by declaration, by `approvals.require`, or as destructive."""
+    clauses: tuple[PolicyRule, ...]
+    timeout_s: float
+    version: str
+    """A digest that changes when the policy changes."""
+    machines_wait: bool = True
+    """Whether the default approvers also decide about calls of machines."""
+    writes: bool = False
+    """Calls need approval unless they only read: the tool is destructive but has a reading form."""
+
+    def need(self, subject: ConditionVariables) -> ApprovalNeed | None:
+        """Return the approval that the call needs, or None."""
+        rules = [clause.rule for clause in self.clauses if clause.counts(subject)]
+        asked = self.always or (self.writes and not subject.tool["reads"])
+        if not rules and not asked:
+            return None
+        limits = [rule.timeout_s for rule in rules if rule.timeout_s is not None]
+        return ApprovalNeed(
+            approvals=max([1, *(rule.approvals for rule in rules)]),
+            by=tuple(dict.fromkeys(rule.by for rule in rules if rule.by)),
+            reason=" ".join(dict.fromkeys(rule.reason for rule in rules if rule.reason)),
+            timeout_s=min(limits) if limits else self.timeout_s,
+            machines_wait=self.machines_wait,
+        )
+
+    def has_no_approver(self, caller: DisplayedParty) -> bool:
+        """Return whether no person may approve calls of that caller."""
+        named = any(clause.rule.by for clause in self.clauses)
+        return not named and not _default_approvers(caller, machines_wait=self.machines_wait)
+
+    def frequency(self) -> str:
+        """Return `always` or `sometimes`: when calls need approval."""
+        return "always" if self.always or self.unconditional else "sometimes"
 
     @property
-    def has_others(self) -> bool:
-        """Return whether tenants may have tools of their own."""
-        return self._beside is not None
-
-    def of(self, tool: Tool) -> ApprovalPolicy | None:
-        """Return the policy of a tool; None if its calls never need approval."""
-        if tool.name in self._tools:
-            return self.plan.get(tool.name)
-        if tool.name in SEARCH_TOOLS and tool.origin is None:
-            return None
-        return self._of_other(facts_of(tool))
-
-    def asks(self, tool: Tool) -> bool:
-        """Return whether calls of a tool may have to wait for an approval."""
-        return self.of(tool) is not None
-
-    def of_request(self, request: ApprovalRequest) -> ApprovalPolicy | None:
-        """Return the policy of a tenant's tool; None if no approval is needed any more."""
-        # A tool of the configuration may have taken the name meanwhile.
-        if request.facts is None or request.tool in self._tools:
-            return None
-        return self._of_other(request.facts)
-
-    async def ready(self, request: ApprovalRequest) -> None:
-        """Load the tools of the request's tenant; raises StoreUnavailable."""
-        caller = _caller_of(request)
-        if request.facts is not None and self._beside is not None and caller is not None:
-            await self._beside.ready(caller)
-
-    def tool_of(self, request: ApprovalRequest) -> Tool | None:
-        """Return the request's tool; None if it is not at hand, or not the same any more."""
-        if request.facts is None:
-            return self._tools.get(request.tool)
-        tool = self._current(request)
-        return tool if tool is not None and facts_of(tool) == request.facts else None
-
-    def has_changed(self, request: ApprovalRequest) -> bool:
-        """Return whether the tool is known to be another than when the call was made."""
-        tool = None if request.facts is None else self._current(request)
-        return tool is not None and facts_of(tool) != request.facts
-
-    def _current(self, request: ApprovalRequest) -> Tool | None:
-        caller = _caller_of(request)
-        if self._beside is None or caller is None or request.tool in self._tools:
-            return None
-        return self._beside.known(caller, request.tool)
-
-    def _of_other(self, facts: ToolFacts) -> ApprovalPolicy | None:
-        if facts in self._others:
-            return self._others[facts]
-        if len(self._others) >= MOST_KNOWN:
-            del self._others[next(iter(self._others))]
-        policy = self._others[facts] = policy_of(self._settings, facts, self._conditions)
-        return policy
+    def unconditional(self) -> bool:
+        """Return whether a rule matches every call."""
+        return any(clause.condition is None for clause in self.clauses)
 
 
-def _caller_of(request: ApprovalRequest) -> TenantContext | None:
-    return token_claims(request.caller, request.tenant, request.created_at)
+Plan = Mapping[str, ApprovalPolicy]
+"""Policies by the name of the tool; tools that never need approval are absent."""
+
+
+def objection(request: ApprovalRequest, who: Approver, *, now: float) -> str | None:
+    """Return a sentence why *who* cannot decide about the request, or None."""
+    if request.state != "waiting":
+        return f"This request {ENDINGS[request.state]}."
+    if request.kind == "call" and request.until <= now:
+        return f"This request {ENDINGS['expired']}."
+    return ineligibility(request, who)
+
+
+def outdated(request: ApprovalRequest, current: ApprovalPolicy | None) -> str | None:
+    """Return a sentence why the request is not for the *current* policy of its tool, or None."""
+    if current is None:
+        return NOT_SERVED
+    return None if current.version == request.policy else OTHER_RULES
+
+
+def ineligibility(request: ApprovalRequest, who: Approver) -> str | None:
+    """Return a sentence why this person is not an approver of the request, or None."""
+    if isinstance(who, Operator):
+        # Operators can use any name, so only one of two approvals may come from an operator.
+        if any(one.by.kind == "operator" for one in request.decisions):
+            return "It was already approved on the command line. The second person has to sign in."
+        return None
+    if who.subject_kind != "user":
+        return "Only people can decide, and this is a machine's identity."
+    if who.actor is not None:
+        # Another party, perhaps the agent, got a token to act for them (RFC 8693 section 4.1).
+        return "Only people can decide, and another party acts for this one."
+    if is_same_person(request.caller, who):
+        return (
+            "You submitted this script, so another person has to decide."
+            if request.kind == "script"
+            else "This is your own call, so another person has to decide."
+        )
+    if request.caller.actor == who.subject:
+        return "You made this call on behalf of its caller, so another person has to decide."
+    if _is_namesake(request, who):
+        return "This machine has your own id, so another person has to decide."
+    if any(is_same_person(one.by, who) for one in request.decisions):
+        return "You have already approved it. A second person has to approve."
+    if not _satisfies(who, request.by):
+        return f"You cannot decide about it: it needs {_required_approvers(request.by)}."
+    return None
+
+
+def is_same_person(party: DisplayedParty, who: Approver) -> bool:
+    """Return whether both are the same person: same issuer and stable id (design, decision 15)."""
+    if isinstance(who, Operator):
+        return party.kind == "operator" and party.subject == who.name
+    ids = (party.issuer, party.subject) == (who.issuer, who.subject)
+    return party.kind == "user" and ids
+
+
+def _is_namesake(request: ApprovalRequest, who: TenantContext) -> bool:
+    """
+    Return whether a machine without a named approver has the person's own id at their issuer.
+
+    Then the machine may be the person's own program, so they cannot approve its calls.
+    """
+    caller = request.caller
+    ids = (caller.issuer, caller.subject) == (who.issuer, who.subject)
+    return caller.kind == "client" and request.by == (DEFAULT_APPROVERS,) and ids
+
+
+def _satisfies(who: Approver, by: Iterable[tuple[str, ...]]) -> bool:
+    """Return whether an approver matches one entry of each group; an operator always does."""
+    if isinstance(who, Operator):
+        return True
+    return all(any(_is(who, entry) for entry in group) for group in by)
+
+
+def _is(who: TenantContext, entry: str) -> bool:
+    if entry.startswith(ROLE):
+        return entry.removeprefix(ROLE) in who.roles
+    issuer, _, subject = entry.removeprefix(SUBJECT).partition(" ")
+    return (who.issuer, who.subject) == (issuer, subject)
+
+
+def _required_approvers(by: tuple[tuple[str, ...], ...]) -> str:
+    """Return a phrase for the required approvers."""
+    groups = (" or ".join(map(_approver_phrase, group)) for group in by)
+    return " and also ".join(groups) or "an approver that a rule names"
+
+
+def _approver_phrase(entry: str) -> str:
+    kind, _, rest = entry.partition(":")
+    return f"the role {rest}" if kind == "role" else f"the person {rest.rpartition(' ')[2]}"

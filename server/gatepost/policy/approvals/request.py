@@ -1,16 +1,13 @@
-"""
-Approval requests, decisions and grants: as approvers see them, as they are stored, and whether
-they still count once a party is revoked.
-"""
+"""Approval requests, decisions and grants, as approvers see them; revoked parties do not count."""
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
-from msgspec.structs import replace
 
-from gatepost.storage.approvals import ApprovalRecord, State
+from gatepost.storage.approvals import State
+from gatepost.tools.api import Tool
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.config import TENANT, Resource, SiblingPaths
 
@@ -42,6 +39,9 @@ class SignedInApprover(TenantContext, frozen=True, kw_only=True, gc=False):
     peer: str = ""
 
 
+SCRIPT_PREFIX = "script:"
+"""Prefix of the id of a request for a script; the digest of the script follows."""
+
 Approver = TenantContext | Operator
 """A signed-in person (`ApprovalService` checks their roles) or the operator."""
 
@@ -60,7 +60,7 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     actor: str | None = None
     """The acting party, as the token says (``act``, RFC 8693 section 4.1)."""
     issued_at: int | None = None
-    """When that token was issued; None if it did not say, or in records of older versions."""
+    """When that token was issued; None if it did not say."""
     client_name: str = ""
     """The name that the client gives itself, without secrets; it proves nothing."""
 
@@ -68,6 +68,10 @@ class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
     def shown(self) -> str:
         """Return the display name, or the id if there is none."""
         return self.name or self.subject
+
+
+ERASED = DisplayedParty(subject="", name="erased")
+"""Takes the place of a person whose data was erased."""
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +104,29 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the upstream."""
     upstream_tool: str = ""
     """The tool's own name there."""
+
+    @classmethod
+    def of(cls, tool: Tool) -> "ToolFacts":
+        """Return what decides the policy of a tool."""
+        return cls(
+            name=tool.name,
+            pack=tool.pack,
+            approval=tool.approval,
+            destructive=tool.effects.destructive,
+            reading_form=tool.read_only_form is not None,
+            definition=definition_of(tool),
+            upstream="" if tool.origin is None else tool.origin.server,
+            upstream_tool="" if tool.origin is None else tool.origin.key,
+        )
+
+
+def definition_of(tool: Tool) -> str:
+    """
+    Return the digest of the tool's definition at its upstream, and the upstream's place.
+
+    It is empty for a tool of this server.
+    """
+    return "" if tool.origin is None else f"{tool.origin.digest}@{tool.origin.place}"
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,67 +243,6 @@ def party_of(who: Approver) -> DisplayedParty:
         actor=who.actor,
         issued_at=who.issued_at,
     )
-
-
-class StoredRequest(msgspec.Struct, frozen=True):
-    """The part of a request that is stored in plain text."""
-
-    request: ApprovalRequest
-    policy: str
-    digest: bytes
-    """The digest of the arguments."""
-    timeout_s: float
-    caller: dict[str, Any] = {}
-    """The caller as conditions see it, to evaluate edited arguments."""
-
-
-class SealedArguments(msgspec.Struct, frozen=True):
-    """The part of a request that is stored encrypted."""
-
-    arguments: bytes
-    """Raw JSON, as the call sent it."""
-    edited: bytes | None = None
-
-
-class StoredApproval(msgspec.Struct, frozen=True):
-    """A request as a stored record and in its decoded form."""
-
-    record: ApprovalRecord
-    details: StoredRequest
-
-    @property
-    def request(self) -> ApprovalRequest:
-        """Return the request as approvers see it."""
-        return self.details.request
-
-    def changed(self, now: float, *, keep_s: float, **changes: Any) -> "StoredApproval":
-        """Return a copy with changed fields; ``binding`` and ``sealed`` belong to the record."""
-        own = {name: changes.pop(name) for name in ("binding", "sealed") if name in changes}
-        request = replace(self.request, **changes)
-        details = replace(self.details, request=request)
-        record = replace(
-            self.record,
-            state=request.state,
-            until=request.until,
-            changed_at=now if changes else self.record.changed_at,
-            # Kept long enough for a retry to get the decision, however short the history.
-            expires_at=max(request.until, now) + max(keep_s, self.details.timeout_s),
-            details=msgspec.msgpack.encode(details),
-            **own,
-        )
-        return StoredApproval(record, details)
-
-    def kept(self) -> "StoredApproval":
-        """Return a copy with the next revision number, after the record was stored."""
-        return StoredApproval(replace(self.record, revision=self.record.revision + 1), self.details)
-
-
-_decode = msgspec.msgpack.Decoder(StoredRequest).decode
-
-
-def approval_of(record: ApprovalRecord) -> StoredApproval:
-    """Decode a record."""
-    return StoredApproval(record, _decode(record.details))
 
 
 def reason_sentence(reason: str) -> str:

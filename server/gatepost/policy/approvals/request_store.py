@@ -1,41 +1,39 @@
 """The store of approval requests: it creates them and changes their state."""
 
-import hashlib
 import secrets
 from collections.abc import Callable
 from typing import Any, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.arguments import ArgumentSealer, shown_arguments
 from gatepost.policy.approvals.notifications import ApprovalNotifier, What
-from gatepost.policy.approvals.policies import ToolPolicies
+from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, caller_variables
 from gatepost.policy.approvals.request import (
     ApprovalDecision,
     ApprovalRequest,
     Approver,
     IsRevoked,
-    SealedArguments,
-    StoredApproval,
-    StoredRequest,
-    approval_of,
+    ToolFacts,
     caller_is_revoked,
     party_of,
     revoked_approvals,
     token_claims,
 )
-from gatepost.policy.approvals.rules import (
-    ApprovalNeed,
-    ApprovalPolicy,
-    caller_variables,
-    definition_of,
-    facts_of,
+from gatepost.policy.approvals.stored_request import (
+    ArgumentSealer,
+    SealedArguments,
+    StoredApproval,
+    StoredRequest,
+    approval_of,
+    binding_of,
+    key_of_use,
+    shown_arguments,
 )
+from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.policy.idempotency.idempotency_record import may_repeat
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
+from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.records import Records
 from gatepost.tools.api import Call, Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
@@ -82,8 +80,6 @@ class RequestStore:
         """Take up the settings and the policies of a configuration."""
         self._settings, self._policies = settings, policies
 
-    # The call finds its request, or creates one.
-
     async def find_or_create(
         self, call: Call, tool: Tool, need: ApprovalNeed, policy: ApprovalPolicy
     ) -> StoredApproval:
@@ -94,15 +90,14 @@ class RequestStore:
         """
         approvals = self._of(call.caller.tenant_id)
         digest = self.arguments.digest(tool, call.arguments)
-        binding = _binding(call, tool, digest, policy.version)
+        binding = binding_of(call, tool, digest, policy.version)
         fresh: StoredApproval | None = None
         while True:
             known = await approvals.find(binding)
             if known is None:
                 if fresh is None:
                     await self._check_room(call.caller)
-                    details = self._details(call, tool, need, policy.version, digest)
-                    fresh = self._new(call, binding, details)
+                    fresh = self._new(call, tool, need, policy.version, digest)
                 request = fresh.request
                 message = self._notifier.message("requested", request)
                 known = await approvals.open(fresh.record, message)
@@ -128,9 +123,7 @@ class RequestStore:
         return None
 
     async def _check_room(self, caller: TenantContext) -> None:
-        """
-        Return a ToolFailure if too many requests wait; simultaneous calls may slightly exceed it.
-        """
+        """Raise ToolFailure if too many wait; simultaneous calls may exceed it a little."""
         whose = caller.issuer, caller.subject, caller.subject_kind
         waiting = await self._of(caller.tenant_id).count(*whose)
         if waiting.of_caller >= self._settings.max_waiting_per_caller:
@@ -139,19 +132,20 @@ class RequestStore:
         if waiting.of_tenant >= self._settings.max_waiting_per_tenant:
             raise ToolFailure("rate_limit", OF_TENANT, retry_after=BUSY_S)
 
-    def _details(
+    def _new(
         self, call: Call, tool: Tool, need: ApprovalNeed, policy: str, digest: bytes
-    ) -> StoredRequest:
+    ) -> StoredApproval:
         """Return a new request; ToolFailure if a person could not judge the call."""
         caller, now = call.caller, self.clock()
         party = party_of(caller)
+        client_name = self._redaction.clean(caller.tenant_id, call.client.client_name)
         request = ApprovalRequest(
             id=secrets.token_hex(12),
             tenant=caller.tenant_id,
             state="waiting",
             tool=tool.name,
             title=tool.title or "",
-            caller=replace(party, client_name=self._client_name(call)),
+            caller=replace(party, client_name=client_name),
             arguments=shown_arguments(self._redaction, caller.tenant_id, tool, call.arguments),
             created_at=now,
             until=now + need.timeout_s,
@@ -159,39 +153,15 @@ class RequestStore:
             needed=need.approvals,
             by=need.of(party),
             policy=policy,
-            facts=None if tool.origin is None else facts_of(tool),
+            facts=None if tool.origin is None else ToolFacts.of(tool),
             request_id=call.request_id,
             correlation=call.correlation,
             read_only=tool.effects.read_only,
             destructive=tool.effects.destructive,
         )
-        return StoredRequest(request, policy, digest, need.timeout_s, caller_variables(caller))
-
-    def _client_name(self, call: Call) -> str:
-        return self._redaction.clean(call.caller.tenant_id, call.client.client_name)
-
-    def _new(self, call: Call, binding: bytes, details: StoredRequest) -> StoredApproval:
-        caller, request = call.caller, details.request
-        record = ApprovalRecord(
-            id=request.id,
-            binding=binding,
-            state="waiting",
-            tool=request.tool,
-            issuer=caller.issuer,
-            subject=caller.subject,
-            subject_kind=caller.subject_kind,
-            client_id=caller.client_id,
-            created_at=request.created_at,
-            until=request.until,
-            changed_at=request.created_at,
-            # An open request is kept, however short the history.
-            expires_at=request.until + 2 * details.timeout_s,
-            details=msgspec.msgpack.encode(details),
-            sealed=self.arguments.seal(request.id, SealedArguments(call.arguments)),
-        )
-        return StoredApproval(record, details)
-
-    # The state of the record.
+        details = StoredRequest(request, digest, need.timeout_s, caller_variables(caller))
+        sealed = self.arguments.seal(request.id, SealedArguments(call.arguments))
+        return StoredApproval.new(details, binding_of(call, tool, digest, policy), sealed)
 
     async def get(self, tenant: str, request_id: str) -> StoredApproval | None:
         """Return a request in its current state."""
@@ -366,19 +336,3 @@ class RequestStore:
         if ended is not None:
             await self._notifier.request(state, ended.request)
         return ended
-
-
-def _binding(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
-    """Return a digest of caller, client, actor, tool with its definition, arguments and policy."""
-    caller = call.caller
-    # As JSON, so that no choice of ids makes two different calls the same.
-    who = (*caller.principal_key, caller.client_id, caller.actor)
-    definition = definition_of(tool)
-    # Without one, the digest is the one of earlier releases.
-    named = (*who, tool.name, digest.hex(), policy, *([definition] if definition else []))
-    return hashlib.sha256(msgspec.json.encode(named)).digest()
-
-
-def key_of_use(request_id: str) -> bytes:
-    """Return the idempotency key of an approval's single use."""
-    return hashlib.sha256(f"approval {request_id}".encode()).digest()

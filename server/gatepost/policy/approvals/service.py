@@ -8,18 +8,15 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
-
-from msgspec.structs import replace
 
 from gatepost.background import during
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals import script_reviews
-from gatepost.policy.approvals.arguments import merged, shown_arguments
+from gatepost.policy.approvals.edited_arguments import ArgumentEditor
 from gatepost.policy.approvals.grants import GrantService
-from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.policies import TenantTools, ToolPolicies
+from gatepost.policy.approvals.notifications import TOPIC, ApprovalNotifier
+from gatepost.policy.approvals.policies import Plan, objection, outdated
 from gatepost.policy.approvals.request import (
+    SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalGrant,
     ApprovalRequest,
@@ -27,47 +24,44 @@ from gatepost.policy.approvals.request import (
     GrantScope,
     IsRevoked,
     Operator,
-    SealedArguments,
-    StoredApproval,
     Undecidable,
-    approval_of,
+    Verdict,
     none_revoked,
     party_of,
 )
+from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.rules import Plan, objection, variables_of
-from gatepost.policy.approvals.script_reviews import ScriptReviews
-from gatepost.policy.approvals.waiting_page import (
-    WaitingPage,
-    WaitingSince,
-    cursor_of,
-    place_of,
-)
+from gatepost.policy.approvals.stored_request import StoredApproval
+from gatepost.policy.approvals.tool_policies import TenantTools, ToolPolicies
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
+from gatepost.storage.shared_store import SharedStore, WakeUps
 from gatepost.telemetry.logs import UNSEEN
-from gatepost.tools.api import Tool, ToolFailure
+from gatepost.tools.api import Tool
 from gatepost.tools.redaction import Redaction
 
 MOST_REASON = 1_000
 HALF = re.compile("[\ud800-\udfff]")
 """The replacement for bytes of a terminal that are not UTF-8."""
-PAGE = 50
+POLL_S = 1.0
+"""How often a waiting call polls, because notifications may be lost."""
+COME_BACK_S = 5.0
 EXPIRE_EVERY_S = 5.0
 TIDY_EVERY = 720
 """Rejected scripts, which are kept for weeks, are removed every so many runs (about an hour)."""
 DICE = random.SystemRandom()
 
-DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 UNKNOWN = "There is no such request (any more)."
-CHANGED = "The definition of this tool has changed, or its server. The call has to be made again."
+OTHER_TOOL = (
+    "The definition of this tool has changed, or its server. The call has to be made again."
+)
 
 log = logging.getLogger("gatepost.approvals")
 
 
-class ApprovalService:
+class ApprovalService(RequestLists):
     """
     The requests of all tenants; one per process, and one for a command.
 
@@ -80,24 +74,25 @@ class ApprovalService:
     policies: ToolPolicies
     settings: ApprovalsSettings
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         records: Records,
         keyring: KeyRing,
         redaction: Redaction,
         notifier: ApprovalNotifier,
+        scripts: ScriptRequests,
         *,
         is_revoked: IsRevoked = none_revoked,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.records, self.clock, self._redaction = records, clock, redaction
-        self.waiting_calls = 0
-        """Number of calls of this process that wait for a decision."""
-        self.requests = RequestStore(
+        requests = RequestStore(
             records, keyring, redaction, notifier, is_revoked=is_revoked, clock=clock
         )
+        super().__init__(records, requests, scripts)
+        self.clock, self._redaction = clock, redaction
+        self.waiting_calls = 0
+        """Number of calls of this process that wait for a decision."""
         self.granting = GrantService(records, self.requests, notifier, clock, is_revoked=is_revoked)
-        self.scripts = ScriptReviews(records, notifier, clock, is_revoked=is_revoked)
         self.apply(ApprovalsSettings(), {}, {})
 
     def apply(
@@ -114,81 +109,18 @@ class ApprovalService:
         """
         self.settings, self.plan = settings, plan
         self.policies = ToolPolicies(settings, plan, tools, beside)
+        self._editor = ArgumentEditor(self.requests.arguments, self.policies, self._redaction)
         self.requests.apply(settings, self.policies)
-
-    async def waiting_page(self, tenant: str, after: WaitingSince | None = None) -> WaitingPage:
-        """Return a page of what `waiting` returns, and where the next one begins."""
-        found = await self.waiting(tenant, after=after, most=PAGE + 1)
-        page = tuple(found[:PAGE])
-        return WaitingPage(page, cursor_of(page[-1]) if len(found) > PAGE else "")
-
-    async def waiting(
-        self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE
-    ) -> list[ApprovalRequest]:
-        """
-        Return calls and scripts that wait for approval, the oldest first, page by page.
-
-        *after* is the place of the last request of the previous page.
-        """
-        found = [
-            one for one in await self.scripts.waiting(tenant) if not after or place_of(one) > after
-        ]
-        place, left = after, most
-        while left:
-            records = await self._of(tenant).waiting(left, place)
-            current = [await self.requests.current(approval_of(one)) for one in records]
-            some = [one.request for one in current if one and one.request.state == "waiting"]
-            if len(records) == left:
-                place, left = (records[-1].created_at, records[-1].id), left - len(some)
-            else:
-                left = 0
-            found += some
-        return sorted(found, key=place_of)[:most]
-
-    async def history(
-        self, tenant: str, *, before: ApprovalRequest | None = None, most: int = PAGE
-    ) -> list[ApprovalRequest]:
-        """Return calls and scripts that no longer wait, the last changed first, page by page."""
-        place = None
-        if before is not None and before.kind == "script":
-            place = (before.decided_at or before.created_at, before.id)
-        elif before is not None:
-            record = await self._of(tenant).get(before.id)
-            place = None if record is None else (record.changed_at, record.id)
-        records = await self._of(tenant).past(place, most)
-        approvals = [approval_of(one) for one in records]
-        # A request that has just ended moves to the first page, so read again.
-        if any([await self.requests.current(one) is not one for one in approvals]):
-            records = await self._of(tenant).past(place, most)
-        found = [((one.changed_at, one.id), approval_of(one).request) for one in records]
-        for script in await self.scripts.rejected(tenant):
-            own = (script.decided_at or script.created_at, script.id)
-            if place is None or own < place:
-                found.append((own, script))
-        found.sort(key=lambda one: one[0], reverse=True)
-        return [request for _, request in found[:most]]
-
-    async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
-        """Return a call or script in any state; None if the tenant has none with this id."""
-        if request_id.startswith(script_reviews.PREFIX):
-            return await self.scripts.one(tenant, request_id)
-        approval = await self.requests.get(tenant, request_id)
-        if approval is None:
-            return None
-        request = approval.request
-        progress = await self.requests.progress(request)
-        return request if progress in (None, "done") else replace(request, use=progress)
 
     def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
         """Return a sentence why *who* cannot approve the request, or None."""
         if request.kind == "script":
-            return script_reviews.objection(request, who, now=self.clock())
-        return self._objection(request, who, request.policy)
-
-    def _objection(self, request: ApprovalRequest, who: Approver, policy: str) -> str | None:
-        why = objection(request, who, now=self.clock(), policies=self.policies, policy=policy)
-        if why is None and request.facts is not None and self.policies.has_changed(request):
-            return CHANGED
+            return self._scripts.objection(request, who)
+        is_own = request.facts is None
+        current = self.plan.get(request.tool) if is_own else self.policies.of_request(request)
+        why = objection(request, who, now=self.clock()) or outdated(request, current)
+        if why is None and not is_own and self.policies.has_changed(request):
+            return OTHER_TOOL
         return why
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
@@ -209,9 +141,8 @@ class ApprovalService:
         that has changed since is not approved. *edited* are other arguments, a JSON object that
         may contain the redaction placeholders unchanged. *grant* covers further calls.
         """
-        if request_id.startswith(script_reviews.PREFIX):
-            yes = ApprovalDecision(by=party_of(by), verdict="approved", at=self.clock())
-            return await self._decide_script(tenant, request_id, by, yes, seen=seen)
+        if request_id.startswith(SCRIPT_PREFIX):
+            return await self._decide_script(tenant, request_id, by, "approved", seen=seen)
         while True:
             approval = await self._decidable(tenant, request_id, by)
             if seen is not None and seen != approval.request.digest:
@@ -229,12 +160,8 @@ class ApprovalService:
         self, tenant: str, request_id: str, by: Approver, reason: str
     ) -> ApprovalRequest:
         """Reject the call; the agent gets *reason*, which may be empty. Raises Undecidable."""
-        if request_id.startswith(script_reviews.PREFIX):
-            reason = self._cleaned(tenant, reason)
-            no = ApprovalDecision(
-                by=party_of(by), verdict="rejected", at=self.clock(), reason=reason
-            )
-            return await self._decide_script(tenant, request_id, by, no)
+        if request_id.startswith(SCRIPT_PREFIX):
+            return await self._decide_script(tenant, request_id, by, "rejected", reason)
         while True:
             approval, now = await self._decidable(tenant, request_id, by), self.clock()
             decision = ApprovalDecision(
@@ -256,7 +183,7 @@ class ApprovalService:
 
     async def withdraw(self, tenant: str) -> int:
         """End requests, unused approvals and grants of revoked people; return their number."""
-        ended = await self.granting.withdraw(tenant) + await self.scripts.withdraw(tenant)
+        ended = await self.granting.withdraw(tenant) + await self._scripts.withdraw(tenant)
         for approval_id in await self._of(tenant).undecided():
             approval = await self.requests.get(tenant, approval_id)
             ended += approval is not None and approval.request.state == "withdrawn"
@@ -284,7 +211,7 @@ class ApprovalService:
             try:
                 await self.requests.expire_due()
                 if run % TIDY_EVERY == 0:
-                    await self.scripts.tidy()
+                    await self._scripts.tidy()
             except StoreUnavailable as outage:
                 log.debug("approvals_not_expired", extra={"reason": str(outage)})
 
@@ -293,13 +220,16 @@ class ApprovalService:
         tenant: str,
         request_id: str,
         by: Approver,
-        decision: ApprovalDecision,
+        verdict: Verdict,
+        reason: str = "",
         *,
         seen: str | None = None,
     ) -> ApprovalRequest:
         _check_tenant(tenant, by)
-        until = decision.at + self.settings.keep_s
-        return await self.scripts.decide(tenant, request_id, by, decision, seen=seen, until=until)
+        reason, now = self._cleaned(tenant, reason), self.clock()
+        decision = ApprovalDecision(by=party_of(by), verdict=verdict, at=now, reason=reason)
+        until = now + self.settings.keep_s
+        return await self._scripts.decide(tenant, request_id, by, decision, seen=seen, until=until)
 
     def _of(self, tenant: str) -> ApprovalStore:
         return self.records.of(tenant).approvals
@@ -312,8 +242,7 @@ class ApprovalService:
             raise Undecidable(UNKNOWN)
         if approval.request.facts is not None:
             await self.policies.ready(approval.request)
-        why = self._objection(approval.request, by, approval.details.policy)
-        if why is not None:
+        if (why := self.objection(approval.request, by)) is not None:
             raise Undecidable(why)
         return approval
 
@@ -321,7 +250,7 @@ class ApprovalService:
         self, approval: StoredApproval, by: Approver, edited: bytes | None, reason: str
     ) -> StoredApproval:
         request, now = approval.request, self.clock()
-        changes = {} if edited is None else self._edited(approval, edited)
+        changes = {} if edited is None else self._editor.edit(approval, edited)
         decision = ApprovalDecision(
             by=party_of(by), verdict="approved", at=now, reason=reason, edited="edited" in changes
         )
@@ -330,32 +259,6 @@ class ApprovalService:
             until = now + approval.details.timeout_s
             changes |= {"state": "approved", "until": until, "decided_at": now}
         return approval.changed(now, keep_s=self.settings.keep_s, **changes)
-
-    def _edited(self, approval: StoredApproval, edited: bytes) -> dict[str, Any]:
-        """Return the changes for edited arguments; raises Undecidable."""
-        request = approval.request
-        if request.given:
-            raise Undecidable(DECIDED)
-        sealer, tool = self.requests.arguments, self.policies.tool_of(request)
-        sealed = sealer.open(approval.record)
-        if sealed is None or tool is None:
-            raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
-        arguments = merged(edited, request.arguments, sealed.arguments)
-        if sealer.digest(tool, arguments) == approval.details.digest:
-            return {}
-        try:
-            checked = tool.check(arguments)
-            shown = shown_arguments(self._redaction, request.tenant, tool, arguments)
-        except ToolFailure as refused:
-            message = self._redaction.clean(request.tenant, refused.failure.message)
-            raise Undecidable(f"The tool does not take these arguments: {message}") from None
-        subject = variables_of(approval.details.caller, tool, arguments, checked)
-        policy = self.policies.of(tool)
-        need = None if policy is None else policy.need(subject)
-        if need is not None and not need.within(request.caller, request.needed, request.by):
-            raise Undecidable("These arguments need other approvers. Reject, and call again.")
-        both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))
-        return {"sealed": both, "edited": shown}
 
     def _cleaned(self, tenant: str, reason: str) -> str:
         """
@@ -374,3 +277,49 @@ class ApprovalService:
 def _check_tenant(tenant: str, by: Approver) -> None:
     if not isinstance(by, Operator) and by.tenant_id != tenant:
         raise Undecidable(UNKNOWN)
+
+
+class WaitingCall:
+    """A call that waits for approval. *gone* returns whether its caller may wait no longer."""
+
+    retry_after_s = COME_BACK_S
+
+    def __init__(
+        self,
+        requests: RequestStore,
+        shared_store: SharedStore,
+        request: ApprovalRequest,
+        url: str,
+        gone: Callable[[], bool],
+    ) -> None:
+        self._requests, self._shared_store, self._gone = requests, shared_store, gone
+        self._tenant, self._id = request.tenant, request.id
+        self._until = request.until
+        self.url = url
+        self.message = pending(request)
+        self.told = f"{self.message} {url}" if url else self.message
+
+    async def over(self) -> None:
+        """Return once the request is decided or the caller is gone; implements `Waiting`."""
+        shared_store = self._shared_store.of(self._tenant)
+        async with WakeUps(shared_store, TOPIC, message=self._id.encode()) as wake_ups:
+            while not self._gone() and await self._is_open():
+                await wake_ups.wait(POLL_S)
+
+    async def _is_open(self) -> bool:
+        try:
+            return await self._requests.is_waiting(self._tenant, self._id)
+        except StoreUnavailable:
+            if self._until <= self._requests.clock():
+                raise
+            return True  # a short outage must not end a call that waits for minutes
+
+
+def pending(request: ApprovalRequest) -> str:
+    """Return the message for the agent about a waiting request."""
+    until = time.strftime("%H:%M:%S UTC", time.gmtime(request.until))
+    people = "a person's approval" if request.needed == 1 else "the approval of two people"
+    return (
+        f"This call of `{request.tool}` waits for {people} until {until}. It was not run yet. "
+        "Wait for the decision; if you make the same call again, it joins the same request."
+    )

@@ -2,25 +2,21 @@
 
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.arguments import check_readable
-from gatepost.policy.approvals.notifications import TOPIC
+from gatepost.policy.approvals.policies import ApprovalPolicy, caller_variables, variables_of
 from gatepost.policy.approvals.request import (
     ApprovalRequest,
     Page,
-    StoredApproval,
     no_page,
     party_of,
     reason_sentence,
 )
-from gatepost.policy.approvals.request_store import RequestStore, key_of_use
-from gatepost.policy.approvals.rules import ApprovalPolicy, caller_variables, variables_of
-from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.service import ApprovalService, WaitingCall
+from gatepost.policy.approvals.stored_request import StoredApproval, check_readable, key_of_use
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
 from gatepost.policy.idempotency.idempotency_record import (
     DAY_S,
@@ -33,7 +29,7 @@ from gatepost.policy.idempotency.idempotency_record import (
     may_repeat,
 )
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.shared_store import SharedStore, WakeUps
+from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.redacted_call import RedactedCall, remark
 from gatepost.tools.redaction import Redaction
@@ -50,9 +46,6 @@ async def _unnoticed(caller: TenantContext) -> None:
     """Ignore a denied call."""
 
 
-POLL_S = 1.0
-"""How often a waiting call polls, because notifications may be lost."""
-COME_BACK_S = 5.0
 MARGIN_S = 60.0
 LONG_S = 30 * DAY_S
 """A call that has begun is remembered for so long, even if all servers are down."""
@@ -256,52 +249,6 @@ class ApprovalStage(Stage):
                 raise await self._denied(now)
             approval = now
         return approval
-
-
-class WaitingCall:
-    """A call that waits for approval. *gone* returns whether its caller may wait no longer."""
-
-    retry_after_s = COME_BACK_S
-
-    def __init__(
-        self,
-        requests: RequestStore,
-        shared_store: SharedStore,
-        request: ApprovalRequest,
-        url: str,
-        gone: Callable[[], bool],
-    ) -> None:
-        self._requests, self._shared_store, self._gone = requests, shared_store, gone
-        self._tenant, self._id = request.tenant, request.id
-        self._until = request.until
-        self.url = url
-        self.message = pending(request)
-        self.told = f"{self.message} {url}" if url else self.message
-
-    async def over(self) -> None:
-        """Return once the request is decided or the caller is gone; implements `Waiting`."""
-        shared_store = self._shared_store.of(self._tenant)
-        async with WakeUps(shared_store, TOPIC, message=self._id.encode()) as wake_ups:
-            while not self._gone() and await self._is_open():
-                await wake_ups.wait(POLL_S)
-
-    async def _is_open(self) -> bool:
-        try:
-            return await self._requests.is_waiting(self._tenant, self._id)
-        except StoreUnavailable:
-            if self._until <= self._requests.clock():
-                raise
-            return True  # a short outage must not end a call that waits for minutes
-
-
-def pending(request: ApprovalRequest) -> str:
-    """Return the message for the agent about a waiting request."""
-    until = time.strftime("%H:%M:%S UTC", time.gmtime(request.until))
-    people = "a person's approval" if request.needed == 1 else "the approval of two people"
-    return (
-        f"This call of `{request.tool}` waits for {people} until {until}. It was not run yet. "
-        "Wait for the decision; if you make the same call again, it joins the same request."
-    )
 
 
 def _use_of(request_id: str) -> RecordTemplate:

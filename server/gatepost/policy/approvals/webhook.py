@@ -1,21 +1,29 @@
-"""The webhook of approvals: messages, their signature, and one attempt to deliver them."""
+"""The webhook of approvals: its messages, their signature, and delivery from the outbox."""
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
+import logging
+import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from gatepost.background import during, reason_of
 from gatepost.config.approvals import LONGEST_S
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.policy.approvals.request import Page, no_page
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.records import Records
+from gatepost.storage.shared_store import Wakeable
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import Outbound
 
@@ -24,7 +32,7 @@ LEAST_KEY_BYTES, MOST_KEY_BYTES = 24, 64
 """Standard Webhooks 1.0, "Signature scheme"."""
 TIMEOUT_S = 10.0
 MOST_ANSWER = 10_000
-WORTH_S = 3600.0
+DELIVERABLE_S = 3600.0
 """How long after a request's end its message is still delivered."""
 
 EVENTS = {
@@ -37,7 +45,23 @@ EVENTS = {
 }
 
 # The order of one call's messages: the request first, then its decision, whatever clocks say.
-PLACES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "expired": 2}
+SEQUENCES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "expired": 2}
+
+
+PAUSES_S = (1.0, 5.0, 25.0, 125.0)
+"""Pauses between attempts."""
+AT_ONCE = 8
+MOST_UNSENT = 1_000
+"""Undelivered messages of one tenant; beyond it the oldest are dropped."""
+LEASE_S = 2 * TIMEOUT_S
+"""How long a replica may hold a message for one attempt and storing its result."""
+POLL_S = 2.0
+FINISH_S = 2.0
+GONE = "410"
+UNFINISHED = "the last attempt did not return"
+RANDOM = random.SystemRandom()
+
+log = logging.getLogger("gatepost.approvals")
 
 
 class BadSecret(ValueError):
@@ -74,7 +98,7 @@ def payload_of(change: ApprovalChange, *, now: float, page: Page) -> bytes | Non
         return None
     if change.what == "approved" and request.state == "waiting":
         return None  # the first of two approvals; nothing is decided yet
-    said: dict[str, Any] = {
+    event: dict[str, Any] = {
         "type": EVENTS[change.what],
         "timestamp": datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z"),
         "data": {
@@ -87,7 +111,7 @@ def payload_of(change: ApprovalChange, *, now: float, page: Page) -> bytes | Non
             "url": page(request.tenant, request.id),
         },
     }
-    return msgspec.json.encode(said)
+    return msgspec.json.encode(event)
 
 
 class Webhook:
@@ -101,7 +125,7 @@ class Webhook:
         self, http: Callable[[], Outbound], *, clock: Callable[[], float] = time.time
     ) -> None:
         self._http, self._clock = http, clock
-        self._place = 0
+        self._sequence = 0
         """The order number of the latest message about a script."""
         self.apply("", b"", no_page)
 
@@ -122,21 +146,21 @@ class Webhook:
             return None
         name, until = f"{change.id.replace(':', '_')}_{change.what}", request.until
         if request.kind == "call":
-            place = PLACES[change.what]
+            sequence = SEQUENCES[change.what]
         else:
             # The same content may be decided again, or by another tenant at the same time. Those
             # are other messages, and their ids must not be predictable.
             name, until = f"{name}_{secrets.token_hex(16)}", now + LONGEST_S
             # Messages about a script are sent in the order of its decisions.
-            place = self._place = max(round(now * 1_000_000), self._place + 1)
+            sequence = self._sequence = max(round(now * 1_000_000), self._sequence + 1)
         return OutboxMessage(
             id=f"msg_{name}",
             ordering_key=change.id,
-            sequence=place,
+            sequence=sequence,
             body=body,
             created_at=now,
             due_at=now,
-            expires_at=max(until, now) + WORTH_S,
+            expires_at=max(until, now) + DELIVERABLE_S,
         )
 
     async def send(self, message: OutboxMessage) -> str | None:
@@ -161,3 +185,131 @@ class Webhook:
         except ToolFailure as failure:
             return failure.failure.message
         return None if 200 <= reply.status < 300 else str(reply.status)
+
+
+class OutboxSender:
+    """
+    Send outbox messages; each replica has a sender, and one at a time sends a message.
+
+    A message is removed when the receiver accepts it, answers 410, or all attempts are used up. If
+    a sender disappears, another one takes the message when its lease is over. An attempt counts
+    when it begins, so a message that crashes its sender is not retried forever.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        webhook: Webhook,
+        *,
+        clock: Callable[[], float] = time.time,
+        pauses_s: Sequence[float] = PAUSES_S,
+        finish_s: float = FINISH_S,
+    ) -> None:
+        self._records, self._webhook, self._clock = records, webhook, clock
+        self._pauses_s, self._finish_s = pauses_s, finish_s
+        self.done = {"taken": 0, "given_up": 0, "dropped": 0}
+        """Number of finished messages by result."""
+        self._holder = secrets.token_hex(8)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._grown_tenants: set[str] = set()
+        self._turn = Wakeable()
+        self._is_store_down = False
+
+    async def __call__(self, change: ApprovalChange) -> None:
+        """Wake the sender for a change, whose message is already in the outbox."""
+        if change.what not in EVENTS:
+            return
+        request = change.request
+        if request is not None and request.kind == "script":
+            # Scripts have their own store, so the message is not stored together with the decision.
+            await self._store(change)
+        self._grown_tenants.add(change.tenant)
+        self._turn.wake()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Send during a block; at its end, wait briefly for deliveries that are under way."""
+        try:
+            async with during("webhook", self._send_always):
+                yield
+        finally:
+            await self.finish(self._finish_s)
+
+    async def finish(self, within_s: float) -> None:
+        """Wait for running deliveries; cancel what takes longer, for other replicas to send."""
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=within_s)
+        for sending in tuple(self._sending):
+            sending.cancel()
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    async def send_due(self) -> None:
+        """Take due messages and begin to send them; raises StoreUnavailable."""
+        await self._drop_excess()
+        room = AT_ONCE - len(self._sending)
+        if room <= 0 or not self._webhook.is_on:
+            return
+        now = self._clock()
+        until = now + LEASE_S
+        for tenant, taken in await self._records.lease_messages(now, until, self._holder, room):
+            task = asyncio.create_task(self._deliver(tenant, taken))
+            self._sending.add(task)
+            task.add_done_callback(self._sent)
+
+    async def _send_always(self) -> None:
+        self._turn.wake()  # messages may remain from before the start
+        while True:
+            await self._turn.wait(POLL_S * RANDOM.uniform(0.7, 1.3))
+            try:
+                await self.send_due()
+                self._is_store_down = False
+            except StoreUnavailable as outage:
+                if not self._is_store_down:
+                    log.warning("webhook_held_up", extra={"reason": str(outage)})
+                self._is_store_down = True
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._turn.wake()
+        if not task.cancelled() and task.exception() is not None:
+            # It counts as an attempt; the next one follows when the lease is over.
+            log.error("webhook_not_tried", extra=reason_of(task))
+
+    async def _store(self, change: ApprovalChange) -> None:
+        message = self._webhook.message(change)
+        if message is None:
+            return
+        try:
+            await self._records.of(change.tenant).outbox.add(message)
+        except StoreUnavailable as outage:
+            # The decision stands without its message.
+            self.done["dropped"] += 1
+            log.warning("webhook_dropped", extra={"tenant": change.tenant, "reason": str(outage)})
+
+    async def _drop_excess(self) -> None:
+        for tenant in tuple(self._grown_tenants):
+            for dropped in await self._records.of(tenant).outbox.shed(MOST_UNSENT):
+                self.done["dropped"] += 1
+                log.warning("webhook_dropped", extra={"tenant": tenant, "webhook_id": dropped})
+            self._grown_tenants.discard(tenant)
+
+    async def _deliver(self, tenant: str, taken: OutboxMessage) -> None:
+        last = len(self._pauses_s) + 1
+        why = UNFINISHED if taken.attempts > last else await self._webhook.send(taken)
+        outbox = self._records.of(tenant).outbox
+        try:
+            if why is not None and why != GONE and taken.attempts < last:
+                pause_s = self._pauses_s[taken.attempts - 1]
+                await outbox.put_off(taken, self._clock() + pause_s)
+                asyncio.get_running_loop().call_later(pause_s, self._turn.wake)
+            elif await outbox.remove(taken):
+                self.done["taken" if why is None else "given_up"] += 1
+                if why is not None:
+                    log.warning(
+                        "webhook_given_up",
+                        extra={"tenant": tenant, "webhook_id": taken.id, "reason": why},
+                    )
+        except StoreUnavailable as outage:
+            # It will be sent again; the receiver recognizes the duplicate by its id.
+            log.warning("webhook_not_noted", extra={"webhook_id": taken.id, "reason": str(outage)})

@@ -27,7 +27,7 @@ from gatepost.policy.limits.rules import (
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Bucket, BucketRate, Buckets, ConcurrencyLimit, Spending
-from gatepost.storage.shared_store import SharedStore
+from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.tools.failure import FailureLimit
 
 LEAST_CALL_LIMITS = 50_000
@@ -48,6 +48,7 @@ class SharedLimits(msgspec.Struct, frozen=True):
     buckets: Sequence[Bucket]
     concurrency: Sequence[ConcurrencyCounter]
     quotas: tuple[AuditQuota, ...]
+    quota_buckets: Sequence[Bucket]
     kinds: Sequence[FailureLimit]
     """The kinds of these limits, and of the caller's own buckets, which are the same for each."""
     spendings: Sequence[Spending]
@@ -109,20 +110,22 @@ class LocalCounters:
         if shared is None:
             shared, found = self._share((tenant, tool, inner), own, rules, now)
         quotas = (*map(AuditQuota, rows, found), *shared.quotas)
-        of_caller = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
+        of_rows, of_rate = found[: len(rows)], found[len(rows) :]
+        tenant_shared_store: TenantSharedStore | None = None
+        spendings: Sequence[Spending] = ()
+        if shared_store is not None:
+            tenant_shared_store = shared_store.of(tenant)
+            rate = [Spending(named(principal), caller.rate, caller.burst)] if caller.rate else []
+            spendings = [*rate, *shared.spendings]
         call_limits = CallLimits(
             tenant=tenant,
-            buckets=(
-                *found[len(rows) :],
-                *shared.buckets,
-                *[quota.bucket for quota in quotas],
-            ),
+            buckets=(*of_rate, *shared.buckets, *of_rows, *shared.quota_buckets),
             concurrency=shared.concurrency,
             kinds=shared.kinds,
             queue=None if inner else self.queue,
-            shared_store=None if shared_store is None else shared_store.of(tenant),
-            spendings=[] if shared_store is None else [*of_caller, *shared.spendings],
-            shared_concurrency=() if shared_store is None else shared.shared_concurrency,
+            shared_store=tenant_shared_store,
+            spendings=spendings,
+            shared_concurrency=shared.shared_concurrency,
             quotas=quotas,
         )
         if tool is not None and principal not in self.audited:
@@ -167,6 +170,7 @@ class LocalCounters:
             buckets=of_rows,
             concurrency=[self._counter(row) for row in placed],
             quotas=tuple(map(AuditQuota, quotas, of_quotas)),
+            quota_buckets=of_quotas,
             kinds=[
                 *own_rate,
                 *(row.kind for row in rated),

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain, repeat
 
-from gatepost.policy.approvals import script_reviews
 from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.script_reviews.store import SUBJECT as SCRIPTS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
@@ -64,12 +64,13 @@ async def withdraw(
     records: Records, approvals: ApprovalService, revocations: Iterable[RevocationRecord]
 ) -> int:
     """
-    Withdraw everything that rests on revoked callers in the tenants of *cuts*; return the number.
+    Withdraw what rests on revoked callers in the tenants of *revocations*; return the number.
 
     `ApprovalService` decides who is revoked, by the same rule as for tokens. So requests that a
     caller has made since then with a new token stay. Raises StoreUnavailable.
     """
     tenants = {record.tenant for record in revocations}
     if "" in tenants:
-        tenants.update(await script_reviews.tenants(records))
+        tenants.update(await records.tenant_data.tenants("approval_requests", "grants"))
+        tenants.update(await records.tenants(SCRIPTS))
     return sum([await approvals.withdraw(tenant) for tenant in sorted(tenants - {""})])

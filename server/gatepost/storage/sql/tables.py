@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0005"
+REVISION = "0001"
 """The newest migration; these tables are equal to its result."""
 
 

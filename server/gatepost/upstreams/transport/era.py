@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gatepost.mcp.jsonrpc import UNSUPPORTED_VERSION
+from gatepost.mcp.jsonrpc import INVALID_REQUEST, UNSUPPORTED_VERSION
 from gatepost.mcp.request import SERVER_INFO
 from gatepost.mcp.revisions import BEFORE_STREAMABLE, HANDSHAKE, MODERN
 from gatepost.upstreams.connection import (
@@ -16,6 +16,19 @@ from gatepost.upstreams.connection import (
 
 SPOKEN = (*HANDSHAKE, BEFORE_STREAMABLE)
 """The revisions with a handshake that we speak, newest first."""
+SDK_ERROR = -32000
+"""The code that the TypeScript SDK and servers made after its examples have for most errors."""
+SDK_CODES = frozenset({SDK_ERROR, INVALID_REQUEST})
+UNSUPPORTED = "Bad Request: Unsupported protocol version"
+NO_SESSION = frozenset(
+    {
+        # The TypeScript SDK, 1.x and 2.x: its one session is gone with an earlier process.
+        "Bad Request: Server not initialized",
+        # The examples of the SDK, 1.x, and servers made after them, such as server-everything.
+        "Bad Request: No valid session ID provided",
+        "Bad Request: No valid session ID",
+    }
+)
 MOST_NAME = 255
 MOST_INSTRUCTIONS = 100_000
 
@@ -62,7 +75,7 @@ def refuses_version(status: int, refusal: UpstreamError) -> bool:
     """Return whether a request was refused, unrun, because the server speaks another revision."""
     if refusal.code == UNSUPPORTED_VERSION:
         return True
-    return status == 400 and says_unsupported_version(refusal.message)
+    return status == 400 and says_unsupported_version(refusal)
 
 
 def refuses_session(status: int, refusal: UpstreamError | None) -> bool:
@@ -73,27 +86,22 @@ def refuses_session(status: int, refusal: UpstreamError | None) -> bool:
     """
     if status == 404:
         return True
-    return status == 400 and refusal is not None and says_no_session(refusal.message)
+    return status == 400 and refusal is not None and says_no_session(refusal)
 
 
-def says_unsupported_version(message: str) -> bool:
+def says_unsupported_version(refusal: UpstreamError) -> bool:
     """
-    Return whether an error's text is that of a server which does not speak our revision.
+    Return whether an error is that of an SDK's server which does not speak our revision.
 
-    The TypeScript SDK (`StreamableHTTPServerTransport`) answers "Bad Request: Unsupported protocol
-    version: …" with the code -32000, which it uses for other errors as well.
+    The SDKs have no code of its own for it. Those for TypeScript (1.x and 2.x) answer -32000 and
+    "Bad Request: Unsupported protocol version: …", the one for Python 1.x answers -32600.
     """
-    return "unsupported protocol version" in message.lower()
+    return refusal.code in SDK_CODES and refusal.message.startswith(UNSUPPORTED)
 
 
-def says_no_session(message: str) -> bool:
-    """
-    Return whether an error's text is that of a server which does not know the session.
-
-    Servers made after the TypeScript SDK's examples answer "Bad Request: No valid session ID
-    provided" with the code -32000, which they use for other errors as well.
-    """
-    return "session" in message.lower()
+def says_no_session(refusal: UpstreamError) -> bool:
+    """Return whether an error is that of a server which answers 400 for an unknown session."""
+    return refusal.code == SDK_ERROR and refusal.message in NO_SESSION
 
 
 def supported_in(refusal: UpstreamError) -> Sequence[str]:

@@ -20,6 +20,7 @@ def upgrade() -> None:
     _create_audit_segments()
     _create_audit_heads()
     _create_audit_checkpoints()
+    _create_audit_sums()
 
 
 def _create_tasks() -> None:
@@ -131,6 +132,11 @@ def _create_approval_requests() -> None:
         "approval_requests",
         ["tenant", "state", "changed_at"],
     )
+    op.create_index(
+        "approval_requests_tenant_state_created_at_id",
+        "approval_requests",
+        ["tenant", "state", "created_at", "id"],
+    )
 
 
 def _create_grants() -> None:
@@ -232,3 +238,20 @@ def _create_audit_checkpoints() -> None:
         sa.Column("statement", sa.Text, nullable=False),
         sa.Column("signature", sa.Text, nullable=False),
     )
+
+
+def _create_audit_sums() -> None:
+    op.create_table(
+        "audit_sums",
+        sa.Column("tenant", sa.Text, primary_key=True),
+        sa.Column("hour", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("writer", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("kind", sa.Text, primary_key=True),
+        sa.Column("tool", sa.Text, primary_key=True),
+        sa.Column("outcome", sa.Text, primary_key=True),
+        sa.Column("limited_by", sa.Text, primary_key=True),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("expires_at", sa.Double, nullable=False),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("audit_sums_expires_at", "audit_sums", ["expires_at"])

@@ -1,0 +1,292 @@
+"""Batches of records on their way into the hash chains, and the attempts to write them."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+
+import msgspec
+
+from gatepost.audit.chain import HeadProofs, first, proven, suspicion
+from gatepost.audit.record import Entry
+from gatepost.audit.record_builder import log_record
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import (
+    FIRST_WRITER,
+    AuditRow,
+    ChainHead,
+    ChainKey,
+    NewAuditRecord,
+    Segment,
+)
+from gatepost.storage.audit_segments import Damaged, element, rows_of, segments
+from gatepost.storage.commit import CommitFuture
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+
+MOST_WAITING = 10_000
+"""Records that are kept in memory during an outage of the database."""
+LATE_AT_ONCE = 1_000
+"""Delayed records per commit after an outage: all at once could exceed the time limit."""
+
+log = logging.getLogger("gatepost.audit")
+
+Listener = Callable[[str, Sequence[AuditRow]], object]
+"""Receives durable records of a tenant."""
+
+
+class Undecided(StoreUnavailable):
+    """The chain is longer than an attempt left it, so it must be read to find the attempt."""
+
+
+class AlreadyWritten(Exception):
+    """An earlier attempt has written the batch; only the answer to its commit was lost."""
+
+    def __init__(self, attempt: "WriteAttempt") -> None:
+        super().__init__("the batch is written")
+        self.attempt = attempt
+
+
+class WriteAttempt(msgspec.Struct, eq=False):
+    """
+    One attempt to add a batch of records to chains of their tenants.
+
+    A head that no server can have written is not extended silently, because the next proof would
+    hide the removal of records. A `break` record is written instead.
+
+    The store moves the end of a chain only if the end is the one that the attempt has read.
+    Attempts to write the same batch name the same chains, so at most one of them counts. If two
+    attempts have read the same end, only the first one is written. If they have read different
+    ends, the earlier attempt can no longer be written.
+    """
+
+    keyring: KeyRing
+    known: Mapping[ChainKey, ChainHead] = {}
+    """The last head of each chain that this process has written."""
+    earlier: Sequence["WriteAttempt"] = ()
+    """Attempts to write the same batch whose result is unknown."""
+    heads: dict[ChainKey, ChainHead] = {}
+    """The heads after the batch, by chain."""
+    segments: dict[ChainKey, list[Segment]] = {}
+    """The records of the batch, by chain."""
+    doubts: dict[ChainKey, str] = {}
+    """The reasons for `break` records that a store has given, by chain."""
+    others: list[tuple[str, list[AuditRow]]] = []
+    """Records of this process that another process has linked, with their tenants."""
+    left: dict[ChainKey, Counter[bytes]] = {}
+    """The bodies of the new records that another process reports, by chain."""
+    after: Callable[["WriteAttempt"], object] | None = None
+    """The function that `committed` calls."""
+    broken: dict[ChainKey, tuple[int, str]] = {}
+    """The last record before the `break` record and its reason, of each chain that gets one."""
+
+    def link(
+        self, chain: ChainKey, found: ChainHead | None, new_records: Sequence[NewAuditRecord]
+    ) -> tuple[list[Segment], ChainHead]:
+        """
+        Return the next segments of a chain and its new head; implements `Link`.
+
+        Raises AlreadyWritten and Undecided.
+        """
+        for one in self.earlier:
+            if one._led_to(chain, found):
+                raise AlreadyWritten(one)
+        (tenant, writer), known = chain, self.known.get(chain)
+        head = found or first(chain)
+        if self.broken:
+            self.broken.pop(chain, None)
+        reason = self.doubts.get(chain, "") if self.doubts else ""
+        if not reason and found is not known and found != known:
+            reason = suspicion(found, known, self.keyring)
+        if reason:
+            self.broken[chain] = head.number, reason
+            at = new_records[0].at if new_records else int(time.time() * 1000)
+            new_records = [log_record("break", tenant, "broken", at, reason=reason), *new_records]
+        number, previous, elements = head.number, head.hash, list[bytes]()
+        named = _writer_member(writer)
+        for record in new_records:
+            number += 1
+            body = b'{"number":%d%b%b' % (number, named, record.body)
+            previous = sha256(previous + body).digest()
+            elements.append(element(body, record.side, previous))
+        times, sorts = (
+            [record.at for record in new_records],
+            [record.sort for record in new_records],
+        )
+        made = segments(writer, head.number + 1, elements, times, sorts)
+        self.segments[chain] = made
+        head = ChainHead(tenant, writer, number, previous, head.pruned, "")
+        head = self.heads[chain] = proven(head, self.keyring)
+        return made, head
+
+    def doubt(self, chain: ChainKey, reason: str) -> None:
+        """Implement `Extension`."""
+        self.doubts[chain] = reason
+
+    def missed(
+        self, head: ChainHead, rows: Sequence[AuditRow], new_records: Sequence[NewAuditRecord]
+    ) -> None:
+        """Implement `Extension`."""
+        own, _ = _divided(rows, Counter([one.body for one in new_records]))
+        self.heads[head.key] = head
+        self.others.append((head.tenant, own))
+
+    def leave(self, chain: ChainKey, new_records: Sequence[NewAuditRecord]) -> None:
+        """Implement `Extension`."""
+        self.left.setdefault(chain, Counter()).update([one.body for one in new_records])
+
+    def reported(self, chain: ChainKey) -> list[AuditRow]:
+        """Return the records of a chain that this process has linked and reports itself."""
+        segments, left = self.segments[chain], self.left.get(chain)
+        if left is not None and left.total() == sum(one.last + 1 - one.first for one in segments):
+            return []  # nearly always: a chain has one writer
+        rows = [row for one in segments for row in rows_of(one)]
+        return rows if left is None else _divided(rows, left)[1]
+
+    def committed(self) -> None:
+        """Implement `Extension`."""
+        if self.after is not None:
+            self.after(self)
+
+    def report(self) -> None:
+        """
+        Log the chains that were broken, once the batch is durable.
+
+        Not before: a store may show an end that another write has moved meanwhile, which is no
+        break, and then shows the right one.
+        """
+        for (tenant, writer), (number, reason) in self.broken.items():
+            log.error(
+                "audit_chain_broken",
+                extra={"tenant": tenant, "writer": writer, "number": number, "reason": reason},
+            )
+
+    def _led_to(self, chain: ChainKey, found: ChainHead | None) -> bool:
+        """Return whether this attempt has written the end of the chain; raises Undecided."""
+        head = self.heads.get(chain)
+        if head is None or found is None or found.number < head.number:
+            return False
+        if found.number > head.number:
+            raise Undecided("other records were written meanwhile")
+        return found.hash == head.hash
+
+    async def is_written(self, records: Records) -> bool | None:
+        """Return whether its records are in the chain; None if the chain is shorter."""
+        # All chains of a batch grow together, so checking one of them is enough.
+        for (tenant, writer), head in list(self.heads.items())[:1]:
+            try:
+                found = await records.of(tenant).trail.chain(writer).rows(head.number - 1, 1)
+            except Damaged:
+                return False
+            if found:
+                return found[0].number == head.number and found[0].hash == head.hash
+            return None
+        return False
+
+
+class RingLinker(HeadProofs, eq=False):
+    """Implement `Linker`; *listener* receives all records of this process in *loop*."""
+
+    listener: Listener | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    known: dict[ChainKey, ChainHead] = {}
+    """The last head of each chain that this process has written."""
+
+    def begin(self) -> WriteAttempt:
+        """Implement `Linker`."""
+        return WriteAttempt(self.keyring, self.known, after=self.committed)
+
+    def committed(self, attempt: WriteAttempt) -> None:
+        """Report a durable attempt, in any thread."""
+        self.known |= attempt.heads
+        attempt.report()
+        if self.listener is not None and self.loop is not None:
+            with suppress(RuntimeError):  # it is closed
+                self.loop.call_soon_threadsafe(self._tell, attempt, self.listener)
+
+    def _tell(self, attempt: WriteAttempt, listener: Listener) -> None:
+        linked = ((chain[0], attempt.reported(chain)) for chain in attempt.segments)
+        for tenant, rows in (*attempt.others, *linked):
+            if rows:
+                listener(tenant, rows)
+
+
+class Batch(msgspec.Struct, eq=False):
+    """Records that are written together, once, and the commit that their calls wait for."""
+
+    entries: Sequence[Entry]
+    commit: CommitFuture
+    new_records: Mapping[ChainKey, Sequence[NewAuditRecord]] = {}
+    """The entries by chain, once their records are built."""
+    failed: bool = False
+    """Whether an attempt has failed."""
+    attempts: list[WriteAttempt] = []
+    """Attempts whose result is unknown."""
+
+    async def written(self, records: Records) -> WriteAttempt | None:
+        """
+        Return the attempt that has written the batch, if the chain contains one.
+
+        Forgets those that have not and cannot any more. Raises StoreUnavailable.
+        """
+        for one in tuple(self.attempts):
+            found = await one.is_written(records)
+            if found:
+                return one
+            if found is False:
+                self.attempts.remove(one)
+        return None
+
+
+class DelayedRecords(msgspec.Struct, eq=False):
+    """Records from the time of an outage, which wait in memory; those that do not fit are lost."""
+
+    entries: list[Entry] = []
+    lost: Counter[str] = msgspec.field(default_factory=Counter)
+    """The number of lost records by tenant; a `gap` record says it."""
+
+    def add(self, made: Mapping[str, Sequence[NewAuditRecord]], ahead: int) -> None:
+        """Add built records behind the *ahead* records of a batch, as many as fit."""
+        late = [(tenant, one, None) for tenant, new in made.items() for one in new]
+        room = max(MOST_WAITING - len(self.entries) - ahead, 0)
+        self.entries += late[:room]
+        self.lost.update(tenant for tenant, _, _ in late[room:])
+        if late[room:]:
+            log.error("audit_records_lost", extra={"records": len(late[room:])})
+
+    def take(self, now: float) -> list[Entry]:
+        """Remove and return the entries of the next batch; *now* is in seconds since the epoch."""
+        late, self.entries = self.entries[:LATE_AT_ONCE], self.entries[LATE_AT_ONCE:]
+        lost, self.lost = self.lost, Counter()
+        gaps: list[Entry] = [
+            (tenant, log_record("gap", tenant, "lost", int(now * 1000), records=str(number)), None)
+            for tenant, number in lost.items()
+        ]
+        return [*gaps, *late]
+
+
+def _writer_member(writer: int) -> bytes:
+    return b"" if writer == FIRST_WRITER else b',"writer":%d' % writer
+
+
+def _divided(
+    rows: Sequence[AuditRow], bodies: Counter[bytes]
+) -> tuple[list[AuditRow], list[AuditRow]]:
+    """
+    Return the rows of new records with these bodies, and all other rows.
+
+    A body without details has no salt, so several records may have the same one: the last count.
+    """
+    sought, own, rest = bodies.copy(), list[AuditRow](), list[AuditRow]()
+    for row in reversed(rows):
+        start = b'{"number":%d%b' % (row.number, _writer_member(row.writer))
+        body = row.body.encode().removeprefix(start)
+        if sought[body] > 0:
+            sought[body] -= 1
+            own.append(row)
+        else:
+            rest.append(row)
+    return own[::-1], rest[::-1]

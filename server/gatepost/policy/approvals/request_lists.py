@@ -1,0 +1,209 @@
+"""Lists of approval requests: those that wait, the decided ones, and all to erase a person."""
+
+import math
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from gatepost.policy.approvals.request import (
+    ERASED,
+    SCRIPT_PREFIX,
+    ApprovalDecision,
+    ApprovalRequest,
+    Approver,
+)
+from gatepost.policy.approvals.request_store import RequestStore
+from gatepost.policy.approvals.stored_request import approval_of
+from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
+from gatepost.storage.records import Records
+
+PAGE = 50
+MOST_READ = 200
+"""Requests that are read at once to erase a person from all."""
+
+WaitingSince = tuple[float, str]
+"""The `created_at` and the id of a request, by which those that wait are ordered."""
+
+
+def place_of(request: ApprovalRequest) -> WaitingSince:
+    """Return where a request is among those that wait."""
+    return request.created_at, request.id
+
+
+def cursor_of(request: ApprovalRequest) -> str:
+    """Return the place of a request as text, which `place_at` reads."""
+    return f"{request.created_at!r}~{request.id}"
+
+
+def place_at(cursor: str) -> WaitingSince | None:
+    """Return the place that a cursor names, or None if it is no cursor."""
+    at, _, request_id = cursor.partition("~")
+    try:
+        created_at = float(at)
+    except ValueError:
+        return None
+    return (created_at, request_id) if math.isfinite(created_at) and request_id else None
+
+
+class WaitingPage(msgspec.Struct, frozen=True):
+    """One page of the requests that wait, the oldest first."""
+
+    requests: tuple[ApprovalRequest, ...] = ()
+    later: str = ""
+    """The cursor of the next page; empty on the last one."""
+
+
+class ScriptRequests(Protocol):
+    """The requests for scripts, which have a store of their own (`ScriptReviews`)."""
+
+    async def waiting(self, tenant: str) -> list[ApprovalRequest]:
+        """Return the tenant's waiting scripts, the oldest first."""
+
+    async def rejected(self, tenant: str) -> list[ApprovalRequest]:
+        """Return the tenant's rejected scripts that do not wait again, the latest first."""
+
+    async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
+        """Return the script with that id if it waits or was rejected."""
+
+    def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
+        """Return a sentence why *who* cannot approve the script, or None."""
+
+    async def decide(
+        self,
+        tenant: str,
+        request_id: str,
+        by: Approver,
+        decision: ApprovalDecision,
+        *,
+        seen: str | None,
+        until: float,
+    ) -> ApprovalRequest:
+        """Approve a script, or reject it *until* then; raises Undecidable."""
+
+    async def withdraw(self, tenant: str) -> int:
+        """Withdraw the waiting scripts of revoked callers; return their number."""
+
+    async def tidy(self) -> int:
+        """Remove expired rejections of all tenants; return their number."""
+
+
+class RequestLists:
+    """
+    The requests of a tenant for calls and for scripts, in one order.
+
+    All methods raise StoreUnavailable.
+    """
+
+    def __init__(self, records: Records, requests: RequestStore, scripts: ScriptRequests) -> None:
+        self.records, self.requests, self._scripts = records, requests, scripts
+
+    async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
+        """Return a call or script in any state; None if the tenant has none with this id."""
+        if request_id.startswith(SCRIPT_PREFIX):
+            return await self._scripts.get(tenant, request_id)
+        approval = await self.requests.get(tenant, request_id)
+        if approval is None:
+            return None
+        request = approval.request
+        progress = await self.requests.progress(request)
+        return request if progress in (None, "done") else replace(request, use=progress)
+
+    async def waiting_page(self, tenant: str, after: WaitingSince | None = None) -> WaitingPage:
+        """Return a page of what `waiting` returns, and where the next one begins."""
+        found = await self.waiting(tenant, after=after, most=PAGE + 1)
+        page = tuple(found[:PAGE])
+        return WaitingPage(page, cursor_of(page[-1]) if len(found) > PAGE else "")
+
+    async def waiting(
+        self, tenant: str, *, after: WaitingSince | None = None, most: int = PAGE
+    ) -> list[ApprovalRequest]:
+        """
+        Return calls and scripts that wait for approval, the oldest first, page by page.
+
+        *after* is the place of the last request of the previous page.
+        """
+        found = [
+            one for one in await self._scripts.waiting(tenant) if not after or place_of(one) > after
+        ]
+        approvals = self.records.of(tenant).approvals
+        place, left = after, most
+        while left:
+            records = await approvals.waiting(left, place)
+            current = [await self.requests.current(approval_of(one)) for one in records]
+            waiting = [one.request for one in current if one and one.request.state == "waiting"]
+            if len(records) == left:
+                place, left = (records[-1].created_at, records[-1].id), left - len(waiting)
+            else:
+                left = 0
+            found += waiting
+        return sorted(found, key=place_of)[:most]
+
+    async def history(
+        self, tenant: str, *, before: ApprovalRequest | None = None, most: int = PAGE
+    ) -> list[ApprovalRequest]:
+        """Return calls and scripts that no longer wait, the last changed first, page by page."""
+        approvals, place = self.records.of(tenant).approvals, None
+        if before is not None and before.kind == "script":
+            place = (before.decided_at or before.created_at, before.id)
+        elif before is not None:
+            record = await approvals.get(before.id)
+            place = None if record is None else (record.changed_at, record.id)
+        records = await approvals.past(place, most)
+        decided = [approval_of(one) for one in records]
+        # A request that has just ended moves to the first page, so read again.
+        if any([await self.requests.current(one) is not one for one in decided]):
+            records = await approvals.past(place, most)
+        found = [((one.changed_at, one.id), approval_of(one).request) for one in records]
+        for script in await self._scripts.rejected(tenant):
+            decided_at = (script.decided_at or script.created_at, script.id)
+            if place is None or decided_at < place:
+                found.append((decided_at, script))
+        found.sort(key=lambda one: one[0], reverse=True)
+        return [request for _, request in found[:most]]
+
+
+async def erase_decider(approvals: ApprovalStore, issuer: str, subject: str) -> int:
+    """
+    Erase a person from decisions about other people's calls; return the number of changed records.
+
+    Waiting requests that they have approved need another approver. Raises StoreUnavailable; you can
+    then call it again.
+    """
+
+    def is_theirs(decision: ApprovalDecision) -> bool:
+        return (decision.by.issuer, decision.by.subject) == (issuer, subject)
+
+    changed = 0
+    async for one in _all(approvals):
+        record: ApprovalRecord | None = one
+        while record is not None:
+            details = approval_of(record).details
+            if not any(map(is_theirs, details.request.decisions)):
+                break
+            decisions = tuple(
+                replace(decision, by=ERASED, reason="") if is_theirs(decision) else decision
+                for decision in details.request.decisions
+                if record.state != "waiting" or not is_theirs(decision)
+            )
+            request = replace(details.request, decisions=decisions)
+            encoded = msgspec.msgpack.encode(replace(details, request=request))
+            if await approvals.replace(replace(record, details=encoded)):
+                changed += 1
+                break
+            record = await approvals.get(record.id)
+    return changed
+
+
+async def _all(approvals: ApprovalStore) -> AsyncIterator[ApprovalRecord]:
+    place: tuple[float, str] | None = None
+    while page := await approvals.waiting(MOST_READ, place):
+        for record in page:
+            yield record
+        place = page[-1].created_at, page[-1].id
+    place = None
+    while page := await approvals.past(place, MOST_READ):
+        for record in page:
+            yield record
+        place = page[-1].changed_at, page[-1].id

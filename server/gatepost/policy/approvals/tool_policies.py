@@ -1,0 +1,173 @@
+"""The approval policies of tools, as the rules of the configuration say."""
+
+import fnmatch
+import hashlib
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.approvals.conditions import Condition
+from gatepost.policy.approvals.policies import ApprovalPolicy, Plan, PolicyRule
+from gatepost.policy.approvals.request import ApprovalRequest, ToolFacts, token_claims
+from gatepost.tools.api import Offer, Tool
+from gatepost.tools.tool_search import SEARCH_TOOLS
+from gatepost_authz.caller import TenantContext
+
+PACK = "pack:"
+MOST_KNOWN = 4_096
+"""The number of tenants' tools whose policies are kept."""
+
+
+def plan_of(settings: ApprovalsSettings, offers: Iterable[Offer]) -> Plan:
+    """Return the policies of all tools; raises BadCondition."""
+    conditions = conditions_of(settings)
+    policies = {
+        tool.name: policy_of(settings, ToolFacts.of(tool), conditions)
+        for tool in offers
+        if isinstance(tool, Tool)
+    }
+    return {name: policy for name, policy in policies.items() if policy is not None}
+
+
+def conditions_of(settings: ApprovalsSettings) -> Mapping[str | None, Condition]:
+    """Return the compiled conditions of the rules; raises BadCondition."""
+    return {rule.when: Condition(rule.when) for rule in settings.rules if rule.when}
+
+
+def policy_of(
+    settings: ApprovalsSettings, tool: ToolFacts, conditions: Mapping[str | None, Condition]
+) -> ApprovalPolicy | None:
+    """Return the policy of a tool; None if its calls never need approval."""
+    if matches_any(settings.auto_approve, tool):
+        return None
+    machines_wait = settings.machines == "wait"
+    clauses = tuple(
+        PolicyRule(rule, conditions.get(rule.when))
+        for rule in settings.rules
+        if matches_any(rule.tools, tool)
+    )
+    always = tool.approval or matches_any(settings.require, tool)
+    writes = not always and settings.destructive != "run" and tool.destructive
+    if writes and not tool.reading_form:
+        always, writes = True, False
+    if not (always or writes or clauses):
+        return None
+    deciding: list[Any] = [always, *(clause.rule for clause in clauses)]
+    if writes:
+        deciding.append("writes")
+    if not machines_wait:
+        deciding.append(settings.machines)
+    digest = hashlib.sha256(msgspec.json.encode(deciding)).hexdigest()
+    return ApprovalPolicy(always, clauses, settings.timeout_s, digest[:16], machines_wait, writes)
+
+
+def asks_as_destructive(settings: ApprovalsSettings, tool: Tool) -> bool:
+    """Return whether calls of the tool need approval because it is marked destructive."""
+    return settings.destructive != "run" and tool.effects.destructive
+
+
+def matches_any(patterns: Iterable[str], tool: Tool | ToolFacts) -> bool:
+    """Return whether one of the patterns matches this tool."""
+    return any(matches(pattern, tool) for pattern in patterns)
+
+
+def matches(pattern: str, tool: Tool | ToolFacts) -> bool:
+    """Return whether a pattern matches this tool; only `*` is a wildcard."""
+    name = tool.name
+    if pattern.startswith(PACK):
+        pattern, name = pattern.removeprefix(PACK), tool.pack
+    literal = pattern.replace("[", "[[]").replace("?", "[?]")
+    return fnmatch.fnmatchcase(name, literal)
+
+
+class TenantTools(Protocol):
+    """The tools that tenants have beside those of the configuration, as the registry knows them."""
+
+    def ready(self, caller: TenantContext) -> Awaitable[None]:
+        """Load the tools of the caller's tenant; raises StoreUnavailable."""
+
+    def known(self, caller: TenantContext, name: str) -> Tool | None:
+        """Return the tool of that name, if it is at hand."""
+
+
+class ToolPolicies:
+    """
+    The policies of one configuration.
+
+    *plan* has those of its own *tools*. The policy of any other tool is worked out at the first
+    call; the tools `find_tools` and `call_tool` have none, because the tool that they call has its
+    own. *beside* are the tools of tenants.
+    """
+
+    def __init__(
+        self,
+        settings: ApprovalsSettings,
+        plan: Plan,
+        tools: Mapping[str, Tool],
+        beside: TenantTools | None = None,
+    ) -> None:
+        self._settings, self.plan, self._tools, self._beside = settings, plan, tools, beside
+        self._conditions = conditions_of(settings)
+        self._others: dict[ToolFacts, ApprovalPolicy | None] = {}
+
+    @property
+    def has_others(self) -> bool:
+        """Return whether tenants may have tools of their own."""
+        return self._beside is not None
+
+    def of(self, tool: Tool) -> ApprovalPolicy | None:
+        """Return the policy of a tool; None if its calls never need approval."""
+        if tool.name in self._tools:
+            return self.plan.get(tool.name)
+        if tool.name in SEARCH_TOOLS and tool.origin is None:
+            return None
+        return self._of_other(ToolFacts.of(tool))
+
+    def asks(self, tool: Tool) -> bool:
+        """Return whether calls of a tool may have to wait for an approval."""
+        return self.of(tool) is not None
+
+    def of_request(self, request: ApprovalRequest) -> ApprovalPolicy | None:
+        """Return the policy of a tenant's tool; None if it needs no approval any more."""
+        # A tool of the configuration may have taken the name of a tenant's tool meanwhile.
+        if request.facts is None or request.tool in self._tools:
+            return None
+        return self._of_other(request.facts)
+
+    async def ready(self, request: ApprovalRequest) -> None:
+        """Load the tools of the request's tenant; raises StoreUnavailable."""
+        caller = _caller_of(request)
+        if request.facts is not None and self._beside is not None and caller is not None:
+            await self._beside.ready(caller)
+
+    def tool_of(self, request: ApprovalRequest) -> Tool | None:
+        """Return the request's tool; None if it is not at hand, or not the same any more."""
+        if request.facts is None:
+            return self._tools.get(request.tool)
+        tool = self._current(request)
+        return tool if tool is not None and ToolFacts.of(tool) == request.facts else None
+
+    def has_changed(self, request: ApprovalRequest) -> bool:
+        """Return whether the tool is known to be another than when the call was made."""
+        tool = None if request.facts is None else self._current(request)
+        return tool is not None and ToolFacts.of(tool) != request.facts
+
+    def _current(self, request: ApprovalRequest) -> Tool | None:
+        caller = _caller_of(request)
+        if self._beside is None or caller is None or request.tool in self._tools:
+            return None
+        return self._beside.known(caller, request.tool)
+
+    def _of_other(self, facts: ToolFacts) -> ApprovalPolicy | None:
+        if facts in self._others:
+            return self._others[facts]
+        if len(self._others) >= MOST_KNOWN:
+            del self._others[next(iter(self._others))]
+        policy = self._others[facts] = policy_of(self._settings, facts, self._conditions)
+        return policy
+
+
+def _caller_of(request: ApprovalRequest) -> TenantContext | None:
+    return token_claims(request.caller, request.tenant, request.created_at)

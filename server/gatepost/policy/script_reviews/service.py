@@ -1,0 +1,246 @@
+"""Approval requests for scripts, which an administrator decides (P11)."""
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec.structs import replace
+
+from gatepost.policy.approvals import policies
+from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.request import (
+    SCRIPT_PREFIX,
+    ApprovalDecision,
+    ApprovalRequest,
+    Approver,
+    IsRevoked,
+    Undecidable,
+    caller_is_revoked,
+    none_revoked,
+    party_of,
+)
+from gatepost.policy.script_reviews.script import Rejection, Script, ScriptReview
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
+from gatepost.storage.records import Records
+
+APPROVERS = (("role:admin",),)
+GONE = "Nothing of that content waits any more; look at what waits now."
+
+
+class ScriptReviews:
+    """
+    The waiting and rejected scripts of all tenants; `ApprovalService` shows them among the calls.
+
+    Scripts that a revoked caller has submitted no longer wait.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        notifier: ApprovalNotifier,
+        *,
+        is_revoked: IsRevoked = none_revoked,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._records, self._notifier = records, notifier
+        self._is_revoked, self._clock = is_revoked, clock
+
+    async def waiting(self, tenant: str) -> list[ApprovalRequest]:
+        """Return the tenant's waiting scripts, the oldest first."""
+        approvals = self._of(tenant)
+        reviews = await approvals.waiting()
+        if not reviews:
+            return []
+        approved = {one.name: one.content for one in await approvals.all_approved()}
+        found = [_request(tenant, one, approved.get(one.name)) for one in reviews]
+        return [one for one in found if not caller_is_revoked(one, self._is_revoked)]
+
+    async def rejected(self, tenant: str) -> list[ApprovalRequest]:
+        """Return the tenant's rejected scripts that do not wait again, the latest first."""
+        return [_rejected(tenant, one, None) for one in await self._of(tenant).rejected()]
+
+    async def get(self, tenant: str, request_id: str) -> ApprovalRequest | None:
+        """Return the script with that id if it waits or was rejected."""
+        found = await self._found(tenant, request_id)
+        return None if found is None else found[0]
+
+    def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
+        """Return a sentence why *who* cannot approve the script, or None."""
+        if request.state == "rejected":
+            # A rejection can be reversed, also by the person who rejected the script.
+            request = replace(request, state="waiting", decisions=())
+        return policies.objection(request, who, now=self._clock())
+
+    async def decide(
+        self,
+        tenant: str,
+        request_id: str,
+        by: Approver,
+        decision: ApprovalDecision,
+        *,
+        seen: str | None = None,
+        until: float,
+    ) -> ApprovalRequest:
+        """
+        Approve a waiting or rejected script, or reject it *until* then; Undecidable says why not.
+
+        *seen* is the `digest` of the request as *by* saw it.
+        """
+        await self.withdraw(tenant)
+        verdict = decision.verdict
+        decided = await self._decided(tenant, request_id, by, decision, until)
+        if seen is not None and seen != decided.digest:
+            raise Undecidable(GONE)
+        await self._notifier.record(verdict, decided, by)
+        if not await self._store(decided):
+            await self._notifier.record("void", decided, by)
+            raise Undecidable(GONE)
+        await self._notifier.request(verdict, decided, by, is_recorded=True)
+        return decided
+
+    async def allow(self, tenant: str, script: Script, by: Approver) -> None:
+        """
+        Approve exactly this script, even if no call has requested it.
+
+        This is for operators, who read the file themselves. Undecidable if it is not text.
+        """
+        now, party = self._clock(), party_of(by)
+        try:
+            review = ScriptReview.of(script, at=now)
+        except ValueError as unreadable:
+            raise Undecidable(str(unreadable)) from None
+        request = await self.get(tenant, SCRIPT_PREFIX + script.digest) or _request(tenant, review)
+        decided = _with(request, ApprovalDecision(by=party, verdict="approved", at=now))
+        await self._notifier.record("approved", decided, by)
+        await self._of(tenant).approve(script, by=party)
+        await self._notifier.request("approved", decided, by, is_recorded=True)
+
+    async def revoke(
+        self, tenant: str, name: str, by: Approver
+    ) -> Literal["approved", "waiting"] | None:
+        """Revoke the approval of a name and its waiting scripts; return what existed."""
+        approvals, now = self._of(tenant), self._clock()
+        reviews = [one for one in await approvals.waiting() if one.name == name]
+        if (approved := await approvals.approved(name)) is not None:
+            reviews.append(approved)
+        requests = [_request(tenant, one) for one in reviews]
+        ended = [replace(one, state="withdrawn", decided_at=now) for one in requests]
+        for request in ended:
+            await self._notifier.record("revoked", request, by)
+        revoked = await approvals.revoke(name)
+        for request in ended:
+            if revoked is None:
+                await self._notifier.record("void", request, by)
+            else:
+                await self._notifier.request("revoked", request, by, is_recorded=True)
+        return revoked
+
+    async def withdraw(self, tenant: str) -> int:
+        """Withdraw the waiting scripts of revoked callers; return their number."""
+        approvals, count = self._of(tenant), 0
+        for review in await approvals.waiting():
+            request = _request(tenant, review)
+            if caller_is_revoked(request, self._is_revoked) and await approvals.drop(review.digest):
+                ended = replace(request, state="withdrawn", decided_at=self._clock())
+                await self._notifier.request("withdrawn", ended)
+                count += 1
+        return count
+
+    async def tidy(self) -> int:
+        """Remove expired rejections of all tenants; return their number."""
+        tenants = await self._records.tenants(SUBJECT)
+        return sum([await self._of(tenant).tidy() for tenant in tenants])
+
+    def _of(self, tenant: str, now: float | None = None) -> ScriptApprovals:
+        clock = self._clock if now is None else lambda: now
+        return ScriptApprovals(self._records.of(tenant).entries(SUBJECT), clock=clock)
+
+    async def _found(
+        self, tenant: str, request_id: str
+    ) -> tuple[ApprovalRequest, ScriptReview] | None:
+        """Return a waiting or rejected script, as a request and as it is stored."""
+        approvals, digest = self._of(tenant), request_id.removeprefix(SCRIPT_PREFIX)
+        for review in await approvals.waiting():
+            if review.digest == digest:
+                request = _request(tenant, review, await _approved_content(approvals, review))
+                is_gone = caller_is_revoked(request, self._is_revoked)
+                return None if is_gone else (request, review)
+        for rejection in await approvals.rejected():
+            if (review := rejection.review).digest == digest:
+                content = await _approved_content(approvals, review)
+                return _rejected(tenant, rejection, content), review
+        return None
+
+    async def _decided(
+        self, tenant: str, request_id: str, by: Approver, decision: ApprovalDecision, until: float
+    ) -> ApprovalRequest:
+        """Return the request with the decision applied; Undecidable if it is not possible."""
+        request = await self.get(tenant, request_id)
+        if request is None:
+            raise Undecidable(GONE)
+        if decision.verdict == "approved":
+            why = self.objection(request, by)
+        else:
+            why = policies.objection(request, by, now=decision.at)
+            request = replace(request, until=until)
+        if why is not None:
+            raise Undecidable(why)
+        return _with(request, decision)
+
+    async def _store(self, request: ApprovalRequest) -> bool:
+        """Store a decision; return False if another decision came first."""
+        decision = request.decisions[-1]
+        found = await self._found(request.tenant, request.id)
+        if found is None:
+            return False
+        _, review = found
+        # The record has the time that was announced.
+        approvals = self._of(request.tenant, decision.at)
+        if decision.verdict == "approved":
+            await approvals.approve(review.script, by=decision.by)
+            return True
+        return await approvals.reject(
+            review, by=decision.by, reason=decision.reason, until=request.until
+        )
+
+
+async def _approved_content(approvals: ScriptApprovals, review: ScriptReview) -> str | None:
+    """Return the approved content of the same name."""
+    approved = await approvals.approved(review.name)
+    return None if approved is None else approved.content
+
+
+def _request(
+    tenant: str, review: ScriptReview, approved_content: str | None = None
+) -> ApprovalRequest:
+    return ApprovalRequest(
+        id=SCRIPT_PREFIX + review.digest,
+        tenant=tenant,
+        kind="script",
+        state="waiting",
+        tool=f"{review.name}.star",
+        caller=review.caller,
+        created_at=review.at,
+        until=float("inf"),
+        by=APPROVERS,
+        content=review.content,
+        approved_content=approved_content,
+    )
+
+
+def _rejected(tenant: str, rejection: Rejection, approved_content: str | None) -> ApprovalRequest:
+    request = _request(tenant, rejection.review, approved_content)
+    decision = ApprovalDecision(
+        by=rejection.by, verdict="rejected", at=rejection.at, reason=rejection.reason
+    )
+    return _with(replace(request, until=rejection.until), decision)
+
+
+def _with(request: ApprovalRequest, decision: ApprovalDecision) -> ApprovalRequest:
+    """Return the request with one more decision, which is the last one."""
+    return replace(
+        request,
+        state=decision.verdict,
+        decided_at=decision.at,
+        decisions=(*request.decisions, decision),
+    )

@@ -1,0 +1,179 @@
+"""People hear of requests that wait through a tool, such as that of a chat channel."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Pack, ToolFailure
+from gatepost.audit.record import search
+from gatepost.check.approvals import problems
+from gatepost.check.pack_loading import load
+from gatepost.config.approvals import ApprovalsSettings, NotificationSettings
+from gatepost.config.settings import Config, StorageSettings, ToolsSettings
+from gatepost.policy.approvals import notifications
+from gatepost.runtime.services import Services
+from gatepost.runtime.startup import opened
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditQuery
+from gatepost.tools.api import Call
+from tests.support.endpoint import a_caller
+from tests.support.measuring import eventually
+
+pack = Pack("notifications")
+TOLD: list[tuple[str, str, str]] = []
+OVER = asyncio.Event()
+WITHIN_S = 60
+
+
+@pack.tool(scopes={"chat:send"}, read_only=False, destructive=False)
+async def tell(ctx: CallContext, channel: str, message: str) -> str:
+    """Tell people."""
+    TOLD.append((ctx.caller.tenant_id, channel, message))
+    if channel == "broken":
+        raise ToolFailure("upstream_unavailable", "It is away.")
+    return "told"
+
+
+@pack.tool(read_only=False, destructive=True)
+async def pay(ctx: CallContext, amount: int) -> str:
+    """Pay an amount."""
+    return "paid"
+
+
+@pack.tool(read_only=False, destructive=False)
+async def post(ctx: CallContext, message: str) -> str:
+    """Tell people through a tool that needs approval, with other arguments each time."""
+    TOLD.append((ctx.caller.tenant_id, "", message))
+    outcome = await ctx.call("pay", {"amount": len(TOLD)})
+    return "told" if outcome.failure is None else outcome.failure.kind
+
+
+@pack.tool(read_only=False, destructive=False)
+async def hang(ctx: CallContext, message: str) -> str:
+    """Take until the test is over."""
+    TOLD.append((ctx.caller.tenant_id, "", message))
+    await OVER.wait()
+    return "told"
+
+
+NOTIFICATION = NotificationSettings(tool="tell", arguments={"channel": "approvals"})
+
+
+def config(**approvals: Any) -> Config:
+    return Config(
+        resource="http://127.0.0.1:1/mcp",
+        mode="development",
+        tools=ToolsSettings(load=(__name__,)),
+        approvals=ApprovalsSettings(**approvals),
+        storage=StorageSettings(database="memory:"),
+    )
+
+
+@asynccontextmanager
+async def serving(**approvals: Any) -> AsyncIterator[Services]:
+    made = config(**approvals)
+    toolbox = load(made.tools, made.packs, made.network)
+    TOLD.clear()
+    async with opened(made, toolbox, KeyRing.ephemeral()) as services:
+        yield services
+
+
+async def ask(services: Services, tool: str = "pay", tenant: str = "acme", **arguments: Any) -> str:
+    encoded = msgspec.json.encode(arguments)
+    caller = a_caller(tenant_id=tenant, scopes=frozenset({"chat:send"}))
+    outcome = await services.runner.run(
+        Call(caller=caller, name=tool, arguments=encoded, request_id="r")
+    )
+    return "" if outcome.failure is None else outcome.failure.kind
+
+
+async def heard(number: int) -> None:
+    """Wait until so many notifications have arrived."""
+    await asyncio.to_thread(eventually, lambda: len(TOLD) >= number, within=WITHIN_S)
+
+
+async def test_a_new_request_is_told_once() -> None:
+    """The tenant gets one message without arguments; polls of the waiting call send no other."""
+    async with serving(notification=NOTIFICATION) as services:
+        assert [await ask(services, amount=1_234) for _ in range(3)] == ["approval_pending"] * 3
+        await heard(1)
+        assert await ask(services, amount=5) == "approval_pending"
+        await heard(2)
+        (record,) = await search(services.records, "acme", AuditQuery(tool="tell", limit=1))
+
+    assert [(tenant, channel) for tenant, channel, _ in TOLD] == [("acme", "approvals")] * 2
+    assert TOLD[0][2].startswith("A call of pay waits for approval until ")
+    assert "1234" not in TOLD[0][2]
+    assert record.caller is not None
+    assert (record.caller.subject, record.outcome) == ("gatepost", "success")
+
+
+async def test_a_notification_that_fails_costs_the_call_nothing() -> None:
+    """The request still waits, and the next one is announced."""
+    notification = NotificationSettings(tool="tell", arguments={"channel": "broken"})
+    async with serving(notification=notification) as services:
+        assert [await ask(services, amount=one) for one in (1, 2)] == ["approval_pending"] * 2
+        await heard(2)
+        assert len(await services.approvals.waiting("acme")) == 2
+
+
+async def test_a_tool_that_needs_approval_does_not_tell_of_itself() -> None:
+    """Its own request would cause the next one, and so on."""
+    async with serving(notification=NOTIFICATION, require=("tell",)) as services:
+        assert await ask(services, "tell", channel="team", message="x") == "approval_pending"
+        assert await ask(services, amount=1) == "approval_pending"
+        waiting: list[str] = []
+        for _ in range(1_000):
+            waiting = [one.tool for one in await services.approvals.waiting("acme")]
+            await asyncio.sleep(0)
+
+    assert sorted(waiting) == ["pay", "tell", "tell"]
+    assert TOLD == []
+
+
+async def test_a_tool_whose_own_calls_need_approval_does_not_tell_of_them() -> None:
+    """They have other arguments each time, so each would be a new request."""
+    async with serving(notification=NotificationSettings(tool="post")) as services:
+        assert await ask(services, amount=1_000) == "approval_pending"
+        await heard(1)
+        waiting = 0
+        for _ in range(1_000):
+            waiting = len(await services.approvals.waiting("acme"))
+            await asyncio.sleep(0)
+
+    assert (waiting, len(TOLD)) == (2, 1)
+
+
+async def test_a_tenant_leaves_notifications_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tenant's channel hangs and has many requests; another tenant still gets its message."""
+    OVER.clear()
+    monkeypatch.setattr(notifications, "MOST_OF_TENANT", 2)
+    monkeypatch.setattr(notifications, "MOST_AT_ONCE", 3)
+    async with serving(notification=NotificationSettings(tool="hang")) as services:
+        for amount in range(4):
+            await ask(services, amount=amount)
+        await ask(services, tenant="globex", amount=1)
+        await heard(3)
+        OVER.set()
+
+    assert [tenant for tenant, _, _ in TOLD] == ["acme", "acme", "globex"]
+
+
+@pytest.mark.parametrize(
+    ("approvals", "found"),
+    [
+        ({"notification": NOTIFICATION}, []),
+        ({"notification": NotificationSettings(tool="chat_send")}, ["config.E086"]),
+        ({"notification": NOTIFICATION, "require": ("tell",)}, ["config.E086"]),
+    ],
+)
+def test_check_wants_a_tool_that_runs(approvals: dict[str, Any], found: list[str]) -> None:
+    """One that exists and needs no approval."""
+    made = config(**approvals)
+    toolbox = load(made.tools, made.packs, made.network)
+
+    assert [one.id for one in problems(made, toolbox) if one.id == "config.E086"] == found

@@ -1,0 +1,183 @@
+"""Which calls need a person, and what a condition may cost."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import Pack
+from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
+from gatepost.policy.approvals.policies import ApprovalNeed, Plan, caller_variables, variables_of
+from gatepost.policy.approvals.tool_policies import plan_of
+from gatepost.tools.api import CallContext, Tool
+from tests.support.endpoint import a_caller
+
+
+def a_pack(name: str, *tools: str, **options: Any) -> Pack:
+    pack = Pack(name)
+
+    async def function(ctx: CallContext, command: str = "") -> str:
+        """Do something."""
+        return command
+
+    for tool in tools:
+        pack.tool(name=tool, **options)(function)
+    return pack
+
+
+PACKS = [
+    a_pack("git", "git", "git_log", read_only_form=lambda given: given["command"] == "status"),
+    a_pack("files", "read_file", read_only=True),
+    a_pack("files2", "write_file", destructive=True),
+    a_pack("bank", "pay", approval=True),
+]
+TOOLS: list[Tool] = [tool for pack in PACKS for tool in pack.tools.values()]
+
+
+def plan(**settings: Any) -> Plan:
+    chosen = {"destructive": "run"} | settings
+    return plan_of(msgspec.convert(chosen, ApprovalsSettings), TOOLS)
+
+
+NAMES = {
+    "what a tool declares": ({}, ["pay"]),
+    "a name": ({"require": ["git"]}, ["git", "pay"]),
+    "a pattern": ({"require": ["git*"]}, ["git", "git_log", "pay"]),
+    "a pattern of several": ({"require": ["*_file"]}, ["pay", "read_file", "write_file"]),
+    "a pack": ({"require": ["pack:files"]}, ["pay", "read_file"]),
+    "packs": ({"require": ["pack:files*"]}, ["pay", "read_file", "write_file"]),
+    "a pack is no tool": ({"require": ["files"]}, ["pay"]),
+    "no letter stands for another": ({"require": ["g?t", "[g]it"]}, ["pay"]),
+    "a rule": ({"rules": [{"tools": ["git"]}]}, ["git", "pay"]),
+    "a rule with a condition": ({"rules": [{"tools": ["git"], "when": "false"}]}, ["git", "pay"]),
+    "freed": ({"require": ["*"], "auto_approve": ["pack:files*", "git*"]}, ["pay"]),
+    "freed by name": ({"auto_approve": ["pay"]}, []),
+    "what destroys": ({"destructive": "ask"}, ["pay", "write_file"]),
+    "what destroys, freed": ({"destructive": "ask", "auto_approve": ["write*"]}, ["pay"]),
+    "everything freed": ({"require": ["*"], "auto_approve": ["*"]}, []),
+}
+
+
+@pytest.mark.requirement("A7")
+@pytest.mark.parametrize(("settings", "names"), NAMES.values(), ids=NAMES)
+def test_which_tools_are_asked_about(settings: dict[str, Any], names: list[str]) -> None:
+    """`auto_approve` overrides every other setting; the other settings add up."""
+    assert sorted(plan(**settings)) == names
+
+
+def need_of(settings: dict[str, Any], arguments: bytes, tool: str = "git") -> ApprovalNeed | None:
+    found = plan(**settings).get(tool)
+    if found is None:
+        return None
+    [offer] = [one for one in TOOLS if one.name == tool]
+    checked = msgspec.json.decode(arguments)
+    return found.need(
+        variables_of(caller_variables(a_caller()), offer, arguments, {"command": "", **checked})
+    )
+
+
+STATUS, PUSH, ODD = b'{"command":"status"}', b'{"command":"push"}', b"{}"
+WHEN = {
+    "it is true": ("arguments.command == 'push'", PUSH, True),
+    "it is false": ("arguments.command == 'push'", STATUS, False),
+    "an argument is missing": ("arguments.command == 'push'", ODD, True),
+    "it looks first whether it is there": ("has(arguments.command)", ODD, False),
+    "types that cannot be compared": ("arguments.command > 5", PUSH, True),
+    "no yes or no": ("arguments.command", PUSH, True),
+    "an unknown name": ("argument.command == 'push'", STATUS, True),
+    "the caller": ("caller.subject == 'alice' && caller.kind == 'user'", PUSH, True),
+    "the caller's scopes": ("'files:write' in caller.scopes", PUSH, True),
+    "the tool": ("tool.name == 'git' && tool.pack == 'git'", PUSH, True),
+    "a form that only reads": ("!tool.reads", STATUS, False),
+    "a form that does not": ("!tool.reads", PUSH, True),
+    "a hint that is not given": ("tool.destructive", PUSH, False),
+    "a pattern": ("arguments.command.matches('^pu')", PUSH, True),
+    "a loop": ("['push', 'reset'].exists(c, c == arguments.command)", PUSH, True),
+    "too much to look at": ("false", b'{"command":"%s"}' % (b"x" * 70_000), True),
+    "a loop over a long text": (
+        "['x'].exists(c, arguments.command == c)",
+        b'{"command":"%s"}' % (b"x" * 9_000),
+        True,
+    ),
+    "a loop over too much": (
+        "arguments.command.exists(c, c == 'x')",
+        b'{"command":[%s]}' % b",".join([b'"y"'] * 600),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("when", "arguments", "needs"), WHEN.values(), ids=WHEN)
+def test_a_condition_on_a_call(when: str, arguments: bytes, needs: bool) -> None:
+    """What cannot be found out needs a person."""
+    rules = {"rules": [{"tools": ["git"], "when": when}]}
+
+    assert (need_of(rules, arguments) is not None) is needs
+
+
+def test_rules_that_fit_add_up() -> None:
+    """The call needs the most approvals, the shortest time, every `by` and every reason."""
+    rules = [
+        {"tools": ["git"], "reason": "One.", "by": ["role:a"], "timeout_s": 50.0},
+        {"tools": ["g*"], "reason": "Two.", "by": ["role:b"], "approvals": 2, "timeout_s": 20.0},
+        {"tools": ["pack:git"], "when": "false", "approvals": 2, "reason": "Never."},
+    ]
+    found = need_of({"rules": rules, "require": ["git"]}, PUSH)
+
+    assert found == ApprovalNeed(2, (("role:a",), ("role:b",)), "One. Two.", 20.0)
+    assert need_of({"require": ["git"], "timeout_s": 7.0}, PUSH) == ApprovalNeed(1, (), "", 7.0)
+
+
+VERSIONS: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing": ({"require": ["pay"]}, True),
+    "a rule for another tool": ({"rules": [{"tools": ["git"]}]}, True),
+    "a rule for this one": ({"rules": [{"tools": ["pay"]}]}, False),
+    "how long a request waits": ({"timeout_s": 10.0}, True),
+}
+
+
+@pytest.mark.parametrize(("settings", "same"), VERSIONS.values(), ids=VERSIONS)
+def test_what_makes_another_policy(settings: dict[str, Any], same: bool) -> None:
+    """An approval counts as long as nothing changes that decides about its tool."""
+    assert (plan(**settings)["pay"].version == plan()["pay"].version) is same
+
+
+BAD = {
+    "no expression": "arguments.",
+    "nothing": " ",
+    "too long": "true || " * 300 + "true",
+    "nested too deeply": "(" * 5_000 + "true" + ")" * 5_000,
+    "a loop in a loop": "arguments.a.all(x, arguments.a.exists(y, x == y))",
+    "a loop in a loop's head": "arguments.a.filter(x, x > 1).map(y, [1].all(z, z == y))",
+}
+
+
+@pytest.mark.parametrize("text", BAD.values(), ids=BAD)
+def test_a_condition_that_cannot_be_used(text: str) -> None:
+    """An unusable condition stops the start with an error, so no call meets it."""
+    with pytest.raises(BadCondition):
+        Condition(text)
+
+
+def test_a_loop_after_a_loop_is_none_within() -> None:
+    """Two loops in a row are not nested, nor is a loop inside a text."""
+    condition = Condition("arguments.a.filter(x, x > 1).all(y, y > 2) && 'b.all(x, .map(y' != ''")
+
+    assert condition.holds(ConditionVariables(b'{"a":[3]}', {}, {})) is True
+
+
+HARD = {
+    "every one in every one": "arguments.a.all(x, x in arguments.a)",
+    "texts": "arguments.a.all(x, string(x).matches('(a+)+$') == false)",
+}
+
+
+@pytest.mark.parametrize("text", HARD.values(), ids=HARD)
+def test_what_callers_send_is_evaluated_within_bounds(text: str) -> None:
+    """As many values as are looked at at all; more of them are not."""
+    condition = Condition(text)
+    most, more = (b'{"a":[%s]}' % b",".join([b"1"] * count) for count in (501, 502))
+
+    assert condition.holds(ConditionVariables(most, {}, {})) is True
+    assert condition.holds(ConditionVariables(more, {}, {})) is None

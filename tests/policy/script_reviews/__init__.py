@@ -1,0 +1,1 @@
+"""Reviews of scripts among the calls."""

@@ -1,0 +1,317 @@
+"""Scripts that wait for an administrator among the calls, and what becomes of the rejected."""
+
+import asyncio
+from contextlib import aclosing
+
+import msgspec
+import pytest
+
+from gatepost.policy.approvals.notifications import TOPIC, ApprovalChange, ApprovalListener
+from gatepost.policy.approvals.request import DisplayedParty, Operator, Undecidable
+from gatepost.policy.script_reviews.script import Script
+from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
+from gatepost.storage.errors import StoreUnavailable
+from tests.support.endpoint import a_caller
+from tests.support.runners import ACME, BOB, WITHIN_S, ApprovalDeployment, run_until
+
+ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
+ROOT = DisplayedParty(subject="root", kind="operator")
+OLD, NEW = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
+
+
+async def submitted(
+    deployment: ApprovalDeployment, script: Script = NEW, *, by: str = "alice"
+) -> ScriptApprovals:
+    """Submit *script* as the user *by*; return the script approvals of the tenant."""
+    entries = deployment.records.of(ACME).entries(SUBJECT)
+    approvals = ScriptApprovals(entries, clock=deployment.clock)
+    await approvals.request([script], caller=a_caller(subject=by), most=9)
+    return approvals
+
+
+@pytest.mark.requirement("P11")
+async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
+    """With its whole content, the approved one beside it, and whose call wanted it."""
+    deployment = ApprovalDeployment(require=["act"])
+    replica = deployment.replica()
+    call = await replica.asked(what="a")
+    deployment.clock.now += 1
+    approvals = await submitted(deployment, OLD)
+    await approvals.approve(OLD, by=ROOT)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
+
+    first, script = await replica.service.waiting(ACME)
+    assert first.id == call.id
+    assert (script.kind, script.tool, script.caller.subject) == ("script", "report.star", "alice")
+    assert (script.content, script.approved_content) == ("x = 2\n", "x = 1\n")
+    assert await replica.service.get(ACME, script.id) == script
+
+    decided = await replica.service.approve(ACME, script.id, ADMIN, seen=script.digest)
+
+    assert decided.state == "approved"
+    assert await approvals.holds(NEW)
+    assert not await approvals.holds(OLD)
+    assert [one.id for one in await replica.service.waiting(ACME)] == [call.id]
+    assert deployment.changes[-1].what == "approved"
+
+
+@pytest.mark.requirement("P11")
+async def test_who_may_not_decide_about_a_script() -> None:
+    """The user who submitted it, an approver who is no admin, another tenant's admin, a machine."""
+    deployment = ApprovalDeployment()
+    replica = deployment.replica()
+    approvals = await submitted(deployment)
+    [script] = await replica.service.waiting(ACME)
+    admin = {"roles": frozenset({"admin"})}
+    others = {
+        "You submitted": a_caller(**admin),
+        "the role admin": BOB,
+        "no such request": a_caller(subject="ada", tenant_id="globex", **admin),
+        "a machine": a_caller(subject="ada", subject_kind="client", **admin),
+    }
+
+    for why, who in others.items():
+        with pytest.raises(Undecidable, match=why):
+            await replica.service.approve(ACME, script.id, who)
+        with pytest.raises(Undecidable, match=why):
+            await replica.service.reject(ACME, script.id, who, "")
+    assert not await approvals.holds(NEW)
+    assert len(await replica.service.waiting(ACME)) == 1
+
+
+async def test_only_the_script_that_was_seen_is_approved() -> None:
+    """A newer one of the same name is another request, and the one seen is gone."""
+    deployment = ApprovalDeployment()
+    replica = deployment.replica()
+    approvals = await submitted(deployment, OLD)
+    [seen] = await replica.service.waiting(ACME)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
+
+    with pytest.raises(Undecidable, match="look at what waits now"):
+        await replica.service.approve(ACME, seen.id, ADMIN)
+    assert not await approvals.holds(OLD)
+    assert await replica.service.get(ACME, seen.id) is None
+
+
+async def test_a_rejected_script_waits_no_more() -> None:
+    """The approved one stays approved."""
+    deployment = ApprovalDeployment()
+    replica = deployment.replica()
+    approvals = await submitted(deployment, OLD)
+    await approvals.approve(OLD, by=ROOT)
+    await approvals.request([NEW], caller=a_caller(subject="alice"), most=9)
+    [script] = await replica.service.waiting(ACME)
+
+    rejected = await replica.service.reject(ACME, script.id, Operator("root"), "Not tested.")
+
+    assert (rejected.state, rejected.decisions[0].reason) == ("rejected", "Not tested.")
+    await approvals.request([NEW], caller=a_caller(subject="bob"), most=9)
+    assert await replica.service.waiting(ACME) == []
+    assert await replica.service.get(ACME, script.id) == rejected
+    assert await approvals.holds(OLD)
+
+
+@pytest.mark.requirement("P11")
+async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
+    """By the time of the decision, page by page, with who decided; not another tenant's."""
+    deployment = ApprovalDeployment(require=["act"])
+    service = deployment.replica().service
+    ids = []
+    for number in range(3):
+        deployment.clock.now += 1
+        call = await deployment.replica().asked(what=f"{number}")
+        await service.reject(ACME, call.id, BOB, "")
+        deployment.clock.now += 1
+        await submitted(deployment, Script(f"report-{number}", b"1", "workspace"))
+        [script] = await service.waiting(ACME)
+        await service.reject(ACME, script.id, ADMIN, f"reason {number}")
+        ids += [call.id, script.id]
+
+    pages, before = [], None
+    while page := await deployment.replica().service.history(ACME, before=before, most=1):
+        [before] = page
+        pages += page
+    assert [one.id for one in pages] == ids[::-1]
+    assert pages == await service.history(ACME)
+    assert (pages[0].decisions[0].by.subject, pages[0].decisions[0].reason) == ("ada", "reason 2")
+    assert await service.history("globex") == []
+
+
+@pytest.mark.requirement("P11")
+async def test_a_rejected_script_can_be_approved_after_all() -> None:
+    """
+    The admin who rejected it may approve the text that they saw; a caller who could not approve it
+    at first still cannot.
+    """
+    deployment = ApprovalDeployment()
+    service = deployment.replica().service
+    approvals = await submitted(deployment)
+    [script] = await service.waiting(ACME)
+    rejected = await service.reject(ACME, script.id, ADMIN, "Not tested.")
+
+    with pytest.raises(Undecidable, match="was rejected already"):
+        await service.reject(ACME, script.id, Operator("root"), "")
+    alice = a_caller(roles=frozenset({"admin"}))
+    for who, why in ((BOB, "the role admin"), (alice, "You submitted")):
+        assert why in str(service.objection(rejected, who))
+        with pytest.raises(Undecidable, match=why):
+            await service.approve(ACME, script.id, who)
+    with pytest.raises(Undecidable, match="look at what waits now"):
+        await service.approve(ACME, script.id, ADMIN, seen="something else")
+    assert service.objection(rejected, ADMIN) is None
+    approved = await service.approve(ACME, script.id, ADMIN, seen=rejected.digest)
+
+    assert [one.verdict for one in approved.decisions] == ["rejected", "approved"]
+    assert await approvals.holds(NEW)
+    assert await service.history(ACME) == []
+    assert [one.what for one in deployment.changes] == ["rejected", "approved"]
+
+
+@pytest.mark.requirement("P11")
+async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
+    """After `approvals.keep_s` the rejection is deleted, also where no caller reads it."""
+    deployment = ApprovalDeployment(keep_s=60)
+    replica = deployment.replica()
+    service = replica.service
+    approvals = await submitted(deployment)
+    [script] = await service.waiting(ACME)
+    await service.reject(ACME, script.id, ADMIN, "")
+    deployment.clock.now += 60
+    entries = deployment.records.of(ACME).entries(SUBJECT)
+
+    assert await approvals.rejected() == []
+    assert await service.get(ACME, script.id) is None
+    tidied, tidy = asyncio.Event(), replica.scripts.tidy
+
+    async def tidying() -> int:
+        gone = await tidy()
+        tidied.set()
+        return gone
+
+    replica.scripts.tidy = tidying  # type: ignore[method-assign]
+    assert len(await entries.all()) == 1
+    async with asyncio.timeout(WITHIN_S), service.expiring(every_s=0.001):
+        await tidied.wait()
+    assert await entries.all() == []
+
+
+@pytest.mark.requirement("P11", "CO4")
+async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
+    """The person's name and reason are erased, and the script stays rejected."""
+    deployment = ApprovalDeployment()
+    service = deployment.replica().service
+    approvals = await submitted(deployment)
+    [script] = await service.waiting(ACME)
+    await service.reject(ACME, script.id, ADMIN, "Ada says no.")
+
+    assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
+
+    [left] = await service.history(ACME)
+    assert (left.decisions[0].by.shown, left.decisions[0].reason) == ("an administrator", "")
+    assert service.objection(left, Operator("root")) is None
+
+
+@pytest.mark.requirement("P11", "CO4")
+async def test_the_approver_of_a_script_can_be_erased() -> None:
+    """The approver's name and id are erased, and the script still runs."""
+    deployment = ApprovalDeployment()
+    service = deployment.replica().service
+    approvals = await submitted(deployment)
+    [script] = await service.waiting(ACME)
+    ada = msgspec.structs.replace(ADMIN, claims={"name": "Ada L."})
+    await service.approve(ACME, script.id, ada)
+    assert [one.approver and one.approver.name for one in await approvals.all_approved()] == [
+        "Ada L."
+    ]
+
+    assert await approvals.erase(ADMIN.issuer, ADMIN.subject) == 1
+
+    [entry] = await deployment.records.of(ACME).entries(SUBJECT).all()
+    assert b"Ada" not in entry.value
+    assert b"ada" not in entry.value
+    assert await approvals.holds(NEW)
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["one that waits", "a file"])
+async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
+    """
+    The operator may allow a script before its first call; each decision and its end is recorded
+    and published to the replicas.
+    """
+    deployment = ApprovalDeployment()
+    replica = deployment.replica()
+    service = replica.service
+    approvals = ScriptApprovals(
+        deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
+    )
+    if waits:
+        await submitted(deployment)
+    woken: list[bytes] = []
+
+    async def are_woken() -> bool:
+        return len(woken) == 2
+
+    async with aclosing(await deployment.shared_store.of(ACME).follow(TOPIC, woken.append)):
+        await replica.scripts.allow(ACME, NEW, Operator("root"))
+        held = await approvals.holds(NEW)
+        was = await replica.scripts.revoke(ACME, NEW.name, Operator("root"))
+        await run_until(are_woken)
+
+    assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
+    assert [(one.what, one.request and one.request.state) for one in deployment.changes] == [
+        ("approved", "approved"),
+        ("revoked", "withdrawn"),
+    ]
+    assert woken == [f"script:{NEW.digest}".encode()] * 2
+    assert await service.waiting(ACME) == []
+    assert await replica.scripts.revoke(ACME, NEW.name, Operator("root")) is None
+    assert len(deployment.changes) == 2
+
+
+async def test_an_unreadable_script_is_not_allowed() -> None:
+    """The refused command leaves no audit record, either."""
+    deployment = ApprovalDeployment()
+    replica = deployment.replica()
+
+    with pytest.raises(Undecidable, match="no UTF-8 text"):
+        await replica.scripts.allow(ACME, Script("binary", b"\xff", "workspace"), Operator("root"))
+    assert deployment.changes == []
+
+
+@pytest.mark.requirement("P11")
+@pytest.mark.parametrize("verdict", ["approved", "rejected"])
+async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: str) -> None:
+    """The record is written first, and corrected where another decision came first."""
+    deployment = ApprovalDeployment()
+    there = deployment.replica().service
+    approvals = await submitted(deployment)
+    [script] = await there.waiting(ACME)
+    told: list[str] = []
+
+    async def fails(change: ApprovalChange) -> None:
+        raise StoreUnavailable("the record is away")
+
+    async def faster(change: ApprovalChange) -> None:
+        if not told:
+            await there.reject(ACME, script.id, ADMIN, "")
+        told.append(change.what)
+
+    async def decide(audit: ApprovalListener) -> None:
+        service = deployment.replica(audit=audit).service
+        if verdict == "approved":
+            await service.approve(ACME, script.id, ADMIN)
+        else:
+            await service.reject(ACME, script.id, ADMIN, "")
+
+    with pytest.raises(StoreUnavailable):
+        await decide(fails)
+    assert [one.id for one in await there.waiting(ACME)] == [script.id]
+
+    if verdict == "rejected":
+        with pytest.raises(Undecidable, match="look at what waits now"):
+            await decide(faster)
+        assert told == ["rejected", "void"]
+    else:
+        await decide(faster)
+        assert told == ["approved"]
+        assert await approvals.holds(NEW)
