@@ -191,7 +191,7 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
             reload=partial(begin, setup.fresh) if setup.fresh is not None else None,
         )
         await server.serve(sockets=[setup.sock])
-        await settled(server.server_state.tasks)
+        await wait_for_cancelled(server.server_state.tasks)
     await end_tasks()
 
 
@@ -216,7 +216,7 @@ async def taken_up(services: Services, config: Config, toolbox: Toolbox) -> bool
     return True
 
 
-async def settled(requests: Collection[asyncio.Task[None]]) -> None:
+async def wait_for_cancelled(requests: Collection[asyncio.Task[None]]) -> None:
     """
     Wait for requests that the end of the drain has cancelled.
 

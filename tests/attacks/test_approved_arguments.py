@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.cli.approvals import tell
+from gatepost.cli.approvals import print_request
 from gatepost.dashboard.argument_form import Field, Filled, fields_of, filled
 from gatepost.dashboard.argument_tree import read
 from gatepost.dashboard.assets import Assets
@@ -145,8 +145,8 @@ def test_the_command_line_shows_what_is_in_a_line(
         content=f"# nothing{sign}evil()\n",
     )
     arguments = json.dumps({"a": f"x{sign}y"}, ensure_ascii=False).encode()
-    tell(script)
-    tell(msgspec.structs.replace(script, kind="call", content=None, arguments=arguments))
+    print_request(script)
+    print_request(msgspec.structs.replace(script, kind="call", content=None, arguments=arguments))
 
     said = capsys.readouterr().out
     assert sign not in said

@@ -12,7 +12,7 @@ from gatepost.audit.export import exported, verify_lines
 from gatepost.audit.record import read, search
 from gatepost.audit.retention import LEASE_S, WriterLease
 from gatepost.audit.verify import VerificationResult, verify
-from gatepost.cli.audit import told
+from gatepost.cli.audit import verdict_text
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
@@ -65,7 +65,7 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     (row,) = await replicas.records.of("acme").trail.chain(2).rows(2, 1)
 
     assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
-    assert told(seen) == (
+    assert verdict_text(seen) == (
         "acme: 7 records are valid, 1 to 3; signed checkpoints cover records up to 3. "
         "Writer 2: 2-1 to 2-4; signed checkpoints cover records up to 2-3."
     )

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from gatepost.cli.approvals import opened
-from gatepost.cli.configuration import settled
+from gatepost.cli.configuration import checked_configuration
 from gatepost.cli.main import main
 from gatepost.policy.approvals import service as approval_service
 from gatepost.policy.approvals.service import ApprovalService
@@ -226,7 +226,7 @@ class RevocationReplicas(BalancedReplicas):
         """Open an approval service beside both replicas, for approvers who have signed in."""
         # The configuration names its key ring as a server sees it that runs there.
         with contextlib.chdir(self.folder):
-            config, toolbox = settled(Path("gatepost.toml"))
+            config, toolbox = checked_configuration(Path("gatepost.toml"))
             async with opened(config, toolbox, "acme") as services:
                 yield services.service
 

@@ -292,7 +292,7 @@ class RefreshReplica:
         await poll(self.store, self.watch)
         await self.refresher.look()
         async with asyncio.timeout(10):
-            await self.refresher.settled()
+            await self.refresher.wait_idle()
 
     async def hears(self, *, announced: int = 0, updated: int = 0) -> None:
         """Return once clients were told so many times."""

@@ -11,7 +11,7 @@ from gatepost.upstreams import subscription as subscription_module
 from gatepost.upstreams.connection import (
     UpstreamNotification,
 )
-from gatepost.upstreams.plan import POLLED_S, TOLD_S
+from gatepost.upstreams.plan import ANNOUNCED_S, POLLED_S
 from gatepost.upstreams.store import UpstreamStore
 from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.support.measuring import ManualClock
@@ -40,7 +40,7 @@ async def test_a_change_of_the_list_is_fetched_at_once(
     upstream.server_notifications.put_nowait(
         UpstreamNotification("notifications/tools/list_changed", {})
     )
-    running.clock.now += TOLD_S
+    running.clock.now += ANNOUNCED_S
 
     await running.hears(announced=2)
     assert await running.keys(server) == ["a", "b"]
@@ -58,7 +58,7 @@ async def test_a_server_that_always_tells_of_changes_is_not_always_asked(
         await replica.settle()
     assert len(upstream.asked) == 1
 
-    replica.clock.now += TOLD_S
+    replica.clock.now += ANNOUNCED_S
     await replica.settle()
     assert len(upstream.asked) == 2
 

@@ -124,7 +124,7 @@ def decide(
     return wire.response(answer, method=review.form.method)
 
 
-def turn_away(
+def refuse(
     server: AuthorizationServer, pages: Pages, error: "UnusableRequest | rfc6749.OAuth2Error"
 ) -> Response:
     """Return a page, or where the request's sender is known a redirect to it."""
@@ -153,7 +153,7 @@ class Authorize:
                 "This request cannot be read", fault.sentence, status=fault.status
             )
         except (UnusableRequest, rfc6749.OAuth2Error) as error:
-            return turn_away(self.server, self.pages, error)
+            return refuse(self.server, self.pages, error)
 
     def _respond(self, request: Request, checked: AuthorizationReview) -> Response:
         if self.issuer.settings.auto_approve:

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorization_server import AuthorizationServer
-from gatepost_keys.issuer.authorize import UnusableRequest, decide, review, turn_away
+from gatepost_keys.issuer.authorize import UnusableRequest, decide, refuse, review
 from gatepost_keys.issuer.browser_session import session_of
 from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.pages import Pages
@@ -29,7 +29,7 @@ def serve(server: AuthorizationServer, pages: Pages) -> RouteHandler:
             # Checked again, because the client may have been removed between page and button.
             checked = review(server, form_in(query, request))
         except (UnusableRequest, rfc6749.OAuth2Error) as error:
-            return turn_away(server, pages, error)
+            return refuse(server, pages, error)
         if not checked.satisfied(sign_in, issuer.now()):
             return expired(pages)
         allowed = values.get("decision") == "allow"

@@ -6,7 +6,7 @@ from starlette.responses import RedirectResponse, Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.authorization_server import AuthorizationServer, Form
-from gatepost_keys.issuer.authorize import UnusableRequest, review, turn_away
+from gatepost_keys.issuer.authorize import UnusableRequest, refuse, review
 from gatepost_keys.issuer.browser_session import keep, session_of, start
 from gatepost_keys.issuer.guard import RouteHandler
 from gatepost_keys.issuer.pages import Pages
@@ -35,7 +35,7 @@ def serve(server: AuthorizationServer, pages: Pages) -> RouteHandler:
         try:
             acr = review(server, form_in(query, request)).acr or ACR_VALUES[0]
         except (UnusableRequest, rfc6749.OAuth2Error) as error:
-            return turn_away(server, pages, error)
+            return refuse(server, pages, error)
         signed_in = start(issuer, issuer.sign_in(person, acr))
         # The path is ours and fixed: the query cannot lead anywhere else.
         onward = RedirectResponse(f"{issuer.settings.path('authorization')}?{query}", 303)

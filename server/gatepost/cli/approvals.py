@@ -15,8 +15,8 @@ from gatepost.check.stdio import BESIDE
 from gatepost.cli.configuration import (
     administrator,
     check_tenant,
+    checked_configuration,
     config_option,
-    settled,
     visible,
 )
 from gatepost.cli.stores import moment
@@ -100,7 +100,7 @@ def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
 def show(request_id: str, tenant: str, path: Path) -> None:
     """Show one request with its arguments. Secrets are redacted."""
     request = with_approvals(path, tenant, lambda service: found(service, tenant, request_id))
-    tell(request)
+    print_request(request)
     if request.state == "waiting":
         again = f"--tenant {tenant} {request.id}"
         click.echo("\nTo approve or reject this request:")
@@ -127,7 +127,9 @@ def approve(request_id: str, digest: str | None, comment: str, tenant: str, path
     only if the digest still matches.
     """
     if digest is None:
-        tell(with_approvals(path, tenant, lambda service: found(service, tenant, request_id)))
+        print_request(
+            with_approvals(path, tenant, lambda service: found(service, tenant, request_id))
+        )
         click.echo(
             "\nNothing was approved. To approve, add --digest from `gatepost approvals show`."
         )
@@ -193,7 +195,7 @@ async def found(service: ApprovalService, tenant: str, request_id: str) -> Appro
     return request
 
 
-def tell(request: ApprovalRequest) -> None:
+def print_request(request: ApprovalRequest) -> None:
     """Print a request, with control characters escaped."""
     facts = request.facts
     rows = [
@@ -262,7 +264,7 @@ def with_approvals(path: Path, tenant: str, do: Callable[[ApprovalService], Awai
 def decided(path: Path, tenant: str, do: Callable[[ApprovalServices, Config], Awaitable[T]]) -> T:
     """Run *do*, which also needs the configuration, with the stores open."""
     # For `gatepost stdio` this is the only way to decide, so HTTP settings can be missing.
-    config, toolbox = settled(path, beside=BESIDE)
+    config, toolbox = checked_configuration(path, beside=BESIDE)
     check_tenant(config, tenant)
 
     async def work() -> T:

@@ -88,12 +88,12 @@ def verify_(
     if not found:
         click.echo("There are no records.")
     for one in found:
-        click.echo(told(one))
+        click.echo(verdict_text(one))
     if any(one.bad is not None for one in found):
         raise click.exceptions.Exit(1)
 
 
-def told(found: VerificationResult) -> str:
+def verdict_text(found: VerificationResult) -> str:
     """Return a verdict as text."""
     if found.bad is not None:
         bad = record_id(found.writer, found.bad)

@@ -55,7 +55,7 @@ def examine(
     if not (missing or fitting.development):
         judged += file_permissions.of_configuration(path)
     if reading.config is None:
-        judged = [one for one in judged if not reading.settles(one)]
+        judged = [one for one in judged if not reading.explains(one)]
     config = None if reading.config is None else fitting
     return config, toolbox, [*reading.problems, *judged]
 
@@ -119,7 +119,7 @@ def with_workers(config: Config, workers: int | None) -> Config:
     return msgspec.structs.replace(config, listen=listen)
 
 
-def settled(
+def checked_configuration(
     path: Path,
     *,
     workers: int | None = None,

@@ -135,7 +135,7 @@ def done(work: RemoteWork[T], *, url: str, token: str, no_browser: bool, **optio
                 sign_in = tokens = SignedInTokens(browser, kept, scopes=scopes, tell=_warn)
                 begin = await tokens.first()
             async with connected(
-                client, place, token=begin, sign_in=sign_in, heard=tell
+                client, place, token=begin, sign_in=sign_in, on_notification=print_notification
             ) as session:
                 return await work(session)
 
@@ -194,7 +194,7 @@ def _warn(sentence: str) -> None:
     click.echo(visible(sentence), err=True)
 
 
-def tell(notification: Mapping[str, Any]) -> None:
+def print_notification(notification: Mapping[str, Any]) -> None:
     """Print progress and log messages on standard error."""
     params = notification.get("params")
     if not isinstance(params, dict):

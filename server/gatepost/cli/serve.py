@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gatepost.check.pack_loading import Toolbox
-from gatepost.cli.configuration import config_option, examine, settled, show
+from gatepost.cli.configuration import checked_configuration, config_option, examine, show
 from gatepost.cli.main import TIMINGS
 from gatepost.config.settings import Config
 from gatepost.runtime.http_server import bind
@@ -41,7 +41,7 @@ def serve(timings: "StartTimings | None", path: Path, workers: int | None) -> No
     """Run the server until SIGTERM or Ctrl+C. Running calls finish first."""
     done = timings.done if timings is not None else nothing
     done("imports of the command")
-    config, toolbox = settled(path, workers=workers)
+    config, toolbox = checked_configuration(path, workers=workers)
     done("configuration, tools and their checks")
 
     def fresh() -> tuple[Config, Toolbox] | None:

@@ -13,7 +13,7 @@ import uvloop
 from gatepost.app import challenge_of, mcp
 from gatepost.check.pack_loading import Toolbox
 from gatepost.check.stdio import BESIDE, problems
-from gatepost.cli.configuration import config_option, settled
+from gatepost.cli.configuration import checked_configuration, config_option
 from gatepost.config.settings import STDIO, Config
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError
 from gatepost.mcp.pipes import LineReader, Pipes
@@ -42,7 +42,9 @@ def stdio(path: Path) -> None:
     """
     # Claim the pipes first, because tool files may print when they are loaded.
     pipes = Pipes.claim()
-    config, toolbox = settled(path, beside=BESIDE, also=partial(problems, wanted=True))
+    config, toolbox = checked_configuration(
+        path, beside=BESIDE, also=partial(problems, wanted=True)
+    )
     configure(level=config.log.level, form=config.log.format)
     try:
         keyring = keyring_of(config)
@@ -83,7 +85,7 @@ async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipe
         endpoint = mcp(config, services, resource, challenge_of(config), mirrors=False)
         path = urlsplit(caller.resource).path or "/"
         talk = Stdio(endpoint, caller=caller, path=path, write=write)
-        garbage_collector.settle()
+        garbage_collector.freeze()
         reading = asyncio.create_task(_read(pipes, talk, config.limits.max_body_bytes))
         await _first(reading, over=over)
         if not (reading.done() and over.is_set()):

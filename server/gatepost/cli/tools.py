@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from gatepost.cli.configuration import config_option, settled
+from gatepost.cli.configuration import checked_configuration, config_option
 from gatepost.policy.approvals.policies import Plan
 from gatepost.policy.approvals.tool_policies import plan_of
 from gatepost.tools.api import Offer, Tool
@@ -31,7 +31,7 @@ def tools(path: Path, as_json: bool) -> None:
 
     The list leaves out what upstream MCP servers offer: use `gatepost upstream list`.
     """
-    config, toolbox = settled(path)
+    config, toolbox = checked_configuration(path)
     plan = plan_of(config.approvals, toolbox.offers)
     order = list(KINDS)
     listed = sorted(toolbox.offers, key=lambda offer: (order.index(type(offer)), offer.key))

@@ -30,7 +30,7 @@ class ReadConfiguration(msgspec.Struct, frozen=True):
     problems: tuple[Problem, ...]
     fitting: Config | None = None
 
-    def settles(self, problem: Problem) -> bool:
+    def explains(self, problem: Problem) -> bool:
         """Return whether a problem in ``fitting`` only follows from a value that was left out."""
         return _section(problem.setting) in {_section(one.setting) for one in self.problems}
 

@@ -62,9 +62,9 @@ class LiveInbox:
         async with WakeUps(self._shared_store.of(tenant), TOPIC) as wake_ups:
             while True:
                 try:
-                    pages.tell(await self._approvals.waiting_page(tenant))
+                    pages.show(await self._approvals.waiting_page(tenant))
                 except StoreUnavailable:
-                    pages.tell(None)
+                    pages.show(None)
                 await wake_ups.wait(self._poll_s)
                 await wake_ups.follow()
 
@@ -78,7 +78,7 @@ class _OpenPages:
         self.changed = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
-    def tell(self, waiting: ShownPage) -> None:
+    def show(self, waiting: ShownPage) -> None:
         """Wake all pages if the waiting requests changed."""
         if self.version and waiting == self.waiting:
             return

@@ -62,15 +62,15 @@ class ChangePubSub:
             subscribers = self._subscribers[tenant] = ChangeSubscribers()
         interest = ChangeSubscription(self, tenant, deliver)
         subscribers.members[interest] = None
-        heard = False
+        is_followed = False
         try:
             async with subscribers.lock:
                 if subscribers.following is None:
                     shared_store = self._shared_store.of(tenant)
-                    subscribers.following = await shared_store.follow(TOPIC, subscribers.hear)
-            heard = True
+                    subscribers.following = await shared_store.follow(TOPIC, subscribers.receive)
+            is_followed = True
         finally:
-            if not heard:
+            if not is_followed:
                 interest.end()
         return interest
 
@@ -78,7 +78,7 @@ class ChangePubSub:
         """Tell the clients of all tenants at this process that these lists changed."""
         for what in lists:
             for subscribers in tuple(self._subscribers.values()):
-                subscribers.tell(ChangeNotification(what))
+                subscribers.deliver(ChangeNotification(what))
 
     def leave(self, tenant: str, interest: "ChangeSubscription") -> None:
         """Remove one subscription; after a tenant's last one, unsubscribe the process."""
@@ -113,15 +113,15 @@ class ChangeSubscribers:
         self.following: Subscription | None = None
         self.lock = asyncio.Lock()
 
-    def hear(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
         """Decode a message of the shared store and deliver it."""
         try:
             change = _decode(message)
         except msgspec.DecodeError:
             return  # sent by a replica of a newer release, with a kind unknown here
-        self.tell(change)
+        self.deliver(change)
 
-    def tell(self, change: ChangeNotification) -> None:
+    def deliver(self, change: ChangeNotification) -> None:
         """Deliver a change to all subscriptions."""
         for interest in tuple(self.members):
             interest.deliver(change)

@@ -83,9 +83,11 @@ class StreamClient(SilentClient):
     ) -> None:
         self._capabilities = capabilities
         if stream is not None:
-            self.tell(stream, token, level)
+            self.send_messages_to(stream, token, level)
 
-    def tell(self, stream: SseResponse, token: Raw | None, level: LoggingLevel | None) -> None:
+    def send_messages_to(
+        self, stream: SseResponse, token: Raw | None, level: LoggingLevel | None
+    ) -> None:
         """Send progress with *token*, and log messages at or above *level*, to this stream."""
         self.stream = stream
         self._token = token

@@ -350,7 +350,7 @@ class Stateless:
         )
         if tells:
             events = reads_events(exchange.headers.get(b"accept", b""))
-            client.hear(SseResponse(exchange.send) if events else None)
+            client.enable_messages(SseResponse(exchange.send) if events else None)
         if goes_on and method.asks:
             client.remember()
         return client

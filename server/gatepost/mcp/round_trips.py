@@ -113,12 +113,12 @@ class RoundTripClient(StreamClient):
         self._method, self._params = method, params
         self._asks = asks
 
-    def hear(self, stream: SseResponse | None) -> None:
+    def enable_messages(self, stream: SseResponse | None) -> None:
         """Enable the messages that the request asks for; raises JsonRpcError (LG-04)."""
         meta = NO_META if self._params.meta is UNSET else self._params.meta
         token, level = progress_token(meta), log_level(meta)
         if stream is not None:
-            self.tell(stream, token, level)
+            self.send_messages_to(stream, token, level)
 
     def remember(self) -> None:
         """Load the answers of this and earlier rounds; raises JsonRpcError if they are invalid."""

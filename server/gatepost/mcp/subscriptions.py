@@ -86,7 +86,7 @@ async def listen(
         raise STOPPING from None
     with ExitStack() as undo:
         undo.callback(server.streams.leave, listener)
-        listener.follow(await server.pubsub.follow(caller.tenant_id, listener.hear))
+        listener.follow(await server.pubsub.follow(caller.tenant_id, listener.receive))
         undo.pop_all()
     return listener
 
@@ -170,7 +170,7 @@ class ListenStream(EventStream):
         """Remember the subscription, so that it ends with the stream."""
         self._interest = interest
 
-    def hear(self, change: ChangeNotification) -> None:
+    def receive(self, change: ChangeNotification) -> None:
         """Queue a change if the client asked for it."""
         if change not in self._wanted:
             return

@@ -47,10 +47,10 @@ class RemoteSession:
         *,
         token: str,
         sign_in: GetToken,
-        heard: OnNotification,
+        on_notification: OnNotification,
     ) -> None:
         self._client, self._url, self._token = client, url, token
-        self._sign_in, self._heard = sign_in, heard
+        self._sign_in, self._on_notification = sign_in, on_notification
         self._sign_ins = 0
         self._id = 0
         self._peer: ServerDescription | None = None
@@ -179,7 +179,7 @@ class RemoteSession:
             return None
         if "method" in message:
             if "id" not in message:
-                self._heard(message)
+                self._on_notification(message)
             return None
         error, result = message.get("error"), message.get("result")
         if isinstance(error, dict):
@@ -192,12 +192,19 @@ class RemoteSession:
 
 @asynccontextmanager
 async def connected(
-    client: httpx2.AsyncClient, url: str, *, token: str, sign_in: GetToken, heard: OnNotification
+    client: httpx2.AsyncClient,
+    url: str,
+    *,
+    token: str,
+    sign_in: GetToken,
+    on_notification: OnNotification,
 ) -> AsyncIterator[RemoteSession]:
     """Talk to the server at *url* for the time of a block; raises RequestFailed."""
     if problem := problem_of_address(url):
         raise RequestFailed(f"{url} {problem}.")
-    session = RemoteSession(client, url, token=token, sign_in=sign_in, heard=heard)
+    session = RemoteSession(
+        client, url, token=token, sign_in=sign_in, on_notification=on_notification
+    )
     try:
         yield session
     finally:

@@ -176,13 +176,13 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values for a query or a form: strings and lists of them, without None."""
     return {
-        name: [said(one) for one in value] if isinstance(value, list | tuple) else said(value)
+        name: [as_text(one) for one in value] if isinstance(value, list | tuple) else as_text(value)
         for name, value in values.items()
         if value is not None
     }
 
 
-def said(value: object) -> str:
+def as_text(value: object) -> str:
     """Return one value as a string; raises TypeError for lists and objects."""
     if isinstance(value, bool):
         return "true" if value else "false"

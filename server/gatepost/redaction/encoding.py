@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from gatepost.redaction.matching import Hex, KnownMatch, Literal, base64_core
-from gatepost.redaction.secret_search import settled
+from gatepost.redaction.secret_search import decoded_forms
 
 LEAST_BYTES = 4
 """The minimum length of a value; shorter ones occur in every text."""
@@ -75,7 +75,7 @@ def shown(name: str) -> str:
 def _spelt(plain: bytes) -> Iterator[bytes]:
     """Return the encodings that unescaping does not decode."""
     yield plain.replace(b" ", b"+")
-    yield from settled(plain)
+    yield from decoded_forms(plain)
 
 
 def _lines(plain: bytes) -> Iterator[bytes]:

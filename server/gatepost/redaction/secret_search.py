@@ -158,7 +158,7 @@ def unwrapped(text: bytes) -> bytes:
     return first + b"".join(map(bytes.lstrip, others))
 
 
-def settled(text: bytes) -> list[bytes]:
+def decoded_forms(text: bytes) -> list[bytes]:
     """Return the decoded forms of a value with escapes or line breaks."""
     found = layers(text)
     return found[1:] + [unwrapped(each) for each in found]

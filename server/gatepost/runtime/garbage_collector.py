@@ -6,7 +6,7 @@ COLLECT_AFTER = 20_000
 """Allocations before a collection; buffered access log lines alone must not cause one."""
 
 
-def settle() -> None:
+def freeze() -> None:
     """
     Freeze all current objects and raise the collection threshold.
 

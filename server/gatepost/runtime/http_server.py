@@ -85,7 +85,7 @@ class GatepostServer(uvicorn.Server):
         # does not cover handshakes.
         await super().startup([])
         self.servers = accepting(self, sockets or [])  # type: ignore[assignment]
-        garbage_collector.settle()
+        garbage_collector.freeze()
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

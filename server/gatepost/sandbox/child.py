@@ -73,19 +73,19 @@ class ProcessResult(msgspec.Struct, frozen=True):
 
 
 class CapturedOutput:
-    """Keeps the beginning of a stream; *heard* gets every part, kept or not."""
+    """Keeps the beginning of a stream; *on_part* gets every part, kept or not."""
 
-    def __init__(self, most: int, heard: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, most: int, on_part: Callable[[bytes], None] | None = None) -> None:
         self.data = bytearray()
         self.cut = False
         self._most = most
-        self._heard = heard
+        self._on_part = on_part
 
     async def drain(self, stream: asyncio.StreamReader | None) -> None:
         """Read to the end, so that the program never blocks on a full pipe."""
         while stream is not None and (part := await stream.read(CHUNK)):
-            if self._heard is not None:
-                self._heard(part)
+            if self._on_part is not None:
+                self._on_part(part)
             room = self._most - len(self.data)
             self.data += part[:room]
             self.cut = self.cut or len(part) > room
@@ -101,18 +101,18 @@ async def run(
     *,
     timeout_s: float,
     most: int,
-    heard: Callable[[bytes], None] | None = None,
+    on_stderr: Callable[[bytes], None] | None = None,
     given: bytes = b"",
 ) -> ProcessResult:
     """
     Run a program to its end and keep at most *most* bytes of each stream.
 
-    *heard* gets what it writes to standard error. The program can read *given* from standard
+    *on_stderr* gets what it writes to standard error. The program can read *given* from standard
     input. Raises TimeoutError if it takes longer than *timeout_s*. In every case its whole process
     group is ended: with SIGTERM first, then with SIGKILL.
     """
     process = await spawned(program, given=bool(given))
-    out, err = CapturedOutput(most), CapturedOutput(most, heard)
+    out, err = CapturedOutput(most), CapturedOutput(most, on_stderr)
     try:
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(

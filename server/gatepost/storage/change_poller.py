@@ -74,7 +74,7 @@ class ChangePoller:
             await self._wake_ups.wait(POLL_S * DICE.uniform(0.6, 1.0))
             if await self._read():
                 for follower in self._followers:
-                    follower.told.set()
+                    follower.polled.set()
 
     async def _read(self) -> bool:
         """Read all counters; return whether the database answered."""
@@ -86,8 +86,8 @@ class ChangePoller:
 
     async def _hand_over(self, follower: "_ChangeFollower") -> None:
         while True:
-            await follower.told.wait()
-            follower.told.clear()
+            await follower.polled.wait()
+            follower.polled.clear()
             await self._take_up(follower)
 
     async def _take_up(self, follower: "_ChangeFollower") -> None:
@@ -127,7 +127,7 @@ class _ChangeFollower:
     def __init__(self, subject: str, take_up: FollowChange) -> None:
         self.subject, self.take_up = subject, take_up
         self.counter = 0
-        self.told = asyncio.Event()
+        self.polled = asyncio.Event()
 
 
 async def notify(shared_store: SharedStore) -> None:

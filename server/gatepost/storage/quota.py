@@ -58,7 +58,7 @@ class KnownUsage:
     """
 
     def __init__(self) -> None:
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self.base = self.pending = self.added = 0
         self.until: float | None = None
         self.looked_at: float | None = None
@@ -140,7 +140,7 @@ class StorageQuota:
         """Ask the store if that is due; of several that want to, one asks for all."""
         if not self._is_due(quota, size):
             return
-        async with quota.counted.turn:
+        async with quota.counted.lock:
             if self._is_due(quota, size):
                 await quota.counted.look(self.records, tenant, quota.owner, self._clock())
 

@@ -93,7 +93,7 @@ class CpuThread:
         self.queue = ThreadQueue()
         self.busy = False
 
-    async def turn(self, caller: WaitingCaller, *, bounded: bool) -> None:
+    async def wait_turn(self, caller: WaitingCaller, *, bounded: bool) -> None:
         """Wait for the thread; raises TooManyWaiting."""
         if not self.busy:
             self.busy = True
@@ -136,7 +136,7 @@ async def in_cpu_thread(
     thread = _uses.get(loop)
     if thread is None:
         thread = _uses[loop] = CpuThread()
-    await thread.turn(caller.principal_key, bounded=bounded)
+    await thread.wait_turn(caller.principal_key, bounded=bounded)
 
     def ended(_: Future[T]) -> None:
         with suppress(RuntimeError):  # the loop is closed, so no computation waits

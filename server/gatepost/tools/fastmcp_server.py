@@ -14,7 +14,7 @@ from pydantic import AnyUrl, ValidationError
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.client import LEVELS
 from gatepost.tools.failure import FailureKind
-from gatepost.tools.function import OfferOptions, settled
+from gatepost.tools.function import OfferOptions, common_members
 from gatepost.tools.offers import Prompt, PromptArgument, ResourceOffer, Template
 from gatepost.tools.prompt import check_of, completer
 from gatepost.tools.resource import NO_DOCUMENT, Read
@@ -287,7 +287,9 @@ def _document(
 
     name = NOT_IN_A_NAME.sub("_", listed.name.lower())[:64] or "resource"
     return {
-        **settled("resource", name, pack, {"scopes": scopes, "title": listed.title or listed.name}),
+        **common_members(
+            "resource", name, pack, {"scopes": scopes, "title": listed.title or listed.name}
+        ),
         "description": _description(listed),
         "mime_type": listed.mime_type,
         "invoke": invoke,
@@ -313,7 +315,7 @@ def _prompt(pack: str, server: FastMcpServer, listed: Any, access: "GivenAccess"
         arguments=arguments,
         check=check_of(arguments),
         invoke=invoke,
-        **settled("prompt", listed.name, pack, options),
+        **common_members("prompt", listed.name, pack, options),
     )
     return msgspec.structs.replace(offer, completer=completer(offer, names, {}))
 

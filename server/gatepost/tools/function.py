@@ -37,7 +37,7 @@ class OfferOptions(TypedDict, total=False):
     """The longest time since the sign-in, in seconds (RFC 9470)."""
 
 
-def settled(kind: str, name: str, pack: str, options: OfferOptions) -> dict[str, Any]:
+def common_members(kind: str, name: str, pack: str, options: OfferOptions) -> dict[str, Any]:
     """Return the common members of an offer; raises TypeError or ValueError for bad options."""
     return {
         "name": named(kind, name),

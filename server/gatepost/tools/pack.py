@@ -13,10 +13,10 @@ from gatepost.tools.function import OfferOptions as CommonOptions
 from gatepost.tools.function import (
     check_function,
     check_options,
+    common_members,
     description_of,
     named,
     owner_of,
-    settled,
 )
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.lifespan import Lifespan
@@ -382,7 +382,7 @@ class Pack:
             effects=options.get("effects") or effects_of(hints),
             routed=routed_arguments(made["input_schema"]),
             secret_arguments=secrets,
-            **settled("tool", name, self.name, options),
+            **common_members("tool", name, self.name, options),
             task_support=support,
             detaches=options.get("detaches", False),
             read_only_form=options.get("read_only_form"),

@@ -8,7 +8,7 @@ import msgspec
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.content import Message
 from gatepost.tools.dependency import injected
-from gatepost.tools.function import OfferOptions, awaited, description_of, settled
+from gatepost.tools.function import OfferOptions, awaited, common_members, description_of
 from gatepost.tools.offers import Completer, Prompt, PromptArgument, Template, inherited
 from gatepost.tools.schema import texts_of
 
@@ -155,7 +155,7 @@ def prompt(
         ),
         check=check,
         invoke=invoke,
-        **settled("prompt", name or function.__name__, pack, options),
+        **common_members("prompt", name or function.__name__, pack, options),
     )
     names = [argument.name for argument in offer.arguments]
     return msgspec.structs.replace(offer, completer=completer(offer, names, {}))

@@ -119,7 +119,7 @@ class RedactedCall(msgspec.Struct):
                 )
         return self.written
 
-    async def told(self, outcome: Outcome) -> Outcome:
+    async def redact(self, outcome: Outcome) -> Outcome:
         """Return the outcome without secrets; a long one is searched in a thread."""
         return self.promptly(outcome) or await self.apart(outcome)
 

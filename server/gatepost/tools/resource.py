@@ -22,7 +22,7 @@ from gatepost.tools.content import (
     check_mime_type,
 )
 from gatepost.tools.dependency import injected
-from gatepost.tools.function import OfferOptions, awaited, description_of, settled
+from gatepost.tools.function import OfferOptions, awaited, common_members, description_of
 from gatepost.tools.offers import Lister, ResourceOffer, Template, inherited
 from gatepost.tools.prompt import Suggest, completer
 from gatepost.tools.results import labelled
@@ -135,7 +135,7 @@ def document(
     mime_type = options.get("mime_type")
     check_mime_type(mime_type)
     made = {
-        **settled("resource", name or function.__name__, pack, options),
+        **common_members("resource", name or function.__name__, pack, options),
         "description": description_of(function),
         "mime_type": mime_type,
         "ttl_s": options.get("ttl_s", 0),

@@ -23,7 +23,7 @@ class ServerInstructions(msgspec.Struct, frozen=True):
     text: str
 
 
-def told(instructions: Iterable[ServerInstructions]) -> str:
+def joined_instructions(instructions: Iterable[ServerInstructions]) -> str:
     """Return the instructions for a client; empty if there are none."""
     parts: list[str] = []
     left = MOST_TOGETHER

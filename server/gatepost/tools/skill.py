@@ -12,7 +12,7 @@ import msgspec
 
 from gatepost.tools.api import CallContext, Outcome
 from gatepost.tools.content import Contents
-from gatepost.tools.function import OfferOptions, settled
+from gatepost.tools.function import OfferOptions, common_members
 from gatepost.tools.offers import ResourceOffer, Skill
 
 MANIFEST = "SKILL.md"
@@ -85,7 +85,7 @@ def offers_of(
     folder: SkillFolder, pack: str, options: OfferOptions
 ) -> tuple[Skill, tuple[ResourceOffer, ...]]:
     """Return the skill and its files as offers with the same scopes."""
-    settings = settled("pack", pack, pack, options)
+    settings = common_members("pack", pack, pack, options)
     name, description = folder.frontmatter["name"], folder.frontmatter["description"]
     entry = folder.entry
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gatepost.tools.api import WORDS, Offer, OfferKind, Tool
 from gatepost.tools.app_calls import app_tools, with_own_pages
 from gatepost.tools.offers import ResourceOffer, Template
-from gatepost.tools.server_instructions import told
+from gatepost.tools.server_instructions import joined_instructions
 from gatepost.tools.tenant_offers import Agent, OwnedOffer, TenantOffers, by_weight
 from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
@@ -168,7 +168,9 @@ class VisibleOffers:
         if visible is None:
             reached = [one.offer for one in self._all if self._shows(one, caller, agent)]
             servers = {one.origin.server_id for one in reached if one.origin is not None}
-            instructions = told(one for one in self._instructions if one.server_id in servers)
+            instructions = joined_instructions(
+                one for one in self._instructions if one.server_id in servers
+            )
             if agent is not None and agent.mode == "search" and not whole:
                 reached = [one for one in reached if not isinstance(one, Tool)]
                 reached = [*self._search.values(), *reached]

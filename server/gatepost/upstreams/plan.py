@@ -12,7 +12,7 @@ Principal = tuple[str, ...]
 LEAST_S = 60.0
 """The least time between two fetches, whatever the server says about its lists."""
 MOST_S = 86_400.0
-TOLD_S = 5.0
+ANNOUNCED_S = 5.0
 """The least time between two fetches of a server that announces changes."""
 POLLED_S = 300.0
 """How often a server is polled that announces changes, but whose stream cannot be followed."""
@@ -32,10 +32,10 @@ class Planned:
         "calls",
         "due_at",
         "fetched_at",
+        "is_announced",
         "is_polled",
         "principal",
         "server",
-        "told",
     )
 
     def __init__(self, server: UpstreamServer, principal: Principal | None) -> None:
@@ -46,7 +46,7 @@ class Planned:
         """The calls of this process since the last fetch."""
         self.is_polled = False
         """Whether the server's changes cannot be followed."""
-        self.told = False
+        self.is_announced = False
         """Whether the server said that a list changed, since the last fetch began."""
         self.fetched_at = 0.0
         self._ttl_s = MOST_S
@@ -71,8 +71,8 @@ class Planned:
         is_early = self.calls >= BUSY_CALLS and age >= max(LEAST_S, self._ttl_s / 2)
         is_polled = self.is_polled and age >= min(POLLED_S, self._ttl_s)
         # A server that announces changes all the time is not polled all the time.
-        is_told = self.told and age >= TOLD_S
-        return self.due_at <= now or (self.attempts == 0 and (is_early or is_polled or is_told))
+        is_stale = self.is_announced and age >= ANNOUNCED_S
+        return self.due_at <= now or (self.attempts == 0 and (is_early or is_polled or is_stale))
 
 
 def retry_in(attempts: int) -> float:

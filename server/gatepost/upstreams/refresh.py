@@ -162,7 +162,7 @@ class CatalogueRefresher(Wanted):
                 if planned.is_due(now):
                     self._start(key, planned)
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Return once the fetches that were started in the background have ended."""
         if self._refreshing:
             await asyncio.wait(self._refreshing.values())
@@ -219,7 +219,7 @@ class CatalogueRefresher(Wanted):
         """Fetch a server's catalogue again, because it says that a list changed."""
         plan = self._plans.get(server.tenant, {})
         if (planned := plan.get(server.id)) is not None:
-            planned.told = True
+            planned.is_announced = True
             self._turn.wake()
 
     def _unfollowed(self, server: UpstreamServer, *, is_polled: bool) -> None:
@@ -267,11 +267,11 @@ class CatalogueRefresher(Wanted):
     async def _fetch_if_due(self, planned: Planned) -> None:
         server = planned.server
         kept = await self._store.catalogues.get(server.tenant, server.id, planned.principal)
-        if kept is not None and kept.fetched_at > planned.fetched_at and not planned.told:
+        if kept is not None and kept.fetched_at > planned.fetched_at and not planned.is_announced:
             planned.take(kept)
             if not kept.failure and not planned.is_due(self._clock()):
                 return  # another replica fetched it
-        planned.told = False
+        planned.is_announced = False
         catalogue = await self._fetch(planned)
         if catalogue.failure:
             self._pause(planned)

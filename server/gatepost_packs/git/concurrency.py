@@ -48,7 +48,7 @@ async def limit(tenant: str) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def turn(home: Path) -> AsyncIterator[None]:
+async def tenant_lock(home: Path) -> AsyncIterator[None]:
     """
     Hold the tenant's lock; ToolFailure if others hold it for too long.
 

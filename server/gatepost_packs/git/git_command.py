@@ -16,7 +16,7 @@ import msgspec
 from gatepost import CallContext, ToolFailure, Workspace, WorkspaceUsage
 from gatepost.sandbox import SYSTEM, Confined, ProcessResult, run
 from gatepost_packs.git import repository
-from gatepost_packs.git.concurrency import limit, turn
+from gatepost_packs.git.concurrency import limit, tenant_lock
 from gatepost_packs.git.configuration import Configuration
 from gatepost_packs.git.environment import Ground, fixed, program, variables
 from gatepost_packs.git.policy import GitPlan
@@ -73,7 +73,7 @@ async def perform(ctx: CallContext, plan: GitPlan, timeout_s: int) -> GitResult:
     async with limit(ctx.caller.tenant_id), _ground(ctx.workspace) as ground:
         if plan.reads:
             return await _Run(ctx, plan, ground, timeout_s).answer()
-        async with turn(ground.home):
+        async with tenant_lock(ground.home):
             return await _Run(ctx, plan, ground, timeout_s).answer()
 
 
@@ -262,7 +262,7 @@ class _Run:
                 confined,
                 timeout_s=self.timeout_s,
                 most=self.ctx.settings(GitSettings).max_output_bytes,
-                heard=progress.hear,
+                on_stderr=progress.receive,
             )
         )
         telling = asyncio.create_task(progress.report())

@@ -138,25 +138,25 @@ class _Reading:
 
     def plan(self) -> ArgumentsRefused | GitPlan:
         """Return the plan; a command's own rules are applied last."""
-        settled = self._settled()
-        if isinstance(settled, ArgumentsRefused):
-            return settled
-        argv = [self.command, *self.rule.forced, *self.options, *settled.operands]
+        checked = self._checked_operands()
+        if isinstance(checked, ArgumentsRefused):
+            return checked
+        argv = [self.command, *self.rule.forced, *self.options, *checked.operands]
         if self.paths is not None:
             argv += ["--", *self.paths]
         return GitPlan(
             command=self.command,
             folder=self.folder,
             argv=tuple(argv),
-            reads=settled.reads,
+            reads=checked.reads,
             network=self.rule.network,
-            remote=settled.remote,
-            named=settled.named,
-            urls=settled.urls,
-            target=settled.target,
+            remote=checked.remote,
+            named=checked.named,
+            urls=checked.urls,
+            target=checked.target,
         )
 
-    def _settled(self) -> ArgumentsRefused | CheckedArguments:
+    def _checked_operands(self) -> ArgumentsRefused | CheckedArguments:
         if self.command == "config":
             return configuration(self.options, self.operands)
         if self.command == "remote":
@@ -167,18 +167,18 @@ class _Reading:
                 return ArgumentsRefused(
                     "No editor is available: pass the message, as in commit -m 'message'."
                 )
-        settled = CheckedArguments(
+        checked = CheckedArguments(
             tuple(self.operands), reads_only(self.command, self.rule, self.options, self.operands)
         )
         if self.command in ("clone", "init"):
-            return self._made(settled)
+            return self._made(checked)
         if self.rule.network and self.operands:
             remote = remote_of(self.operands[0])
             name = None if remote else self.operands[0]
-            return msgspec.structs.replace(settled, remote=remote, named=name)
-        return settled
+            return msgspec.structs.replace(checked, remote=remote, named=name)
+        return checked
 
-    def _made(self, settled: CheckedArguments) -> ArgumentsRefused | CheckedArguments:
+    def _made(self, checked: CheckedArguments) -> ArgumentsRefused | CheckedArguments:
         """Return the target of a clone or a new repository, written out."""
         remote = None
         folders = list(self.operands)
@@ -197,7 +197,7 @@ class _Reading:
         if remote is not None:
             operands.insert(0, remote.url)
         return msgspec.structs.replace(
-            settled, operands=("--", *operands), remote=remote, target=target
+            checked, operands=("--", *operands), remote=remote, target=target
         )
 
     def _option(self, argument: str, todo: list[str]) -> ArgumentsRefused | None:

@@ -24,14 +24,14 @@ class GitProgress:
     dropped.
     """
 
-    def __init__(self, tell: ReportProgress) -> None:
-        self._tell = tell
+    def __init__(self, report: ReportProgress) -> None:
+        self._report = report
         self._rest = ""
         self._reached = 0.0
         self._said = ""
         self._news = asyncio.Event()
 
-    def hear(self, part: bytes) -> None:
+    def receive(self, part: bytes) -> None:
         """Take in more of git's output."""
         lines = re.split(r"[\r\n]", self._rest + part.decode("utf-8", "replace"))
         self._rest = lines.pop()[-MOST:]
@@ -51,7 +51,7 @@ class GitProgress:
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._tell(self._reached, TOTAL, self._said)
+            await self._report(self._reached, TOTAL, self._said)
 
 
 def without(text: str) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from gatepost import CallContext, FileHead, Item, ToolFailure, Workspace
 from gatepost_packs.text import decoded
-from gatepost_packs.vault.index import SETTLED_S, BrokenIndex, Index, IndexedFile
+from gatepost_packs.vault.index import STABLE_S, BrokenIndex, Index, IndexedFile
 from gatepost_packs.vault.note import read_note
 from gatepost_packs.vault.note_names import SHOWN, is_note
 from gatepost_packs.vault.settings import VaultSettings
@@ -126,14 +126,16 @@ def text_of(path: str, head: FileHead) -> str:
 
 
 def _known(item: Item, head: FileHead | None, scanned_at: float) -> IndexedFile:
-    settled = item.modified < scanned_at - SETTLED_S
+    is_stable = item.modified < scanned_at - STABLE_S
     if head is None:
         # Not a note, or not readable now: only its name is known.
-        return IndexedFile(item, settled=settled or not is_note(item.path))
+        return IndexedFile(item, is_stable=is_stable or not is_note(item.path))
     try:
-        return IndexedFile(item, read_note(item.path, text_of(item.path, head)), settled=settled)
+        return IndexedFile(
+            item, read_note(item.path, text_of(item.path, head)), is_stable=is_stable
+        )
     except ToolFailure:
-        return IndexedFile(item, settled=settled)
+        return IndexedFile(item, is_stable=is_stable)
 
 
 def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:

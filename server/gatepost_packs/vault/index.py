@@ -29,7 +29,7 @@ LOCK_EVERY_S = 0.01
 LOOK_EVERY = 10_000
 """Steps of SQLite between two checks whether the call was abandoned."""
 
-SETTLED_S = 2.0
+STABLE_S = 2.0
 """A file that changed this recently may change again within one tick of its clock, unnoticed."""
 
 TABLES = f"""
@@ -86,7 +86,7 @@ class IndexedFile(msgspec.Struct, frozen=True):
 
     item: Item
     note: Note | None = None
-    settled: bool = True
+    is_stable: bool = True
     """Whether it stayed unchanged while, and shortly before, it was read."""
 
 
@@ -246,7 +246,7 @@ def _keep(rows: sqlite3.Connection, found: Sequence[IndexedFile]) -> None:
                 continue  # another process has read the file after this one
             _forget(rows, [newer[0]])
         title = "" if note is None else note.title
-        stamp = _stamp(one.item) if one.settled else ""
+        stamp = _stamp(one.item) if one.is_stable else ""
         number = rows.execute(
             "INSERT INTO files (path, stamp, changed, name, is_note, title, modified) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -68,7 +68,7 @@ def beside(source: str, target: str) -> str | None:
     return "/".join(parts)
 
 
-def asked(path: str) -> tuple[str, str]:
+def note_and_heading(path: str) -> tuple[str, str]:
     """Return the note and the heading that a path, or a link as it is written, names."""
     link = LINK.fullmatch(path)
     inner = link[1].split("|")[0] if link else path

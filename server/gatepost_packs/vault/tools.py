@@ -11,7 +11,7 @@ from gatepost_packs.vault import lookup
 from gatepost_packs.vault.catalog import MOST_NOTE_BYTES, VaultCatalog, text_of
 from gatepost_packs.vault.full_text import query_of
 from gatepost_packs.vault.note import Note, read_note, section
-from gatepost_packs.vault.note_names import SHOWN, asked, is_note
+from gatepost_packs.vault.note_names import SHOWN, is_note, note_and_heading
 from gatepost_packs.vault.writing import changed_by, content_after, place_of
 
 pack = Pack("vault")
@@ -310,7 +310,7 @@ async def _existing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple
 
     ToolFailure if it is not a path.
     """
-    for meant in dict.fromkeys(((path, ""), asked(path))):
+    for meant in dict.fromkeys(((path, ""), note_and_heading(path))):
         placed = _placed(meant[0])
         try:
             item = await catalog.space.stat(placed)
@@ -320,7 +320,7 @@ async def _existing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple
         else:
             if item.type == "file":
                 return item.path, meant
-    return None, asked(path)
+    return None, note_and_heading(path)
 
 
 def _placed(path: str) -> str:

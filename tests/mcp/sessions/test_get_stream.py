@@ -194,7 +194,7 @@ async def test_s_10_what_a_session_begins_to_watch_counts_at_once(replicas: Endp
     await watch(replicas, "file:///a")
     room = await replicas.two.endpoint._handshake.find(_exchange(replicas))
     assert room is not None
-    await room.tell("watch")
+    await room.send("watch")
 
     await call(replicas, replicas.two, "touch", uri="file:///a")
 

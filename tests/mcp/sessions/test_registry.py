@@ -58,7 +58,7 @@ class Two:
         )
         await room.revise(lambda record: msgspec.structs.replace(record, **changes))
         if tell:
-            await room.tell("end" if changes.get("ended") else "watch")
+            await room.send("end" if changes.get("ended") else "watch")
 
 
 @pytest.fixture

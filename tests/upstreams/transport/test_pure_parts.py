@@ -151,7 +151,7 @@ def test_a_reader_passes_on_what_belongs_to_its_request() -> None:
     assert reader.judge(UpstreamNotification("notifications/own", {})) == "ignored"
     assert reader.judge(UpstreamResponse("5", done)) == Deliver(done, final=True)
     assert isinstance(MessageReader(5, None, asks=False).judge(ask), AnswerItself)
-    assert MessageReader(5, None, asks=False).judge(progress) == "heard"
+    assert MessageReader(5, None, asks=False).judge(progress) == "alive"
 
 
 def test_the_number_of_messages_is_bounded() -> None:
@@ -186,9 +186,9 @@ async def silence(clock: ExchangeClock, seconds: float = 60) -> None:
 async def test_the_clocks_stand_still_while_the_upstream_waits() -> None:
     """Both run out otherwise: silence, and the sum of all waits."""
     clock = ExchangeClock(timeout_s=0.3, idle_s=0.1)
-    clock.asked()
+    clock.pause()
     await silence(clock, 0.4)
-    clock.answered()
+    clock.resume()
 
     for _ in range(3):
         with pytest.raises(TimeoutError):
@@ -201,8 +201,8 @@ async def test_the_clocks_stand_still_while_the_upstream_waits() -> None:
 async def test_an_answer_lets_the_clocks_of_a_running_wait_go_on() -> None:
     """The wait that began without a limit gets one."""
     clock = ExchangeClock(timeout_s=5, idle_s=0.1)
-    clock.asked()
-    asyncio.get_running_loop().call_later(0.2, clock.answered)
+    clock.pause()
+    asyncio.get_running_loop().call_later(0.2, clock.resume)
 
     with pytest.raises(TimeoutError):
         await silence(clock)

@@ -99,7 +99,7 @@ class MessageChannel:
         self.record = await self._sessions.get(self.session.key)
         return self.record
 
-    async def tell(self, kind: SignalKind, about: str = "", by: str = "") -> None:
+    async def send(self, kind: SignalKind, about: str = "", by: str = "") -> None:
         """Send a message to all parts of the session, in any process."""
         await self._shared_store.publish(self._topic, _encode(Signal(kind, about, by)))
 
@@ -253,7 +253,7 @@ class SessionRegistry:
             await channel.revise(change)
             self.changed(tenant, session)
             # The session's stream may be at another process.
-            await channel.tell("watch")
+            await channel.send("watch")
 
     def changed(self, tenant: str, session: McpSession) -> None:
         """Mark the record as changed; the shared store tells the other processes."""

@@ -115,7 +115,7 @@ class PendingClientRequests:
             return
         if await channel.collect("asked", identity) is not None:
             await channel.leave("answer", identity, answer, ttl_s=ANSWER_KEPT_S)
-            await channel.tell("answer", identity)
+            await channel.send("answer", identity)
 
     def expect_no_more(self, channel: MessageChannel, identities: Iterable[str]) -> None:
         """Mark these requests as closed, in the background."""
@@ -167,7 +167,7 @@ class SessionClient(StreamClient):
     ) -> None:
         if stream is not None:
             level: Any = request_messages.channel.record.log_level or UNSET_LEVEL
-            self.tell(stream, token, level)
+            self.send_messages_to(stream, token, level)
         self._resumable = stream
         self._request_messages = request_messages
         self._client_requests = client_requests

@@ -30,7 +30,7 @@ async def open_listener(
         listener.interest = await server.pubsub.follow(caller.tenant_id, listener.changed)
         if (await channel.revise(listener.in_force)).ended:
             listener.end()
-        await channel.tell("listen", listener.name)
+        await channel.send("listen", listener.name)
         undo.pop_all()
     return listener
 
@@ -102,9 +102,9 @@ class SessionNotifications(OpenSessionStream):
         """Return whether the stream reports changes of documents."""
         return bool(self.channel.record.subscriptions) or self.is_behind
 
-    def hear(self, signal: Signal) -> None:
+    def receive(self, signal: Signal) -> None:
         """End for a newer listener in any process; read changed subscriptions again."""
-        super().hear(signal)
+        super().receive(signal)
         if signal.kind == "listen" and signal.about != self.name:
             self.end()
         elif signal.kind == "watch":
@@ -143,7 +143,7 @@ async def open_replay(
         await replay.enter()
         if not await replay.wanted():
             replay.end()
-        await channel.tell("resume", replay.stream, replay.me)
+        await channel.send("resume", replay.stream, replay.me)
         undo.pop_all()
     return replay
 
@@ -224,9 +224,9 @@ class Replay(OpenSessionStream):
         """Return whether the session is open."""
         return not (await self.channel.look()).ended
 
-    def hear(self, signal: Signal) -> None:
+    def receive(self, signal: Signal) -> None:
         """Read the log for new events; end when another connection resumes the same stream."""
-        super().hear(signal)
+        super().receive(signal)
         if signal.about != self.stream:
             return
         if signal.kind == "event":

@@ -66,7 +66,7 @@ class OpenSessionStream(EventStream):
     async def catch_up(self) -> None:
         """Read new events from the stores; raises StoreUnavailable."""
 
-    def hear(self, signal: Signal) -> None:
+    def receive(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind == "end":
             self.end()
@@ -79,7 +79,7 @@ class OpenSessionStream(EventStream):
             raise TOO_MANY_STREAMS from None
         except Closing:
             raise STOPPING from None
-        self._following = await self.channel.follow(self.hear)
+        self._following = await self.channel.follow(self.receive)
 
     def next_event(self) -> bytes | None:
         """Return the next event, or None; end the stream if the token has expired."""

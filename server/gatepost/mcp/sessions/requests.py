@@ -117,7 +117,7 @@ class SessionEndpoint:
         for (owner, _), stop in tuple(self._running.items()):
             if owner == nonce:
                 stop.pull()
-        await channel.tell("end")
+        await channel.send("end")
         return ExchangeResponse(204)
 
     async def listen(
@@ -234,7 +234,7 @@ class SessionEndpoint:
         # It may run in another process. If it is not subscribed yet, it finds the stored value.
         about = identity.decode()
         await channel.leave("cancel", about, b"", ttl_s=CANCELLED_S)
-        await channel.tell("cancel", about)
+        await channel.send("cancel", about)
 
     async def respond(self, message: IncomingMessage, channel: MessageChannel) -> ExchangeResponse:
         """Accept a client's response to a request from the server (DE-10)."""

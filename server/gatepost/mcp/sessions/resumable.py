@@ -296,7 +296,7 @@ class Resumable(SseResponse):
             await self._put(b"retry: %d\n\n" % round(retry_after_s * 1000), more=False)
             self._let_go = True
 
-    def hear(self, signal: Signal) -> None:
+    def receive(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind == "resume" and signal.about == self._event_log.name:
             self._soon(self._hang_up())
@@ -341,7 +341,7 @@ class Resumable(SseResponse):
             return
         if not self._ended:
             self._streams.enter(self)
-            await self._request_messages.open(self.hear)
+            await self._request_messages.open(self.receive)
         prime = b""
         if self._primes and (event_id := await self._event_log.write(MARK)):
             prime = b"id: %b\ndata: \n\n" % event_id.encode()
@@ -360,7 +360,7 @@ class Resumable(SseResponse):
     async def _stir(self) -> None:
         """Tell the readers of the event log that there are new events."""
         try:
-            await self._request_messages.channel.tell("event", self._event_log.name)
+            await self._request_messages.channel.send("event", self._event_log.name)
         except StoreUnavailable:
             return  # they also poll the log
 

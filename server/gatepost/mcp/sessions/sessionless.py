@@ -125,7 +125,7 @@ class Sessionless:
         client = UnaskableClient(self._server, caller, stream)
         if stream is not None:
             meta = NO_META if params.meta is UNSET else params.meta
-            client.tell(stream, progress_token(meta), UNSET_LEVEL)
+            client.send_messages_to(stream, progress_token(meta), UNSET_LEVEL)
         ask = McpRequest(
             caller,
             exchange.request_id,

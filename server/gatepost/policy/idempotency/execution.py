@@ -250,7 +250,7 @@ class IdempotentExecution:
                 raise RuntimeError("the tool asked the process to exit") from ended
 
         tool = msgspec.structs.replace(work.tool, invoke=invoked)
-        return await work.redacted.told(await work.proceed(work.call, tool, work.arguments))
+        return await work.redacted.redact(await work.proceed(work.call, tool, work.arguments))
 
     async def _renew(self) -> None:
         try:

@@ -216,7 +216,7 @@ def answering(errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         # This is no outage: our statement violates a constraint.
         raise
     except DBAPIError as error:
-        raise StoreUnavailable(told(error.orig or error)) from None
+        raise StoreUnavailable(error_summary(error.orig or error)) from None
     except PoolExhausted:
         raise StoreUnavailable("the database is busy: no connection was free in time") from None
     except TimeoutError:
@@ -225,10 +225,10 @@ def answering(errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         reason = error.strerror or type(error).__name__
         raise StoreUnavailable(f"the database cannot be reached: {reason}") from None
     except others as error:
-        raise StoreUnavailable(told(error)) from None
+        raise StoreUnavailable(error_summary(error)) from None
 
 
-def told(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Describe an error by its name and code, because its text may contain values."""
     cause = error.__cause__ or error
     code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)

@@ -13,7 +13,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DisconnectionError
 
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.sql.database import ANSWER_S, STATEMENT_MS, Database, engine_of, told
+from gatepost.storage.sql.database import ANSWER_S, STATEMENT_MS, Database, engine_of, error_summary
 
 CONNECTIONS = 9
 """The connections of the pool, beside the one that audit records are written with."""
@@ -68,7 +68,7 @@ class PostgresDatabase(Database):
             return await self._connected()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
             # Do not log the text: it may repeat the address, and with it the password.
-            raise StoreUnavailable(told(error)) from None
+            raise StoreUnavailable(error_summary(error)) from None
 
     async def _connected(self) -> asyncpg.Connection:
         # The driver's own cache is off, because its statements have names that another process uses

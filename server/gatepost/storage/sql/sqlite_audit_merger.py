@@ -33,7 +33,7 @@ from gatepost.storage.audit_segments import Damaged, rows_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS, stored_head
 from gatepost.storage.sql.audit_sums import rows_of_chain
-from gatepost.storage.sql.database import ANSWER_S, told
+from gatepost.storage.sql.database import ANSWER_S, error_summary
 from gatepost.storage.sql.sqlite import check_file, connect, overwrite, wals
 from gatepost.storage.sql.sqlite_audit_files import has_ended, keep_copy, opened
 from gatepost.storage.sql.sqlite_audit_statements import (
@@ -161,7 +161,7 @@ class SqliteConnection:
             yield executing(self._connection)
             is_done = True
         except sqlite3.Error as error:
-            raise StoreUnavailable(told(error)) from None
+            raise StoreUnavailable(error_summary(error)) from None
         except OSError as error:
             reason = f"a write-ahead log of audit records cannot be used: {error.strerror}"
             raise StoreUnavailable(reason) from None

@@ -151,7 +151,7 @@ class Channels:
             loop = asyncio.get_running_loop()
             for following in channel.followers:
                 # Called by the loop, so that an exception in one follower does not end the reader.
-                loop.call_soon(following.hear, rest[0])
+                loop.call_soon(following.receive, rest[0])
 
 
 class _Channel:
@@ -173,7 +173,7 @@ class ValkeySubscription:
         self._deliver: DeliverMessage | None = deliver
         self.name = name
 
-    def hear(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
         """Hand a message over."""
         if self._deliver is not None:
             self._deliver(message)

@@ -15,9 +15,9 @@ from gatepost.upstreams.calls.parked_messages import (
     READY,
     ParkedRequest,
     Sealing,
-    asked_note,
     replica_topic,
     reply_topic,
+    request_note,
     step_note,
 )
 from gatepost.upstreams.calls.round_state import ParkedState
@@ -72,7 +72,7 @@ class OtherReplicaExchange:
             request = ParkedRequest(
                 kept.parked, kept.target.call, step, answer, valid_until=self._valid_until
             )
-            await self._shared_store.put(asked_note(reply), sealing.seal(request), ttl_s=NOTE_S)
+            await self._shared_store.put(request_note(reply), sealing.seal(request), ttl_s=NOTE_S)
             await self._wait(reply, sealing, heard)
             note = await self._shared_store.take(step_note(reply))
         finally:
@@ -110,5 +110,5 @@ class OtherReplicaExchange:
         request = ParkedRequest(kept.parked, kept.target.call, cancels=self._reply)
         sealed = Sealing(self._keyring, self._tenant, reply).seal(request)
         with suppress(StoreUnavailable):
-            await self._shared_store.put(asked_note(reply), sealed, ttl_s=NOTE_S)
+            await self._shared_store.put(request_note(reply), sealed, ttl_s=NOTE_S)
             await self._shared_store.publish(replica_topic(self._kept.replica), reply.encode())

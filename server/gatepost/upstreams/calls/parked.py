@@ -24,9 +24,9 @@ from gatepost.upstreams.calls.parked_messages import (
     SILENT_S,
     ParkedRequest,
     Sealing,
-    asked_note,
     replica_topic,
     reply_topic,
+    request_note,
     step_note,
 )
 from gatepost.upstreams.calls.running import NoSuchStep, RunningExchange
@@ -240,7 +240,7 @@ class ParkedCalls:
         """Answer the request of another replica."""
         shared_store, sealing = self.shared_store.of(tenant), Sealing(self.keyring, tenant, reply)
         try:
-            note = await shared_store.take(asked_note(reply))
+            note = await shared_store.take(request_note(reply))
             asked = None if note is None else sealing.open(note, ParkedRequest)
             if asked is None:
                 return  # another message of the same request, or one that is not ours

@@ -85,7 +85,7 @@ def reply_topic(reply: str) -> str:
     return f"parked-reply:{reply}"
 
 
-def asked_note(reply: str) -> str:
+def request_note(reply: str) -> str:
     """Return the name of the note that holds a request."""
     return f"parked-request:{reply}"
 

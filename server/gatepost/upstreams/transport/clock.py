@@ -35,11 +35,11 @@ class ExchangeClock:
             self._timer = None
             self._spend()
 
-    def asked(self) -> None:
+    def pause(self) -> None:
         """Stop the clocks, because the upstream waits for an answer."""
         self._open += 1
 
-    def answered(self) -> None:
+    def resume(self) -> None:
         """Let the clocks run again once every request of the upstream is answered."""
         if self._open == 0:
             return

@@ -109,7 +109,7 @@ class OpenClientRequests:
         """Take note of a request."""
         if identity not in self._open:
             self._open.add(identity)
-            self._clock.asked()
+            self._clock.pause()
             self._concurrency.release(self._caller)
 
     def take(self, identity: int | str) -> bool:

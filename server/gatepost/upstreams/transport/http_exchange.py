@@ -117,7 +117,7 @@ class HttpExchange:
                 if reply.status >= 400:
                     raise invalid(self._server, f"refused an answer (HTTP {reply.status})")
         finally:
-            self._clock.answered()
+            self._clock.resume()
 
     async def cancel(self, reason: str) -> None:
         """Tell the upstream that no caller waits any more (`UpstreamExchange`)."""
@@ -173,7 +173,7 @@ class HttpExchange:
                 self._host.aside(self._peer, outgoing.response(judged.id, judged.answer))
             elif isinstance(judged, Announce):
                 self._host.announce(judged.notification)
-            elif judged == "heard":
+            elif judged == "alive":
                 return None
         raise broken(self._server)
 

@@ -52,8 +52,8 @@ class Announce(msgspec.Struct, frozen=True):
     notification: UpstreamNotification
 
 
-MessageAction = Deliver | AnswerItself | Announce | Literal["heard", "ignored"]
-"""`heard` shows that the server works on the request; `ignored` shows nothing."""
+MessageAction = Deliver | AnswerItself | Announce | Literal["alive", "ignored"]
+"""`alive` shows that the server works on the request; `ignored` shows nothing."""
 
 
 class MessageReader:
@@ -81,7 +81,7 @@ class MessageReader:
             if not is_same(received.params.get("progressToken"), self._identity):
                 return "ignored"
             if self._token is None:
-                return "heard"
+                return "alive"
             params = {**received.params, "progressToken": self._token}
             return Deliver(UpstreamNotification(received.method, params))
         if received.method in CHANGES:

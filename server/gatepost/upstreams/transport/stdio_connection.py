@@ -28,9 +28,9 @@ from gatepost.upstreams.transport.stderr_log import StderrLog
 from gatepost.upstreams.transport.stdio_exchange import StdioExchange
 from gatepost.upstreams.transport.stdio_process import (
     StdioProcess,
-    asked,
     capabilities_for,
     ended_before,
+    request_once,
 )
 from gatepost.upstreams.transport.stdio_program import ProgramServices, confined, environment
 from gatepost.upstreams.upstream_server import StdioProgram, UpstreamServer
@@ -256,7 +256,7 @@ class StdioConnection:
         params = {"_meta": outgoing.modern_meta({})}
         body = outgoing.message("server/discover", params, identity)
         try:
-            found = era.of_discovery(await asked(process, identity, body, PROBE_S))
+            found = era.of_discovery(await request_once(process, identity, body, PROBE_S))
         except TimeoutError:
             return None  # it waits for `initialize`
         except ConnectionFailure as failed:
@@ -276,7 +276,7 @@ class StdioConnection:
             identity = next(self._ids)
             body = outgoing.initialize(identity, revision, capabilities)
             try:
-                outcome = await asked(process, identity, body, HANDSHAKE_S)
+                outcome = await request_once(process, identity, body, HANDSHAKE_S)
             except ConnectionFailure as failed:
                 raise ConnectionFailure(
                     "invalid" if failed.reason == "invalid" else "unreachable",

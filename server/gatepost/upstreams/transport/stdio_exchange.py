@@ -52,7 +52,7 @@ class StdioExchange:
         try:
             await self._process.send(outgoing.response(request_id, answer))
         finally:
-            self._clock.answered()
+            self._clock.resume()
 
     async def cancel(self, reason: str) -> None:
         """Tell the upstream that no caller waits any more (`UpstreamExchange`)."""
@@ -123,5 +123,5 @@ class StdioExchange:
                 return judged.message
             if isinstance(judged, AnswerItself):
                 self._process.aside(outgoing.response(judged.id, judged.answer))
-            elif judged == "heard":
+            elif judged == "alive":
                 return None

@@ -189,7 +189,7 @@ class SingleAnswer:
             self.outcome.set_exception(failure)
 
 
-async def asked(
+async def request_once(
     process: StdioProcess, identity: int, body: bytes, within_s: float
 ) -> UpstreamResult | UpstreamError:
     """Send a small request and return its response; raises ConnectionFailure or TimeoutError."""
