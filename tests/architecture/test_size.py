@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from tests.architecture.source import ROOT, contents, other_files, source_files, wrong
-from tests.conftest import LONGEST
 
 FILE_LINES = 400
 FUNCTION_LINES = 50
-TEST_HELPERS = 40
-"""Modules of the tests that are no test file, no `conftest.py` and no `__init__.py`."""
+TEST_HELPERS = 53
+"""Modules of the tests that are no test file and no `__init__.py`."""
 
 
 def test_a_file_stays_within_a_sitting() -> None:
@@ -40,14 +39,9 @@ def test_helpers_of_tests_stay_few() -> None:
         str(path.relative_to(ROOT))
         for path in other_files()
         if path.is_relative_to(ROOT / "tests")
-        and path.name not in ("__init__.py", "conftest.py")
+        and path.name != "__init__.py"
         and not path.name.startswith("test_")
     ]
 
     assert len(helpers) <= TEST_HELPERS, helpers
     assert "tests/support/server.py" in helpers
-
-
-def test_the_longest_test_files_exist() -> None:
-    """A file that was renamed would begin last and leave the other process idle."""
-    assert [name for name in LONGEST.split() if not (ROOT / "tests" / name).is_file()] == []
