@@ -28,7 +28,7 @@ from bench.traffic import BenchTraffic
 from bench.workload import PATH, Place, named
 from gatepost import serve
 from gatepost.cli.configuration import examine
-from gatepost.policy.approvals.request import Operator
+from gatepost.policy.approvals.approval_request import Operator
 from gatepost.runtime import startup
 from gatepost.runtime.http_server import bind
 from gatepost.runtime.services import Services

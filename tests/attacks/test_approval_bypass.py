@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from gatepost.policy.approvals.approval_request import GrantScope, Operator, Undecidable
 from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
-from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
 from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, BOB, ApprovalDeployment, failure_kind
 

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.dashboard.argument_tree import MOST_TEXT
 from gatepost.dashboard.difference import MOST_LINES
-from gatepost.policy.approvals.request import DisplayedParty
+from gatepost.policy.approvals.approval_request import DisplayedParty
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from tests.dashboard.billing_server import BillingServer, open_billing_server

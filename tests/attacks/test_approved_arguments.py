@@ -12,8 +12,8 @@ from gatepost.dashboard.argument_tree import read
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.escaping import MOST_MARKS, hidden, spelt
 from gatepost.dashboard.templating import Templates
+from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty, Undecidable
 from gatepost.policy.approvals.edited_arguments import decoded, merged
-from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty, Undecidable
 from gatepost.policy.approvals.stored_request import MOST_ARGUMENTS
 
 LONG = b"0.12345678901234567891"

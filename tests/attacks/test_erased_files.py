@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from gatepost.cli import erasure
 from gatepost.cli.main import main
+from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.policy.approvals.grants import revoke_given
-from gatepost.policy.approvals.request import GrantScope
 from gatepost.policy.approvals.request_lists import erase_decider
 from gatepost.storage.backends import open_records
 from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gatepost import ToolFailure
-from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.approvals.approval_request import Undecidable
 from gatepost.policy.approvals.stored_request import shown_arguments
 from gatepost.tools.redaction import Redaction
 from tests.support.runners import ACME, BOB, ApprovalDeployment, failure_kind

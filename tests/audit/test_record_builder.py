@@ -9,9 +9,9 @@ import pytest
 
 from gatepost.audit import record_builder as builder_module
 from gatepost.audit.record import (
-    Entry,
+    AuditEntry,
     RecordBody,
-    Side,
+    SaltedDetails,
     commitment,
     decode_person,
     decode_side,
@@ -63,11 +63,11 @@ def a_guard(call: Call, tool: str = "write", *, named: str = "", **fields: Any) 
 
 def entry_of(
     call: Call, guard: RedactedCall | None, ending: Failure | RaisedReason | None = None
-) -> Entry:
+) -> AuditEntry:
     return call, BEGAN, ENDED, [] if guard is None else [guard], ending
 
 
-def drafted(entries: Sequence[Entry], **settings: Any) -> list[NewAuditRecord]:
+def drafted(entries: Sequence[AuditEntry], **settings: Any) -> list[NewAuditRecord]:
     made = RecordBuilder().new_records(entries, NOW, AuditSettings(**settings))
     return [one for new_records in made.values() for one in new_records]
 
@@ -272,7 +272,7 @@ def test_secrets_stay_where_they_may_stand() -> None:
     """Arguments of a tool that takes secrets are shown without them, or not at all."""
     call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "safe": "front"}')
     entries = [entry_of(call, a_guard(call, "unlock", checked=right)) for right in (True, False)]
-    sides: list[Side] = [decode_side(one.side or "") for one in drafted(entries)]
+    sides: list[SaltedDetails] = [decode_side(one.side or "") for one in drafted(entries)]
 
     assert [side.get("arguments", ("", ""))[1] for side in sides] == [
         '{"token": "[REDACTED:TOKEN]", "safe": "front"}',

@@ -15,7 +15,7 @@ from gatepost.audit.record import search
 from gatepost.cli.token import GRANT
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
-from gatepost.policy.approvals.request import GrantScope
+from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.rate_limits import Buckets
 from gatepost_authz import Network

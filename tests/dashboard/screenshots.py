@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from playwright.sync_api import Browser, Page, expect
 
-from gatepost.policy.approvals.request import DisplayedParty, GrantScope
+from gatepost.policy.approvals.approval_request import DisplayedParty, GrantScope
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.runtime.process_reports import (

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gatepost.dashboard.live import LiveInbox, ShownPage
+from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.request import ApprovalRequest
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.service import ScriptReviews

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.policy.approvals.request import ApprovalRequest
 from gatepost.policy.idempotency import execution
 from gatepost.policy.idempotency.execution import LEASE_S
 from gatepost.storage.errors import StoreUnavailable

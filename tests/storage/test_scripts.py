@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from gatepost.policy.approvals.request import ERASED, DisplayedParty
+from gatepost.policy.approvals.approval_request import ERASED, DisplayedParty
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import (
     APPROVED,

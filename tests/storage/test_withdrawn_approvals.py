@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.policy.approvals.grants import PAGE
-from gatepost.policy.approvals.request import GrantScope
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext

@@ -15,8 +15,8 @@ from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.sessions.session import McpSessions
-from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.mcp.tasks.store import DEFAULT_TASK_LIMITS, TaskLimits, TaskStore
+from gatepost.mcp.tasks.task_runner import TaskRunner
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing

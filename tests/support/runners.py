@@ -10,13 +10,13 @@ import msgspec
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.approvals.approval_request import ApprovalRequest, IsRevoked, none_revoked
 from gatepost.policy.approvals.notifications import (
     ApprovalChange,
     ApprovalListener,
     ApprovalNotifier,
     MessageOf,
 )
-from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
 from gatepost.policy.approvals.tool_policies import plan_of

@@ -11,7 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from gatepost.audit.chain import HeadProofs, first, proven, suspicion
-from gatepost.audit.record import Entry
+from gatepost.audit.record import AuditEntry
 from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
@@ -217,7 +217,7 @@ class RingLinker(HeadProofs, eq=False):
 class Batch(msgspec.Struct, eq=False):
     """Records that are written together, once, and the commit that their calls wait for."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[AuditEntry]
     commit: CommitFuture
     new_records: Mapping[ChainKey, Sequence[NewAuditRecord]] = {}
     """The entries by chain, once their records are built."""
@@ -244,7 +244,7 @@ class Batch(msgspec.Struct, eq=False):
 class DelayedRecords(msgspec.Struct, eq=False):
     """Records from the time of an outage, which wait in memory; those that do not fit are lost."""
 
-    entries: list[Entry] = []
+    entries: list[AuditEntry] = []
     lost: Counter[str] = msgspec.field(default_factory=Counter)
     """The number of lost records by tenant; a `gap` record says it."""
 
@@ -257,11 +257,11 @@ class DelayedRecords(msgspec.Struct, eq=False):
         if late[room:]:
             log.error("audit_records_lost", extra={"records": len(late[room:])})
 
-    def take(self, now: float) -> list[Entry]:
+    def take(self, now: float) -> list[AuditEntry]:
         """Remove and return the entries of the next batch; *now* is in seconds since the epoch."""
         late, self.entries = self.entries[:LATE_AT_ONCE], self.entries[LATE_AT_ONCE:]
         lost, self.lost = self.lost, Counter()
-        gaps: list[Entry] = [
+        gaps: list[AuditEntry] = [
             (tenant, log_record("gap", tenant, "lost", int(now * 1000), records=str(number)), None)
             for tenant, number in lost.items()
         ]

@@ -8,7 +8,7 @@ import msgspec
 from gatepost.audit.record import (
     Numbered,
     RecordBody,
-    Side,
+    SaltedDetails,
     commitment,
     decode_numbered,
     decode_side,
@@ -273,7 +273,7 @@ class ChainExamination:
             gone = numbers_of(body.details["records"])
             self._without = [one for one in self._without if not inside(one, gone)]
 
-    def _side(self, row: AuditRow, body: RecordBody, side: Side) -> None:
+    def _side(self, row: AuditRow, body: RecordBody, side: SaltedDetails) -> None:
         self._check_side(row, body.commitments, side)
         if row.side is not None and row.side != msgspec.json.encode(side).decode():
             raise self._bad(row.number, "its details are written in another way")
@@ -283,7 +283,9 @@ class ChainExamination:
         elif len(side) < len(body.commitments):
             raise self._bad(row.number, "a part of its details is gone")
 
-    def _check_side(self, row: AuditRow, commitments: Mapping[str, str], side: Side) -> None:
+    def _check_side(
+        self, row: AuditRow, commitments: Mapping[str, str], side: SaltedDetails
+    ) -> None:
         for field, (salt, value) in side.items():
             try:
                 computed = commitment(salt, value)

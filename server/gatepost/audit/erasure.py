@@ -9,7 +9,7 @@ import msgspec
 from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.chain import is_proven, proven
 from gatepost.audit.checkpoints import Unproven, is_before, last_numbers
-from gatepost.audit.record import Side, decode_person, decode_side, ranges_of
+from gatepost.audit.record import SaltedDetails, decode_person, decode_side, ranges_of
 from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
@@ -55,7 +55,7 @@ class DetailErasure:
         included. Raises StoreUnavailable; you can then call it again.
         """
 
-        def concerns(side: Side) -> bool:
+        def concerns(side: SaltedDetails) -> bool:
             people = [decode_person(side[field][1]) for field in PEOPLE if field in side]
             return any(
                 subject in (one.subject, one.actor) and one.issuer in (issuer, "") for one in people
@@ -69,7 +69,7 @@ class DetailErasure:
         await self._records.of(tenant).trail.forget_counts()
         return erased
 
-    async def _erase(self, tenant: str, concerns: Callable[[Side], bool], why: str) -> int:
+    async def _erase(self, tenant: str, concerns: Callable[[SaltedDetails], bool], why: str) -> int:
         trail = self._records.of(tenant).trail
         return sum(
             [
@@ -79,7 +79,7 @@ class DetailErasure:
         )
 
     async def _erase_in(
-        self, chain: TenantChain, tenant: str, concerns: Callable[[Side], bool], why: str
+        self, chain: TenantChain, tenant: str, concerns: Callable[[SaltedDetails], bool], why: str
     ) -> int:
         """Erase details in one chain, which gets the erasure record."""
         after, erased = 0, 0

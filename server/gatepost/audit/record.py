@@ -25,7 +25,7 @@ from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import RaisedReason
 from gatepost_authz.caller import TenantContext
 
-Kind = Literal[
+RecordKind = Literal[
     "call",
     "refusal",
     "approval",
@@ -138,10 +138,10 @@ class RecordedPerson(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
 
-Side = dict[str, tuple[str, str]]
+SaltedDetails = dict[str, tuple[str, str]]
 """Salt (hexadecimal) and value of each detail, by field."""
 decode_numbered = msgspec.json.Decoder(Numbered).decode
-decode_side = msgspec.json.Decoder(Side).decode
+decode_side = msgspec.json.Decoder(SaltedDetails).decode
 decode_person = msgspec.json.Decoder(RecordedPerson).decode
 
 
@@ -265,9 +265,9 @@ def inside(number: int, ranges: Ranges) -> bool:
     return at >= 0 and number <= ranges[at][1]
 
 
-Ended = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
+EndedCall = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
 """The call, when it began and ended (`perf_counter`), its redacted call if any, its ending."""
-Entry = Ended | tuple[str, NewAuditRecord, TenantContext | None]
+AuditEntry = EndedCall | tuple[str, NewAuditRecord, TenantContext | None]
 """A call, or a finished new record with its tenant and the caller whose quota it counts against."""
 
 

@@ -16,10 +16,10 @@ import msgspec
 
 from gatepost.audit.record import (
     REFUSED,
-    Ended,
-    Entry,
-    Kind,
+    AuditEntry,
+    EndedCall,
     RecordBody,
+    RecordKind,
     asked_tool,
     encode,
     is_limited,
@@ -82,7 +82,9 @@ def new_record(body: RecordBody, private: Mapping[str, str]) -> NewAuditRecord:
     return NewAuditRecord(whole, body.at, sort, side)
 
 
-def log_record(kind: Kind, tenant: str, outcome: str, at: int, **details: str) -> NewAuditRecord:
+def log_record(
+    kind: RecordKind, tenant: str, outcome: str, at: int, **details: str
+) -> NewAuditRecord:
     """Return a record about the audit log itself; *at* is in milliseconds since the epoch."""
     body = RecordBody(at=at, kind=kind, tenant=tenant, outcome=outcome, details=details)
     return new_record(body, {})
@@ -154,7 +156,7 @@ class RecordBuilder:
         """
 
     async def built(
-        self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
+        self, entries: Sequence[AuditEntry], now: tuple[float, float], settings: AuditSettings
     ) -> dict[str, list[NewAuditRecord]]:
         """Return what `new_records` returns, from another thread if it takes long."""
         size = sum(len(one[0].arguments) for one in entries if len(one) != 3)
@@ -166,7 +168,7 @@ class RecordBuilder:
         return await loop.run_in_executor(THREAD, self.new_records, entries, now, settings)
 
     def new_records(
-        self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
+        self, entries: Sequence[AuditEntry], now: tuple[float, float], settings: AuditSettings
     ) -> dict[str, list[NewAuditRecord]]:
         """
         Return the new records by tenant, in order.
@@ -210,7 +212,7 @@ class RecordBuilder:
 
     def _new_record(
         self,
-        entry: Ended,
+        entry: EndedCall,
         offset: float,
         most: int | None,
         plain: Set[int],
@@ -268,7 +270,7 @@ class RecordBuilder:
         return made
 
 
-def _only_read(entry: Ended) -> bool:
+def _only_read(entry: EndedCall) -> bool:
     """Return whether the call succeeded, and the tool declares that it changes nothing."""
     redacted_calls, ending = entry[3], entry[4]
     if ending is not None or not redacted_calls:
@@ -306,7 +308,7 @@ def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
     return {**remarks, "definition": text(origin.digest)}
 
 
-def _unreadable(entry: Ended, offset: float, problem: Exception) -> NewAuditRecord:
+def _unreadable(entry: EndedCall, offset: float, problem: Exception) -> NewAuditRecord:
     call, ended = entry[0], entry[2]
     reason = type(problem).__name__
     log.error("audit_record_poor", extra={"request_id": call.request_id, "reason": reason})

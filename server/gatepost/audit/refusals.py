@@ -8,10 +8,10 @@ import msgspec
 
 from gatepost.audit.record import (
     REFUSED,
-    Ended,
-    Entry,
-    Kind,
+    AuditEntry,
+    EndedCall,
     RecordBody,
+    RecordKind,
     asked_tool,
     encode,
     person_of,
@@ -31,7 +31,7 @@ MOST_KINDS = 64
 """Kinds of a caller that are counted separately; further ones without the tool's name."""
 MOST_CALLERS = 10_000
 
-Alike = tuple[Kind, str, str, str, str]
+Alike = tuple[RecordKind, str, str, str, str]
 """The record's kind, what was called (kind and name), the outcome, and the limit that refused."""
 MISMATCH: Alike = ("tenant_mismatch", "tool", "", "refused", "")
 """A request that named another tenant than its token."""
@@ -72,12 +72,12 @@ class RefusalCounter:
     peers = True
     """Whether records name the address of the caller."""
 
-    def __init__(self, add: Callable[[Entry], object], clock: Callable[[], float]) -> None:
+    def __init__(self, add: Callable[[AuditEntry], object], clock: Callable[[], float]) -> None:
         self._callers: dict[tuple[str | None, ...], CallerRefusals] = {}
         self._add, self._clock = add, clock
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, entry: Ended) -> bool:
+    def add(self, entry: EndedCall) -> bool:
         """Return whether this call is a refusal that is counted and needs no record of its own."""
         alike = _alike(entry)
         if alike is None:
@@ -146,7 +146,7 @@ class RefusalCounter:
                 self._add((caller.tenant_id, record, None if alike[4] in AUDIT_LIMITS else caller))
 
 
-def _alike(entry: Ended) -> Alike | None:
+def _alike(entry: EndedCall) -> Alike | None:
     """Return the kind of a refusal that may be counted, or None."""
     call, _, _, redacted_calls, ending = entry
     if ending is None:

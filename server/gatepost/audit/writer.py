@@ -17,7 +17,15 @@ from gatepost.audit.batches import (
     RingLinker,
     WriteAttempt,
 )
-from gatepost.audit.record import Entry, Kind, RecordBody, RecordedPerson, encode, person_of, text
+from gatepost.audit.record import (
+    AuditEntry,
+    RecordBody,
+    RecordedPerson,
+    RecordKind,
+    encode,
+    person_of,
+    text,
+)
 from gatepost.audit.record_builder import RecordBuilder, new_record
 from gatepost.audit.refusals import MISMATCH, RefusalCounter
 from gatepost.config.audit import AuditSettings
@@ -90,7 +98,7 @@ class AuditWriter:
         loop = None if listener is None else asyncio.get_running_loop()
         self._linker = RingLinker(keyring, listener, loop)
         records.audit.attach(self._linker)
-        self._waiting: list[Entry] = []
+        self._waiting: list[AuditEntry] = []
         self._commit = CommitFuture()
         """The commit of the records in `_waiting`."""
         self._batch: Batch | None = None
@@ -134,7 +142,7 @@ class AuditWriter:
             self._add(entry)
         return self._commit if len(self._waiting) > self._most_unwritten else NO_COMMIT
 
-    def _add(self, entry: Entry) -> CommitFuture:
+    def _add(self, entry: AuditEntry) -> CommitFuture:
         self._waiting.append(entry)
         if (wake := self._wake) is not None:
             self._wake = None
@@ -144,7 +152,7 @@ class AuditWriter:
     async def note(  # noqa: PLR0913  # each of them is a field of the record
         self,
         tenant: str,
-        kind: Kind,
+        kind: RecordKind,
         *,
         outcome: str,
         caller: TenantContext | None = None,

@@ -26,7 +26,7 @@ from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.dashboard.escaping import shown
 from gatepost.outbound.http_client import OutboundClient
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     USES,
     ApprovalGrant,
     ApprovalRequest,

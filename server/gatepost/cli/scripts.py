@@ -13,7 +13,7 @@ from gatepost.cli.approvals import decided
 from gatepost.cli.configuration import administrator, config_option, visible
 from gatepost.config.pack_registration import object_at, registrations
 from gatepost.config.settings import Config
-from gatepost.policy.approvals.request import Operator
+from gatepost.policy.approvals.approval_request import Operator
 from gatepost.policy.script_reviews.script import (
     OpenScriptSource,
     Rejection,

@@ -10,7 +10,7 @@ from gatepost.audit.chain import START, hash_of
 from gatepost.audit.checkpoints import last_numbers
 from gatepost.audit.record import (
     AuditRecord,
-    Kind,
+    RecordKind,
     commitment,
     decode_numbered,
     decode_side,
@@ -37,7 +37,7 @@ LOOKED_AT, READ = 10_000, 2_500
 Segments that one search looks through: by what they count, or reading their records, for a text or
 a person. Each takes about 50 ms.
 """
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[str, ...] = get_args(RecordKind)
 AGES = {"": "Any time", "3600": "Last hour", "86400": "Last 24 hours", "604800": "Last 7 days"}
 
 

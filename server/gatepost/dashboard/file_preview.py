@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gatepost.dashboard.difference import Difference, difference
-from gatepost.policy.approvals.request import ApprovalRequest
+from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.stored_request import MARK
 from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.tools.api import Tool, ToolFailure

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gatepost.policy.approvals.request import GrantScope
+from gatepost.policy.approvals.approval_request import GrantScope
 
 DURATIONS: Mapping[str, str] = {
     "": "This call only",

@@ -4,7 +4,7 @@ from gatepost.dashboard import argument_tree
 from gatepost.dashboard.grant_form import ANY
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse, redirect
-from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.approvals.approval_request import Undecidable
 from gatepost.policy.approvals.service import ApprovalService
 
 

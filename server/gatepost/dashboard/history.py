@@ -9,7 +9,7 @@ from gatepost.dashboard.labels import STATES
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
 from gatepost.dashboard.request_page import address
-from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty
+from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty
 from gatepost.policy.approvals.service import ApprovalService
 
 PAGE = 25

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 
-from gatepost.policy.approvals.request import SignedInApprover
+from gatepost.policy.approvals.approval_request import SignedInApprover
 
 DECIDERS = frozenset({"approver", "admin"})
 """The roles of which a user needs one by default."""

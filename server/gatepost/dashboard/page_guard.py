@@ -19,7 +19,7 @@ from gatepost.http.checks import authorities
 from gatepost.http.edge import peer_of
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
 from gatepost.http.scope import FOLDED, REQUEST_ID
-from gatepost.policy.approvals.request import SignedInApprover
+from gatepost.policy.approvals.approval_request import SignedInApprover
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.headers import HeaderField

@@ -18,8 +18,8 @@ from gatepost.dashboard.page import (
     redirect,
     stream,
 )
+from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable
 from gatepost.policy.approvals.edited_arguments import DECIDED, decoded
-from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
 from gatepost.policy.approvals.request_lists import PAGE
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.tools.api import Tool

@@ -8,8 +8,8 @@ import msgspec
 
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.policy.approvals.approval_request import party_of
 from gatepost.policy.approvals.policies import ApprovalPolicy, Plan
-from gatepost.policy.approvals.request import party_of
 from gatepost.policy.approvals.tool_policies import ToolPolicies
 from gatepost.runtime.recent_callers import KEPT_S
 from gatepost.tools.api import Call, Tool

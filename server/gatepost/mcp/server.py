@@ -23,7 +23,7 @@ from gatepost.mcp.responses import MethodResult, rate_limited
 from gatepost.mcp.revisions import SERVED
 from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.sessions.session import McpSession
-from gatepost.mcp.tasks.runner import TaskRunner
+from gatepost.mcp.tasks.task_runner import TaskRunner
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import IdempotencyKey, Tool

@@ -12,7 +12,7 @@ from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.tasks.client import TaskClient
 from gatepost.mcp.tasks.methods import UNDECLARED
-from gatepost.mcp.tasks.runner import perform
+from gatepost.mcp.tasks.task_runner import perform
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import MissingCapability

@@ -9,6 +9,13 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.http_client import OutboundClient
+from gatepost.policy.approvals.approval_request import (
+    IsRevoked,
+    PageUrl,
+    no_page,
+    none_revoked,
+    page_of,
+)
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
@@ -16,7 +23,6 @@ from gatepost.policy.approvals.notifications import (
     ChannelNotifications,
     RunCall,
 )
-from gatepost.policy.approvals.request import IsRevoked, Page, no_page, none_revoked, page_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
 from gatepost.policy.approvals.tool_policies import TenantTools, plan_of
@@ -134,6 +140,6 @@ class ApprovalServices:
         ]
 
 
-def pages(config: Config) -> Page:
+def pages(config: Config) -> PageUrl:
     """Return the URLs of approval requests; empty ones if the dashboard is off."""
     return page_of(config.resource) if is_on(config) else no_page

@@ -17,7 +17,7 @@ NO_COMMIT = committed()
 """Without an audit log there is no commit to wait for."""
 
 
-EndedCall = tuple[str, str, str, str | None]
+CallLabels = tuple[str, str, str, str | None]
 """Kind, name and outcome of calls, and their tenant if it is a label."""
 
 
@@ -30,11 +30,11 @@ class CallBatch:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self.seconds: dict[EndedCall, list[float]] = {}
+        self.seconds: dict[CallLabels, list[float]] = {}
         """Durations of calls; the dict is emptied but never replaced."""
         self._commits: list[float] = []
 
-    def add_outcome(self, ended: EndedCall) -> list[float]:
+    def add_outcome(self, ended: CallLabels) -> list[float]:
         """Return a new list for the durations of calls with this ending."""
         if not self.seconds and not self._commits:
             asyncio.get_running_loop().call_later(GATHERED_S, self.flush)

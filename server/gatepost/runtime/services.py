@@ -15,8 +15,8 @@ from gatepost.http.body import RunningRequests
 from gatepost.http.failed_tokens import FailedTokenLimit
 from gatepost.mcp.change_notifications import ChangePubSub
 from gatepost.mcp.sessions.channel import SessionRegistry
-from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.mcp.tasks.store import TaskLimits, TaskStore
+from gatepost.mcp.tasks.task_runner import TaskRunner
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.limits.request_limits import CallerRequests

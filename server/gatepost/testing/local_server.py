@@ -17,7 +17,7 @@ from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
 from gatepost.dev.composition import IssuerHabits, dev_config
-from gatepost.policy.approvals.request import ApprovalRequest, Operator, Undecidable
+from gatepost.policy.approvals.approval_request import ApprovalRequest, Operator, Undecidable
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
 from gatepost.secrets.keyring import KeyRing

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.request import Operator, Undecidable
+from gatepost.policy.approvals.approval_request import Operator, Undecidable
 from tests.attacks.upstreams.conftest import (
     WITHIN_S,
     UpstreamScene,

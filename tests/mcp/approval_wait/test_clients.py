@@ -19,7 +19,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from gatepost import CallContext, Pack
-from gatepost.policy.approvals.request import ApprovalRequest, Operator
+from gatepost.policy.approvals.approval_request import ApprovalRequest, Operator
 from tests.clients.conftest import Tasks
 from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from gatepost import CallContext, Pack
-from gatepost.policy.approvals.request import DisplayedParty
+from gatepost.policy.approvals.approval_request import DisplayedParty
 from gatepost.policy.script_reviews.script import Place, Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.tools.client import ProtocolError

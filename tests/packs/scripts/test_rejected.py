@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gatepost.policy.approvals.request import reason_sentence
+from gatepost.policy.approvals.approval_request import reason_sentence
 from tests.packs.conftest import PackCaller, PackResult
 from tests.packs.scripts.conftest import ScriptServer
 from tests.support.commands import ended, running

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gatepost.policy.approvals.request import GrantScope, Undecidable
+from gatepost.policy.approvals.approval_request import GrantScope, Undecidable
 from gatepost.storage.records import Records
 from tests.storage.conftest import database_url, records
 from tests.support.runners import (

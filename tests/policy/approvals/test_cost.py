@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.request import no_page, page_of
+from gatepost.policy.approvals.approval_request import no_page, page_of
 from gatepost.tools.api import Call, Offer
 from tests.support.measuring import steps
 from tests.support.runners import ALICE, ApprovalDeployment

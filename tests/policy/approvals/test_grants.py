@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
+from gatepost.policy.approvals.approval_request import GrantScope, Operator, Undecidable
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord

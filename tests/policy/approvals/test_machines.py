@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.request import GrantScope, Undecidable
+from gatepost.policy.approvals.approval_request import GrantScope, Undecidable
 from tests.support.endpoint import a_caller
 from tests.support.runners import ACME, BOB, CAROL, ROBOT, ApprovalDeployment, failure_kind, text_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
     Approver,
     GrantScope,

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gatepost import ToolFailure
-from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.approvals.approval_request import Undecidable
 from gatepost.tools.runner import GRACE_S
 from tests.support.endpoint import a_caller
 from tests.support.runners import (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
+from gatepost.policy.approvals.approval_request import GrantScope, Operator, Undecidable
 from gatepost.tools.api import Annotations, Effects, Tool
 from tests.support.issuers import Idp
 from tests.support.measuring import each

@@ -9,8 +9,8 @@ from typing import Any, Unpack
 import pytest
 
 from gatepost import ToolFailure
+from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty, page_of
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty, page_of
 from gatepost.policy.approvals.webhook import (
     BadSecret,
     Webhook,

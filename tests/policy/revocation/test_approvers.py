@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.request import GrantScope
+from gatepost.policy.approvals.approval_request import GrantScope
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost_authz.caller import TenantContext
 from tests.policy.conftest import TASKS, RevocationReplicas

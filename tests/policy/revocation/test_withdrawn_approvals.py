@@ -7,7 +7,12 @@ import msgspec
 import pytest
 
 from gatepost.policy.approvals import service
-from gatepost.policy.approvals.request import ApprovalRequest, GrantScope, Operator, Undecidable
+from gatepost.policy.approvals.approval_request import (
+    ApprovalRequest,
+    GrantScope,
+    Operator,
+    Undecidable,
+)
 from gatepost.policy.approvals.stage import WITHDRAWN
 from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals, withdraw

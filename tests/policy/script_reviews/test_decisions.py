@@ -6,8 +6,8 @@ from contextlib import aclosing
 import msgspec
 import pytest
 
+from gatepost.policy.approvals.approval_request import DisplayedParty, Operator, Undecidable
 from gatepost.policy.approvals.notifications import TOPIC, ApprovalChange, ApprovalListener
-from gatepost.policy.approvals.request import DisplayedParty, Operator, Undecidable
 from gatepost.policy.script_reviews.script import Script
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.errors import StoreUnavailable

@@ -33,7 +33,7 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.scope import REQUEST_ID
 from gatepost.policy.approvals import service
-from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
+from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable
 from gatepost.policy.idempotency import execution
 from gatepost.rest.exchange import RestLimits
 from gatepost.rest.routes import RestRoutes

@@ -10,8 +10,8 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, JsonRpcErro
 from gatepost.mcp.request import TASKS, Params, declares_tasks
 from gatepost.mcp.round_trips import responses_of
 from gatepost.mcp.server import McpRequest, McpServer
-from gatepost.mcp.tasks.runner import no_room
 from gatepost.mcp.tasks.task_record import answer, waiting
+from gatepost.mcp.tasks.task_runner import no_room
 from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost.tools.client import Capabilities, InputRequest

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gatepost.policy.approvals.approval_request import Undecidable
 from gatepost.policy.approvals.policies import variables_of
-from gatepost.policy.approvals.request import Undecidable
 from gatepost.policy.approvals.stored_request import (
     MARK,
     ArgumentSealer,

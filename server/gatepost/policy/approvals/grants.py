@@ -5,10 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
-from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, is_same_person
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     Approver,
     GrantScope,
@@ -20,6 +17,9 @@ from gatepost.policy.approvals.request import (
     none_revoked,
     party_of,
 )
+from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
+from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, is_same_person
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval
 from gatepost.storage.approvals import GrantRecord, GrantStore

@@ -12,13 +12,13 @@ from gatepost.audit.record import RecordedPerson
 from gatepost.audit.writer import AuditWriter
 from gatepost.background import reason_of
 from gatepost.config.approvals import NotificationSettings
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     ApprovalGrant,
     ApprovalRequest,
     Approver,
     DisplayedParty,
     Operator,
-    Page,
+    PageUrl,
     SignedInApprover,
 )
 from gatepost.storage.errors import StoreUnavailable
@@ -222,7 +222,7 @@ class ChannelNotifications:
 
     _settings: NotificationSettings
     _tool: Tool
-    _page: Page
+    _page: PageUrl
     _run: RunCall
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
@@ -230,7 +230,9 @@ class ChannelNotifications:
         self._running: dict[asyncio.Task[None], str] = {}
         """The tenant of each notification that is under way."""
 
-    def apply(self, settings: NotificationSettings, tool: Tool, page: Page, run: RunCall) -> None:
+    def apply(
+        self, settings: NotificationSettings, tool: Tool, page: PageUrl, run: RunCall
+    ) -> None:
         """Use this tool from now on, which comes before the first notification."""
         self._settings, self._tool, self._page, self._run = settings, tool, page, run
 

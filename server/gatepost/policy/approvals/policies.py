@@ -7,13 +7,13 @@ import msgspec
 from msgspec.structs import asdict
 
 from gatepost.config.approvals import ApprovalRule
-from gatepost.policy.approvals.conditions import Condition, ConditionVariables
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
     Approver,
     DisplayedParty,
     Operator,
 )
+from gatepost.policy.approvals.conditions import Condition, ConditionVariables
 from gatepost.policy.idempotency.idempotency_record import only_reads
 from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     ERASED,
     SCRIPT_PREFIX,
     ApprovalDecision,

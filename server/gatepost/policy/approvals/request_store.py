@@ -7,9 +7,7 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.notifications import ApprovalNotifier, What
-from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, caller_variables
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     ApprovalDecision,
     ApprovalRequest,
     Approver,
@@ -20,6 +18,8 @@ from gatepost.policy.approvals.request import (
     revoked_approvals,
     token_claims,
 )
+from gatepost.policy.approvals.notifications import ApprovalNotifier, What
+from gatepost.policy.approvals.policies import ApprovalNeed, ApprovalPolicy, caller_variables
 from gatepost.policy.approvals.stored_request import (
     ArgumentSealer,
     SealedArguments,

@@ -11,24 +11,24 @@ from itertools import count
 
 from gatepost.background import during
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.edited_arguments import ArgumentEditor
-from gatepost.policy.approvals.grants import GrantService
-from gatepost.policy.approvals.notifications import TOPIC, ApprovalNotifier
-from gatepost.policy.approvals.policies import Plan, objection, outdated
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalGrant,
     ApprovalRequest,
+    ApprovalVerdict,
     Approver,
     GrantScope,
     IsRevoked,
     Operator,
     Undecidable,
-    Verdict,
     none_revoked,
     party_of,
 )
+from gatepost.policy.approvals.edited_arguments import ArgumentEditor
+from gatepost.policy.approvals.grants import GrantService
+from gatepost.policy.approvals.notifications import TOPIC, ApprovalNotifier
+from gatepost.policy.approvals.policies import Plan, objection, outdated
 from gatepost.policy.approvals.request_lists import RequestLists, ScriptRequests
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.stored_request import StoredApproval
@@ -220,7 +220,7 @@ class ApprovalService(RequestLists):
         tenant: str,
         request_id: str,
         by: Approver,
-        verdict: Verdict,
+        verdict: ApprovalVerdict,
         reason: str = "",
         *,
         seen: str | None = None,

@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.policies import ApprovalPolicy, caller_variables, variables_of
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     ApprovalRequest,
-    Page,
+    PageUrl,
     no_page,
     party_of,
     reason_sentence,
 )
+from gatepost.policy.approvals.policies import ApprovalPolicy, caller_variables, variables_of
 from gatepost.policy.approvals.service import ApprovalService, WaitingCall
 from gatepost.policy.approvals.stored_request import StoredApproval, check_readable, key_of_use
 from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
@@ -86,7 +86,7 @@ class ApprovalStage(Stage):
         redaction: Redaction,
         timeout_s: float,
         max_result_bytes: int,
-        page: Page = no_page,
+        page: PageUrl = no_page,
         denied: Denied = _ignore,
     ) -> None:
         self._service, self._requests = service, service.requests

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.request import ApprovalRequest, definition_of
+from gatepost.policy.approvals.approval_request import ApprovalRequest, definition_of
 from gatepost.policy.idempotency.idempotency_record import digest_of
 from gatepost.redaction import json_document
 from gatepost.redaction.redactor import are_clear, is_prompt

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.approvals.approval_request import ApprovalRequest, ToolFacts, token_claims
 from gatepost.policy.approvals.conditions import Condition
 from gatepost.policy.approvals.policies import ApprovalPolicy, Plan, PolicyRule
-from gatepost.policy.approvals.request import ApprovalRequest, ToolFacts, token_claims
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.tool_search import SEARCH_TOOLS
 from gatepost_authz.caller import TenantContext

@@ -18,8 +18,8 @@ import msgspec
 
 from gatepost.background import during, reason_of
 from gatepost.config.approvals import LONGEST_S
+from gatepost.policy.approvals.approval_request import PageUrl, no_page
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.policy.approvals.request import Page, no_page
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
@@ -87,7 +87,7 @@ def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
 
 
-def payload_of(change: ApprovalChange, *, now: float, page: Page) -> bytes | None:
+def payload_of(change: ApprovalChange, *, now: float, page: PageUrl) -> bytes | None:
     """
     Return the payload for a change, or None if it sends none.
 
@@ -129,7 +129,7 @@ class Webhook:
         """The order number of the latest message about a script."""
         self.apply("", b"", no_page)
 
-    def apply(self, url: str, key: bytes, page: Page) -> None:
+    def apply(self, url: str, key: bytes, page: PageUrl) -> None:
         """Take up the URL and the key; an empty URL turns the webhook off."""
         self._url, self._key, self._page = url, key, page
 

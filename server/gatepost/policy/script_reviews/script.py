@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from gatepost.policy.approvals.request import DisplayedParty, reason_sentence
+from gatepost.policy.approvals.approval_request import DisplayedParty, reason_sentence
 from gatepost.tools.context import Workspace
 
 Place = Literal["server", "workspace", "code"]

@@ -7,8 +7,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from gatepost.policy.approvals import policies
-from gatepost.policy.approvals.notifications import ApprovalNotifier
-from gatepost.policy.approvals.request import (
+from gatepost.policy.approvals.approval_request import (
     SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalRequest,
@@ -19,6 +18,7 @@ from gatepost.policy.approvals.request import (
     none_revoked,
     party_of,
 )
+from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.script_reviews.script import Rejection, Script, ScriptReview
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.records import Records

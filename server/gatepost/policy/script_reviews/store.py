@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.request import ERASED, DisplayedParty, party_of
+from gatepost.policy.approvals.approval_request import ERASED, DisplayedParty, party_of
 from gatepost.policy.script_reviews.script import Rejection, Script, ScriptReview
 from gatepost.storage.entries import Entries, Entry
 from gatepost.tools.api import CallContext

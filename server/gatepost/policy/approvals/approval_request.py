@@ -11,8 +11,8 @@ from gatepost.tools.api import Tool
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.config import TENANT, Resource, SiblingPaths
 
-Kind = Literal["call", "script"]
-Verdict = Literal["approved", "rejected"]
+RequestKind = Literal["call", "script"]
+ApprovalVerdict = Literal["approved", "rejected"]
 Use = Literal["", "running", "unknown"]
 
 USES: Mapping[Use, str] = {
@@ -78,7 +78,7 @@ class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
     """One person's decision."""
 
     by: DisplayedParty
-    verdict: Verdict
+    verdict: ApprovalVerdict
     at: float
     """Seconds since the epoch."""
     reason: str = ""
@@ -139,7 +139,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     tenant: str
-    kind: Kind = "call"
+    kind: RequestKind = "call"
     state: State
     tool: str
     """The name of the tool, or of a script's file."""
@@ -250,11 +250,11 @@ def reason_sentence(reason: str) -> str:
     return f" Their reason: {reason}" + ("" if reason[-1:] in ".!?" else ".") if reason else ""
 
 
-Page = Callable[[str, str], str]
+PageUrl = Callable[[str, str], str]
 """Maps a tenant and a request's id to the URL of its page."""
 
 
-def page_of(resource: str) -> Page:
+def page_of(resource: str) -> PageUrl:
     """Return the URL function for the dashboard of *resource*."""
     where = Resource(resource)
     below = f"{where.origin}{SiblingPaths(where).base}/dashboard/approvals/"
