@@ -353,7 +353,7 @@ def bridge(idp: Idp) -> Iterator[Bridge]:
             ) as gate,
         ):
             # So often is a list fetched because it changed; the test changes it again and again.
-            patch.setattr(plan, "TOLD_S", 0.1)
+            patch.setattr(plan, "ANNOUNCED_S", 0.1)
             yield Bridge(gate, servers)
     finally:
         for one in running.values():
