@@ -18,7 +18,7 @@ from gatepost_authz.ratelimited import RateLimitedLog
 
 CONNECTIONS = 10
 """The maximum number of connections to one issuer."""
-# Every invented token is a question to the issuer; they must not pile up while it is slow.
+# Every invented token causes a request to the issuer; they must not pile up while it is slow.
 MOST_RUNNING = 256
 PAUSE_S = 5.0
 """The pause in seconds after a search that found no endpoint."""
@@ -60,7 +60,7 @@ class Introspector:
         self._configured = settings.endpoint if settings is not None else ""
         self._transport: GuardedTransport | None = None
         self._search_at = -inf
-        # Each invented token is one more question.
+        # Each invented token is one more request.
         self._log = RateLimitedLog(log, monotonic=monotonic)
 
     async def ask(self, token: str) -> dict[str, object]:
@@ -142,7 +142,7 @@ class Introspectors:
         """
         Return the claims of an active token; concurrent requests with one token share the answer.
 
-        InvalidToken: it is not active. IssuerUnavailable: no answer, or too many questions.
+        InvalidToken: it is not active. IssuerUnavailable: no answer, or too many requests.
         """
         issuer = trusted.settings.issuer
         key = (digest_of(token), issuer)
@@ -162,7 +162,7 @@ class Introspectors:
             task.exception()  # retrieved, also when all requests for it have gone
 
     async def cancel(self) -> None:
-        """Cancel all running questions."""
+        """Cancel all running requests."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -192,7 +192,7 @@ class Introspectors:
         return self._known[issuer]
 
     async def aclose(self) -> None:
-        """Cancel all questions and close every connection."""
+        """Cancel all requests and close every connection."""
         await self.cancel()
         every = [*self._known.values(), *self._retired]
         self._known.clear()

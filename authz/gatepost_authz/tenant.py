@@ -24,7 +24,7 @@ MAX_DISPLAY = 256
 REMEMBERED_TENANTS = 4096
 """The number of claim values whose tenant id is remembered; all its callers then share the text."""
 NO_CLIENT_RULE = ClientRule()
-NOBODY: frozenset[str] = frozenset()
+NO_ROLES: frozenset[str] = frozenset()
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -281,7 +281,7 @@ def only_entry(value: object) -> object:
 def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> frozenset[str]:
     """Return the roles whose rule the claims meet; without a rule there are none."""
     if not rules:
-        return NOBODY
+        return NO_ROLES
     return frozenset(role for role, rule in rules.items() if holds(claims, rule))
 
 

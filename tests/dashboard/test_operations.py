@@ -64,7 +64,7 @@ def test_an_operator_sees_all_tenants_and_processes(
     """
     Callers, refusals by reason, issuers with the age of their keys, tools, and each process.
 
-    The log has who looked, because no tenant's audit trail has it.
+    The log has who looked, because no tenant's audit log has it.
     """
     caplog.set_level("INFO", "gatepost.dashboard")
     one, other = reporter(billing), reporter(billing, ago_s=LATE_S + 1)

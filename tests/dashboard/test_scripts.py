@@ -47,7 +47,7 @@ def test_a_rejected_script_stays_where_it_can_be_found(billing: BillingServer) -
         assert "Alice Archer" in told
         assert REASON in unescape(told)
         assert REASON not in told
-    assert "This content is not submitted for approval again until" in page
+    assert "Gatepost does not submit the same content for approval again" in page
     assert ("Approve anyway" in page, "Approve anyway" in theirs) == (True, False)
     assert file == SCRIPT.text
     assert (again, refused, after_all, gone) == (409, 409, 303, 404)

@@ -166,7 +166,7 @@ def test_a_server_of_another_tenant_is_not_found(dashboard: DashboardServer) -> 
 
 
 def test_an_administrator_disables_and_enables_a_server(dashboard: DashboardServer) -> None:
-    """By a button each, and the change is in the audit trail; an unknown server is not found."""
+    """By a button each, and the change is in the audit log; an unknown server is not found."""
     server = added(dashboard, "switched")
     with dashboard.user_browser("alice") as alice:
         before = alice.get("/upstreams").text

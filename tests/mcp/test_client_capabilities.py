@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.tools.client import NOBODY, ProtocolError
+from gatepost.tools.client import NO_CLIENT, ProtocolError
 from tests.mcp import fixture_tools
 from tests.support.client_requests import (
     ROUNDS,
@@ -56,7 +56,7 @@ async def wait_then_ask(ctx: CallContext) -> str:
 @odd.tool()
 async def look_around(ctx: CallContext) -> str:
     """Say what there is to talk to."""
-    return "nobody" if ctx.client is NOBODY else "somebody"
+    return "nobody" if ctx.client is NO_CLIENT else "somebody"
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import MemorySharedStore, SharedStore
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import (
-    NOBODY,
+    NO_CLIENT,
     Client,
     InputRequest,
     SilentClient,
@@ -338,7 +338,7 @@ class ApprovalReplica:
         *,
         raw: bytes | None = None,
         key: str | None = None,
-        client: Client = NOBODY,
+        client: Client = NO_CLIENT,
         depth: int = 0,
         **arguments: Any,
     ) -> Outcome:

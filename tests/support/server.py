@@ -34,7 +34,7 @@ from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.api import Call
-from gatepost.tools.client import NOBODY, Client, InputRequest, SilentClient, Waiting
+from gatepost.tools.client import NO_CLIENT, Client, InputRequest, SilentClient, Waiting
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Stage
@@ -358,7 +358,7 @@ class LimitedProcess:
         pack.tool(name="hold")(wait)
         return pack
 
-    async def call(self, tool: str = "look", *, client: Client = NOBODY, **caller: Any) -> str:
+    async def call(self, tool: str = "look", *, client: Client = NO_CLIENT, **caller: Any) -> str:
         """Make a call; return its text, or the kind of its failure with the limit that refused."""
         call = Call(
             caller=a_caller(**caller),

@@ -24,9 +24,11 @@ class WrittenError(msgspec.Struct, frozen=True, kw_only=True):
     body: Mapping[str, object]
 
 
-def written_as(shape: Imitation, error: Any, *, known: bool) -> WrittenError:
+def written_as(shape: Imitation, error: Any, *, known: bool, resource: str = "") -> WrittenError:
     """
     Return Authlib's *error* in the provider's words; *known* says whether the client exists.
+
+    *resource* is the one that was asked for, if it is the reason for the error.
 
     An error with a redirect address is one of the authorization endpoint.
     """
@@ -39,7 +41,7 @@ def written_as(shape: Imitation, error: Any, *, known: bool) -> WrittenError:
     refused = error.error == "invalid_client"
     # Always 401 by itself: clients throw their registration away and start over on that.
     usual = "Client authentication failed" if refused else str(error.description or "")
-    text = found.description.format(asked=getattr(error, "asked", "")) or usual
+    text = found.description.format(asked=resource) or usual
     return WrittenError(
         error=found.error or error.error,
         description=f"AADSTS{found.code}: {text}" if found.code else text,

@@ -173,7 +173,9 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
         return IssuerResponse(status, body, {"Cache-Control": "no-store", "Pragma": "no-cache"})
 
     def handle_error_response(self, request: object, error: rfc6749.OAuth2Error) -> IssuerResponse:
-        written = written_as(self.shape, error, known=self._knows_client(request))
+        resource = error.asked if isinstance(error, InvalidTarget) else ""
+        known = self._knows_client(request)
+        written = written_as(self.shape, error, known=known, resource=resource)
         if error.redirect_uri:
             error.error, error.description = written.error, written.description
             answer: IssuerResponse = super().handle_error_response(request, error)

@@ -30,7 +30,7 @@ def problems(config: Config) -> Iterator[Problem]:
     if not audit.enabled and not config.development:
         yield Problem(
             "config.W085",
-            "the audit trail is disabled",
+            "the audit log is disabled",
             "set audit.enabled = true, unless another system records every call",
             "warning",
             "audit.enabled",

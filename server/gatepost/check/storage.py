@@ -82,7 +82,7 @@ def _shared(config: Config) -> Iterator[Problem]:
     if config.storage.database == MEMORY and not config.development:
         yield Problem(
             "config.W030",
-            "tasks, idempotency keys, ended sessions, approvals, revocations and the audit trail "
+            "tasks, idempotency keys, ended sessions, approvals, revocations and the audit log "
             "are lost when the server stops",
             f'set storage.database = "{SQLITE}PATH" or "postgresql://…"',
             "warning",

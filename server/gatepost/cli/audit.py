@@ -1,4 +1,4 @@
-"""`gatepost audit`: verify, export and checkpoint the audit trail."""
+"""`gatepost audit`: verify, export and checkpoint the audit log."""
 
 import asyncio
 import time
@@ -43,9 +43,9 @@ SETTINGS = ("storage.database", "keys.ring")
 @click.group()
 def audit() -> None:
     """
-    Verify and export the audit trail, and sign checkpoints.
+    Verify and export the audit log, and sign checkpoints.
 
-    The records of each tenant form a hash chain with signed checkpoints. See docs/audit.md.
+    The records of each tenant form hash chains, one for each writer, with signed checkpoints. See docs/audit.md.
     """
 
 

@@ -16,7 +16,11 @@ from gatepost_authz.effective_rules import effective_rules
 
 @click.command()
 @config_option
-@click.option("--online", is_flag=True, help="Ask each issuer for metadata, keys and our clients.")
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Ask each issuer for its metadata, its keys and Gatepost's own clients.",
+)
 def check(path: Path, online: bool) -> None:
     """
     Check a configuration and print every problem with an id and a hint; exit 1 on errors.

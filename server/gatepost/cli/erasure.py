@@ -47,7 +47,7 @@ NOT_YET = "Nothing was removed. Add --yes to remove all of it permanently."
 @click.option(
     "--yes", is_flag=True, help="Erase the data. Without --yes, the command only counts it."
 )
-@click.option("--reason", default="", help="Reason, for the audit trail.")
+@click.option("--reason", default="", help="Reason, for the audit log.")
 @config_option
 def erase(  # its options
     tenant_id: str, subject: str, issuer: str, yes: bool, reason: str, path: Path
@@ -177,7 +177,7 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
     click.echo("Files in the tenant's workspace stay, because they do not belong to one person.")
     if stores.keyring is not None:
         record = Record(records, stores.keyring)
-        # The audit trail of all tenants is included, because it has revocations by subject.
+        # The audit log of all tenants is included, because it has revocations by subject.
         both = (tenant_id, EVERY_TENANT)
         details = sum([await record.erase_subject(one, issuer, subject) for one in both])
         click.echo(f"erased the details of {details} audit records")

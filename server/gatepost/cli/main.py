@@ -64,7 +64,7 @@ COMMANDS = {
     "secrets": CommandEntry(
         "gatepost.cli.secrets:secrets", "Set, list and delete secrets of tenants."
     ),
-    "audit": CommandEntry("gatepost.cli.audit:audit", "Verify and export the audit trail."),
+    "audit": CommandEntry("gatepost.cli.audit:audit", "Verify and export the audit log."),
     "keyring": CommandEntry("gatepost.cli.keyring:keyring", "Create and rotate the key ring."),
     "approvals": CommandEntry(
         "gatepost.cli.approvals:approvals", "List, approve and reject approval requests."

@@ -50,7 +50,7 @@ class Duration(click.ParamType[float]):
 @click.option("--subject", default="", help="Revoke tokens of this person or program (`sub`).")
 @click.option("--client", default="", help="Revoke tokens of this client id.")
 @click.option("--issuer", default="", help="Revoke only tokens of this issuer.")
-@click.option("--reason", default="", help="Reason, for --list and the audit trail.")
+@click.option("--reason", default="", help="Reason, for --list and the audit log.")
 @click.option(
     "--for",
     "block_s",

@@ -240,7 +240,7 @@ def with_secret_store(config: Config, do: Callable[[SecretStore], Awaitable[T]])
 
 
 def on_record(config: Config, tenant: str, name: str, what: str) -> None:
-    """Record in the tenant's audit trail what was done to a secret."""
+    """Record in the tenant's audit log what was done to a secret."""
 
     async def work() -> None:
         records = await open_records(plain(config.storage.database))
@@ -255,7 +255,7 @@ def on_record(config: Config, tenant: str, name: str, what: str) -> None:
         asyncio.run(work())
     except (StoreRefused, StoreUnavailable) as error:
         raise click.ClickException(
-            f"The secret is {what}, but this was not recorded in the audit trail: {error}."
+            f"The secret is {what}, but this was not recorded in the audit log: {error}."
         ) from None
 
 

@@ -49,7 +49,7 @@ class OpenStores(msgspec.Struct, frozen=True):
     keyring: KeyRing | None
     """None if there is no key ring, or it cannot be read."""
     audit_writer: AuditWriter | None
-    """None if the audit trail is disabled, or there is no key to sign it."""
+    """None if the audit log is disabled, or there is no key to sign it."""
 
     async def note(
         self,
@@ -61,7 +61,7 @@ class OpenStores(msgspec.Struct, frozen=True):
         reason: str = "",
         details: Mapping[str, str] | None = None,
     ) -> None:
-        """Record in the audit trail what was done and by whom."""
+        """Record in the audit log what was done and by whom."""
         if self.audit_writer is None:
             return
         private = {"by": administrator()} | ({"reason": reason} if reason else {})
@@ -76,7 +76,7 @@ class OpenStores(msgspec.Struct, frozen=True):
             )
         except StoreUnavailable as outage:
             raise click.ClickException(
-                f"The change was made, but it was not recorded in the audit trail: {outage}."
+                f"The change was made, but it was not recorded in the audit log: {outage}."
             ) from None
 
 
@@ -110,7 +110,7 @@ def _ring(config: Config) -> KeyRing | None:
         return KeyRing.load(config.keys.ring, group_read=config.keys.group_read)
     except KeyRingError as error:
         # A revocation must not fail because of the key ring.
-        click.echo(f"The change is not recorded in the audit trail: {error}", err=True)
+        click.echo(f"The change is not recorded in the audit log: {error}", err=True)
         return None
 
 

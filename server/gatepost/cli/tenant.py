@@ -17,9 +17,7 @@ from gatepost.storage.records import Records
 from gatepost_authz.config import TENANT_ID
 
 tenant_argument = click.argument("tenant_id", metavar="TENANT")
-reason_option = click.option(
-    "--reason", default="", help="Reason, for the list and the audit trail."
-)
+reason_option = click.option("--reason", default="", help="Reason, for the list and the audit log.")
 
 
 class TenantStatus(msgspec.Struct, frozen=True):

@@ -61,7 +61,7 @@ def with_upstreams(
 
     async def work(stores: OpenStores) -> T:
         if stores.audit_writer is None:
-            raise click.ClickException("These commands need the key ring and the audit trail.")
+            raise click.ClickException("These commands need the key ring and the audit log.")
         parts = CommandParts(config, stores, stores.audit_writer)
         async with AsyncExitStack() as closing:
             closing.push_async_callback(parts.fetcher.aclose)
@@ -79,5 +79,5 @@ def with_upstreams(
 
 
 def operator() -> ManagementActor:
-    """Return who runs the command, for the audit trail."""
+    """Return who runs the command, for the audit log."""
     return ManagementActor(operator=administrator())

@@ -84,7 +84,7 @@ class RecordProof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditPages:
-    """Render the pages of the audit trail."""
+    """Render the pages of the audit log."""
 
     def __init__(self, layout: PageLayout, records: Records) -> None:
         self._layout, self._records = layout, records

@@ -29,7 +29,7 @@ NAVIGATION = (
     NavigationLink("", "Waiting", DECIDERS),
     NavigationLink("/history", "History", DECIDERS),
     NavigationLink("/grants", "Grants", DECIDERS),
-    NavigationLink("/audit", "Audit trail", DECIDERS),
+    NavigationLink("/audit", "Audit log", DECIDERS),
     NavigationLink("/tools", "Tools", DECIDERS),
     NavigationLink("/upstreams", "Upstreams", frozenset({"admin"})),
     NavigationLink("/usage", "Usage", DECIDERS),

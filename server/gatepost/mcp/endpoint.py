@@ -39,7 +39,7 @@ from gatepost.mcp.sessions.requests import SessionEndpoint
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.mcp.tool_calls import unknown_tool
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.client import NOBODY
+from gatepost.tools.client import NO_CLIENT
 from gatepost.tools.cpu_thread import TooManyWaiting
 from gatepost.tools.json_shape import MOST_VALUES
 from gatepost.tools.registry import UnknownTool
@@ -288,7 +288,7 @@ class Stateless:
         client = self._client(exchange, method, params, meta)
         caller, server = exchange.caller, self._server
         stream = encode_input = None
-        asked = NOBODY
+        asked = NO_CLIENT
         if client is not None:
             stream, encode_input, asked = client.stream, client.encode_input, client
         ask = McpRequest(

@@ -27,7 +27,7 @@ from gatepost.mcp.tasks.task_runner import TaskRunner
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import IdempotencyKey, Tool
-from gatepost.tools.client import NOBODY, Client
+from gatepost.tools.client import NO_CLIENT, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost.tools.tool_search import CALL
@@ -51,7 +51,7 @@ class McpRequest(msgspec.Struct, frozen=True):
     request_id: str
     revision: str
     params: Params
-    client: Client = NOBODY
+    client: Client = NO_CLIENT
     session: McpSession | None = None
     """A session of an older revision; None in the modern era and for a request without one."""
     idempotency_key: IdempotencyKey | None = None

@@ -237,7 +237,7 @@ class UpstreamServices:
         try:
             servers = await self.store.servers(tenant)
         except StoreUnavailable:
-            return  # another change, or the question's timeout, ends them
+            return  # another change, or the timeout of the client's answer, ends them
         self.calls.parked.end_removed(tenant, {one.id for one in servers if one.status == "active"})
 
     async def aclose(self) -> None:

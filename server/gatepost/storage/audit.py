@@ -266,7 +266,7 @@ class TenantChain(Protocol):
 
 
 class TenantTrail(Protocol):
-    """The audit trail of one tenant: its chains and its checkpoints."""
+    """The audit log of one tenant: its chains and its checkpoints."""
 
     def chain(self, writer: int) -> TenantChain:
         """Return the records of one writer."""

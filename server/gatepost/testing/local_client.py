@@ -130,7 +130,7 @@ class LocalTask:
 
     async def result(self, *, within_s: float = WITHIN_S) -> CallResult:
         """
-        Return the result once the task has ended; the client answers its questions meanwhile.
+        Return the result once the task has ended; the client answers its requests meanwhile.
 
         Raises TimeoutError after *within_s* seconds, and RuntimeError if the task has no result,
         because it was cancelled or failed.

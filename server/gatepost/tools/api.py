@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost.secrets.names import REFERENCE_PREFIX
 from gatepost.storage.entries import Entries
-from gatepost.tools.client import LEVELS, NOBODY, Client, LoggingLevel, lacking
+from gatepost.tools.client import LEVELS, NO_CLIENT, Client, LoggingLevel, lacking
 from gatepost.tools.content import Icon
 from gatepost.tools.context import (
     UNHEARD,
@@ -102,25 +102,25 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """
     The call as a tool sees it: who calls, for which tenant, and what it may use.
 
-    **Tools that ask** (`ask`, `ask_url`, `sample`, `roots`, `ask_together`) run again. A client of
-    2026-07-28 gets the open questions as the answer to its call, and calls again with the answers:
-    the tool then runs from its beginning, and answered questions return at once. So put effects
-    after the last question. Older clients are asked while the tool waits. If the client cannot be
-    asked, asking raises MissingCapability, which Gatepost answers for you; `can` tells you
-    beforehand.
+    **Tools that send requests to the client** (`ask`, `ask_url`, `sample`, `roots`, `ask_together`)
+    run again. A client of 2026-07-28 gets the open requests as the answer to its call, and calls
+    again with the answers: the tool then runs from its beginning, and requests that are answered
+    return at once. So put effects after the last request. Older clients get the requests while the
+    tool waits. If the client lacks the capability, the method raises MissingCapability, which
+    Gatepost answers for you; `can` tells you beforehand.
 
-    Each question has a key, by which its answer is found: "question-1", "question-2"… in the order
-    of asking; give keys if the order may differ. A form that reads differently is a new question.
+    Each request has a key, by which its answer is found: "question-1", "question-2"… in the order
+    of the requests; give keys if the order may differ. A form with another text is a new request.
     """
 
     caller: TenantContext
     request_id: str
     workspace: Workspace
-    client: Client = NOBODY
+    client: Client = NO_CLIENT
     """The client: its capabilities, and how to reach it; the methods below are shorter."""
     changes: Changes = UNHEARD
     asked: list[str] = []
-    """The keys of the questions that this run has asked so far."""
+    """The keys of the requests that this run has sent so far."""
     correlation: str | None = None
     """The caller's id for the work that this call is part of; pass it on, but do not trust it."""
     depth: int = 0
@@ -198,7 +198,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def without_client(self) -> "CallContext":
         """Return this context for work that must not ask the client or tell it anything."""
-        return msgspec.structs.replace(self, client=NOBODY)
+        return msgspec.structs.replace(self, client=NO_CLIENT)
 
     def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -214,7 +214,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         Go on as a task, here and now; for tools that are declared with ``detaches``.
 
-        Earlier questions go to the client as the answer of its call; later questions wait in the
+        Earlier requests go to the client as the answer of its call; later requests wait in the
         task. Nothing happens where the client takes no tasks: the call then runs to its end within
         its request.
         """
@@ -287,7 +287,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         Roots by the tool's own keys; the answers come by the same keys.
         """
         if twice := requests.keys() & set(self.asked):
-            raise ValueError(f"{', '.join(sorted(twice))}: a key is for one question of a run")
+            raise ValueError(f"{', '.join(sorted(twice))}: a key is for one request of a run")
         self.asked.extend(requests)
         try:
             return await put(self.client, requests)
@@ -382,7 +382,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     arguments: bytes
     request_id: str
     kind: OfferKind = "tool"
-    client: Client = NOBODY
+    client: Client = NO_CLIENT
     idempotency_key: IdempotencyKey | None = None
     lasting: bool = False
     """Whether it may continue after its caller's token has expired; the waiting code handles it."""

@@ -267,7 +267,7 @@ class SilentClient:
         """Return at once; the call continues without a task."""
 
 
-NOBODY = SilentClient()
+NO_CLIENT = SilentClient()
 
 PAGES: Capabilities = {"elicitation": {"url": {}}}
 """The capability of a client that opens pages for its user."""

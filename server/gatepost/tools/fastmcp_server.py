@@ -111,9 +111,9 @@ class FastMcpServer:
 
 class AskedByServer:
     """
-    Asks the client what a tool of the server asks.
+    Sends the requests of the server's tools to the client.
 
-    Asking can end the call: the client gets the question as the answer, and calls again. The
+    A request can end the call: the client gets it as the answer, and calls again. The
     server's own error handling must not see that, so the connection is closed instead.
     """
 

@@ -25,7 +25,7 @@ from gatepost.tools.api import (
     ToolFailure,
 )
 from gatepost.tools.client import (
-    NOBODY,
+    NO_CLIENT,
     InputNeeded,
     MissingCapability,
     Pending,
@@ -238,7 +238,7 @@ class Runner:
         redacted_calls.append(redacted)
         outer = HERE.get()  # a tool may call others, and has its own secrets again afterwards
         HERE.set(redacted)
-        if call.client is not NOBODY:
+        if call.client is not NO_CLIENT:
             call = replace(call, client=redacted)
         try:
             ways = self._ways if call.idempotency_key is None else self._ways_again
@@ -303,7 +303,7 @@ class Runner:
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
-        if call.client is NOBODY:
+        if call.client is NO_CLIENT:
             # All tokens are valid for the time of grace.
             allowed_s = FOREVER_S if limit <= self.grace_s else self._call_s(call)
             return ToolDeadline(limit, allowed_s, work)

@@ -59,7 +59,7 @@ class UpstreamAdministration:
     """
     The servers of all tenants, as administrators manage them.
 
-    Each change is recorded in the tenant's audit trail.
+    Each change is recorded in the tenant's audit log.
     """
 
     def __init__(  # the composition root hands over each part by name

@@ -1,4 +1,4 @@
-"""Record in the audit trail who changes upstreams."""
+"""Record in the audit log who changes upstreams."""
 
 from collections.abc import Mapping
 from typing import Literal

@@ -13,7 +13,7 @@ from gatepost.runtime.tool_services import TenantToolServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
-from gatepost.tools.client import NOBODY
+from gatepost.tools.client import NO_CLIENT
 from gatepost_authz.config import Network
 from tests.mcp.conftest import MESSAGE, PAGE, RETRY_AFTER_S, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import EndpointClient, EndpointTaskClient, a_caller
@@ -82,7 +82,7 @@ async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(
 ) -> None:
     """The answer comes at once; nothing was done, and the same call finds the same request."""
     client = with_decisions(decisions, EndpointClient)
-    call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NOBODY)
+    call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NO_CLIENT)
     waits: Any = (await client.runner.run(call)).failure
     (await decisions.only()).decide("approved")
     await client.runner.run(call)

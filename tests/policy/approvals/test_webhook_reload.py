@@ -17,7 +17,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
 from gatepost.tools.api import Call
-from gatepost.tools.client import NOBODY
+from gatepost.tools.client import NO_CLIENT
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
@@ -59,7 +59,7 @@ async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyP
             )
             arguments = b'{"amount":%d}' % number
             call = Call(
-                caller=ALICE, name="sign", arguments=arguments, request_id="r", client=NOBODY
+                caller=ALICE, name="sign", arguments=arguments, request_id="r", client=NO_CLIENT
             )
             assert failure_kind(await runner.run(call)) == "approval_pending"
             kept.append((await records.tenant_data.count(ACME)).get("outbox_messages", 0))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from gatepost.mcp.client import watched
 from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.tools.client import (
-    NOBODY,
+    NO_CLIENT,
     PAGES,
     Capabilities,
     Client,
@@ -81,7 +81,7 @@ class TaskClient:
     def accept(self, running_task: StartedTask) -> None:
         """Continue as *running_task*, which is durable."""
         # This releases the request's stream and its connection.
-        self._client = NOBODY
+        self._client = NO_CLIENT
         self._task = running_task
         self._accepted.set()
 

@@ -33,7 +33,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
-from gatepost.tools.client import NOBODY
+from gatepost.tools.client import NO_CLIENT
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
 from gatepost_authz.caller import TenantContext
@@ -226,7 +226,7 @@ class TaskRunner:
                 await self._runner().registry.ready(decode_call(record.call).caller)
 
     def _run(self, tenant: str, record: TaskRecord, stored: StoredCall) -> None:
-        task_client = TaskClient(NOBODY, stored.capabilities, kept=stored.kept)
+        task_client = TaskClient(NO_CLIENT, stored.capabilities, kept=stored.kept)
         resumes = bool(stored.kept)
         call = Call(
             caller=stored.caller,

@@ -25,7 +25,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import Call, Outcome, Tool
-from gatepost.tools.client import NOBODY
+from gatepost.tools.client import NO_CLIENT
 from gatepost_authz.caller import TenantContext
 
 log = logging.getLogger("gatepost.approvals")
@@ -282,7 +282,7 @@ class ChannelNotifications:
             name=tool.name,
             arguments=msgspec.json.encode(arguments),
             request_id=request.request_id,
-            client=NOBODY,
+            client=NO_CLIENT,
         )
         failure = (await self._run(call)).failure
         if failure is not None:

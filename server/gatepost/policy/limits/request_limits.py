@@ -18,7 +18,7 @@ class CallerRequests:
 
     `LimitStage` counts calls; this class counts a call only if it ends before that stage.
     Notifications and responses have a separate bucket: a client that has used up its requests must
-    still be able to cancel calls and answer questions. *refused* is called with the name of the
+    still be able to cancel calls and answer requests. *refused* is called with the name of the
     limit that refused.
     """
 

@@ -18,7 +18,7 @@ from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, TenantSharedStore
 from gatepost.tools.api import OFF_RECORD, Call, Failure, Offer, Outcome
-from gatepost.tools.client import NOBODY
+from gatepost.tools.client import NO_CLIENT
 from gatepost.tools.failure import FailureLimit
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.stage import Next, Stage
@@ -117,7 +117,7 @@ class LimitStage(Stage):
             elif refusal := await self._queued(queue, call, call_limits):
                 return refusal
         admitted = None
-        if call.client is not NOBODY and isinstance(call.client, RedactedCall):
+        if call.client is not NO_CLIENT and isinstance(call.client, RedactedCall):
             # Only such a client can make the call wait for a person.
             admitted = call.client.admitted = AdmittedCall(call_limits)
         try:

@@ -40,7 +40,7 @@ class RevocationSnapshot:
 
     def revokes(self, caller: TenantContext, now: float) -> bool:
         """Return whether the caller's token is revoked."""
-        # Each new token causes several such questions, and mostly there is no revocation at all.
+        # Each new token causes several such checks, and mostly there is no revocation at all.
         return self._revokes_any and any(
             reaches(record, caller) and counts(record, caller, now) for record in self._near(caller)
         )
