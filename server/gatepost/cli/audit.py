@@ -45,7 +45,8 @@ def audit() -> None:
     """
     Verify and export the audit log, and sign checkpoints.
 
-    The records of each tenant form hash chains, one for each writer, with signed checkpoints. See docs/audit.md.
+    The records of each tenant form hash chains, one for each writer, with signed checkpoints. See
+    docs/audit.md.
     """
 
 
