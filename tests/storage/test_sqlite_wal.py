@@ -281,10 +281,23 @@ async def test_a_file_that_is_gone_keeps_no_record(file: SqlRecords, path: Path)
     assert await numbers(file) == [1, 2]
 
 
-async def test_a_write_ahead_log_that_is_gone_loses_no_record(file: SqlRecords, path: Path) -> None:
+def replaced(one: Path) -> None:
+    other = one.with_name("other")
+    other.write_bytes(one.read_bytes())
+    other.rename(one)
+
+
+def renamed(one: Path) -> None:
+    one.rename(one.with_name("other"))
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, renamed, replaced])
+async def test_a_write_ahead_log_that_is_gone_loses_no_record(
+    file: SqlRecords, path: Path, lose: Callable[[Path], object]
+) -> None:
     """The process still knows what was in it, and continues in another one."""
     await write(file, acme=2)
-    wal(path).unlink()
+    lose(wal(path))
     with pytest.raises(StoreUnavailable, match="gone or another"):
         await write(file, acme=1)
     await write(file, acme=1)

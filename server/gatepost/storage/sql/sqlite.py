@@ -184,6 +184,20 @@ def check_file(path: str, opened: os.stat_result) -> None:
     raise StoreUnavailable("the database's file is gone or another one: start anew")
 
 
+def place_of(file: int) -> str:
+    """
+    Return the path at which the kernel knows an open file; "" if it does not say.
+
+    The path changes when the file is removed, renamed or replaced, or a folder above it. Unlike
+    `os.stat` this does not read the time of the last change: from Linux 6.13 on, each write after
+    such a reading stores that time, and synchronising takes half as long again.
+    """
+    try:
+        return os.readlink(f"/proc/self/fd/{file}")
+    except OSError:
+        return ""
+
+
 def path_of(url: str) -> str:
     """Return the path of the file."""
     return unquote(url.removeprefix(SCHEME))

@@ -29,7 +29,7 @@ import msgspec
 from gatepost.storage.audit import ChainHead, Linker, NewAuditRecord, RecordsByChain, StoredInteger
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql.audit_heads import OF_WALS
-from gatepost.storage.sql.sqlite import WAL, check_file, overwrite
+from gatepost.storage.sql.sqlite import WAL, check_file, overwrite, place_of
 from gatepost.storage.sql.sqlite_audit_files import keep_copy, locked, synchronise_folder
 
 ALLOCATED = 1_048_576
@@ -100,8 +100,9 @@ class WriteAheadLog:
         self._name, self._file, self._allocated = "", -1, 0
         self._locked = 0
         """The number of the write-ahead log that is locked."""
-        self._opened = {path: os.stat(path)}
-        """The database and the write-ahead log."""
+        self._database = os.stat(path)
+        self._place, self._opened = "", self._database
+        """Where the write-ahead log is, and the file itself."""
         self._number, self._digest = 0, b""
         self._last: tuple[RecordsByChain | None, bytes] = None, b""
         """The last batch that should have been appended, and the digest of its frame."""
@@ -121,10 +122,11 @@ class WriteAheadLog:
         with self._lock:
             if not self.is_ready:
                 raise StoreUnavailable("the write-ahead log of audit records is not open")
-            for path, opened in self._opened.items():
-                self.is_ready = False
-                check_file(path, opened)
-                self.is_ready = True
+            self.is_ready = False
+            check_file(self._path, self._database)
+            if not self._place or place_of(self._file) != self._place:
+                check_file(self._name, self._opened)
+            self.is_ready = True
             if batch is self._last[0] and self._digest == self._last[1]:
                 return
             number = self._number + 1
@@ -194,7 +196,8 @@ class WriteAheadLog:
             if file >= 0:
                 break
         self._locked, self._name, self._file = number, name, file
-        self._opened = {self._path: self._opened[self._path], name: os.fstat(file)}
+        self._place, self._opened = place_of(file), os.fstat(file)
+        check_file(name, self._opened)  # the place of a file that is gone already would not change
         return number
 
     def read(self, merged: ChainHead) -> tuple[list[Frame], bool]:
