@@ -64,7 +64,8 @@ class RandomCache(Generic[K, T]):
         Add or replace an entry that counts until then, as `end_of` says.
 
         For each new entry two others are examined in turn, and those that have ended are removed:
-        after as many new entries as there were others, none is left that had ended before.
+        after as many new entries as there were others, none is left that had ended before. An entry
+        that replaced one with a later end stays until that end.
         """
         with self._changing:
             if key not in self.entries:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -27,6 +28,9 @@ LONGEST_NUMBER = 40
 """Characters; anything longer is text."""
 LARGEST = 1 << 63
 """The first integer that JSON readers of 64 bits do not take."""
+
+TAG_DIRECTIVE = re.compile(r"(?:\A\ufeff?|[\n\r\x85\u2028\u2029])%TAG")
+"""The parser compares each one with all before it, in one call that lets no other thread run."""
 
 Inexact = Literal["text", "nearest", "refused"]
 
@@ -66,14 +70,18 @@ def read_yaml(
 
     *inexact* says what becomes of a value that JSON cannot express: an integer of more than 64
     bits, `.nan` and `.inf`, a number as a key. It is text as it was written; or the integer is the
-    nearest double; or it is refused. *first_line* is the number of the first line, for messages.
-    Raises YamlError.
+    nearest double; or it is refused. A number of more than 40 characters, or with an exponent of
+    more than three digits, is always text. *first_line* is the number of the first line, for
+    messages. Raises YamlError.
     """
     if len(text) > limits.size:
         raise YamlError(f"is longer than {limits.size} bytes")
     builder = _Builder(limits, inexact, merges=merges)
     try:
-        return builder.built(text)
+        decoded = text if isinstance(text, str) else _decoded(text)
+        if TAG_DIRECTIVE.search(decoded):
+            raise YamlError("has a %TAG line, which is not supported")
+        return builder.built(decoded)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + first_line}" if mark is not None else ""
@@ -81,6 +89,11 @@ def read_yaml(
         raise YamlError(f"is not valid YAML{where}: {what}") from None
     except UnicodeError:
         raise YamlError("holds text that is not valid Unicode") from None
+
+
+def _decoded(text: bytes) -> str:
+    """Return the text in the encoding that its first bytes name (YAML 1.2 section 5.2)."""
+    return text.decode("utf-16" if text[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8-sig")
 
 
 class _Builder:
@@ -112,7 +125,7 @@ class _Builder:
             yaml.DocumentStartEvent: self._document,
         }
 
-    def built(self, text: bytes | str) -> Any:
+    def built(self, text: str) -> Any:
         takes = self._takes
         for event in yaml.parse(text, Loader=_LOADER):
             take = takes.get(type(event))

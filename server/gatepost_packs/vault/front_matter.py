@@ -132,7 +132,7 @@ def _writable(value: Any, depth: int = 0) -> Any:
         return {key: _writable(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_writable(inner, depth + 1) for inner in value]
-    if isinstance(value, int) and abs(value) >= 1 << 63:
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return str(value)
     return value
 

@@ -68,7 +68,7 @@ REFUSED = {
     "a list": (b"[1, 2]", "must be an object"),
     "a text": (b"hello", "must be an object"),
     "nothing": (b"", "must be an object"),
-    "bytes": (bytes(range(256)), "not valid YAML"),
+    "bytes": (bytes(range(256)), "not valid Unicode"),
     "half a character": (b'{"openapi": "3.0.0", "x": "\\ud800"}', "not valid JSON"),
     "a list as key": (b"openapi: 3.0.0\n? [a]\n: b", "as a key"),
     "merged text": (b"openapi: 3.0.0\n<<: text", "not an object"),

@@ -140,6 +140,7 @@ def test_what_is_not_changed_stays_as_it_was_written(
         ("---\n? b\n: 2\n---\n", "---\nb: 2\na: 1\n---\n"),
         ("---\r\nb: 2\r\n---\r\n", "---\r\nb: 2\r\na: 1\r\n---\r\n"),
         ("---\nb: &x 1\nc: *x\n---\n", "---\nb: &x 1\nc: *x\na: 1\n---\n"),
+        (f"---\nb: {-(1 << 63)} # least\n---\n", f"---\nb: {-(1 << 63)} # least\na: 1\n---\n"),
     ],
     ids=repr,
 )

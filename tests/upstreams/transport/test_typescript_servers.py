@@ -84,6 +84,22 @@ def test_a_revision_that_the_sdk_does_not_speak_is_refused_unrun(servers: str, s
     assert not refuses_session(reply.status_code, refusal)
 
 
+LOST = [
+    (-32000, "Bad Request: Server not initialized"),
+    (-32000, "Bad Request: No valid session ID provided."),
+    (-32600, "Bad Request: No valid session ID provided"),
+    (-32000, "Invalid or missing session ID"),
+    (-32600, "Invalid session ID"),
+    (-32000, "Session not found"),
+]
+
+
+@each(("code", "message"), LOST)
+def test_a_lost_session_is_recognized(code: int, message: str) -> None:
+    """In the words of the SDKs and of servers made after their examples."""
+    assert refuses_session(400, UpstreamError(code, message))
+
+
 OTHERS = [
     (400, -32000, "Conflict: Only one SSE stream is allowed per session"),
     (400, -32000, "Bad Request: Mcp-Session-Id header is required"),

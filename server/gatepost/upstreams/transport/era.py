@@ -23,12 +23,16 @@ UNSUPPORTED = "Bad Request: Unsupported protocol version"
 NO_SESSION = frozenset(
     {
         # The TypeScript SDK, 1.x and 2.x: its one session is gone with an earlier process.
-        "Bad Request: Server not initialized",
+        "server not initialized",
         # The examples of the SDK, 1.x, and servers made after them, such as server-everything.
-        "Bad Request: No valid session ID provided",
-        "Bad Request: No valid session ID",
+        "no valid session id provided",
+        "no valid session id",
+        "invalid or missing session id",
+        "invalid session id",
+        "session not found",
     }
 )
+"""In lower case, without "Bad Request: " and a full stop at the end."""
 MOST_NAME = 255
 MOST_INSTRUCTIONS = 100_000
 
@@ -101,7 +105,8 @@ def says_unsupported_version(refusal: UpstreamError) -> bool:
 
 def says_no_session(refusal: UpstreamError) -> bool:
     """Return whether an error is that of a server which answers 400 for an unknown session."""
-    return refusal.code == SDK_ERROR and refusal.message in NO_SESSION
+    message = refusal.message.lower().removeprefix("bad request: ").removesuffix(".")
+    return refusal.code in SDK_CODES and message in NO_SESSION
 
 
 def supported_in(refusal: UpstreamError) -> Sequence[str]:
