@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import aclosing, suppress
 from functools import cache
 from pathlib import Path
@@ -16,9 +16,11 @@ import pytest
 import uvicorn
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from gatepost.outbound.http_client import OutboundClient
 from gatepost.storage.sql.database_schema import make
 from gatepost.storage.sql.records import database_of
 from gatepost.telemetry.logs import OWN_LOGGERS
+from tests.support.internet import Internet, small_internet
 from tests.support.issuers import Idp
 from tests.support.stores import PgBouncer, Postgres, Valkey, pgbouncer_program
 
@@ -286,6 +288,24 @@ def idp() -> Iterator[Idp]:
         yield idp
 
 
+@pytest.fixture(scope="session")
+def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
+    with small_internet(tmp_path_factory.mktemp("internet")) as internet:
+        yield internet
+
+
+@pytest.fixture
+def world(internet: Internet) -> Internet:
+    """The small internet, with nothing remembered."""
+    return internet.reset()
+
+
+@pytest.fixture
+async def outbound_client(world: Internet) -> AsyncIterator[OutboundClient]:
+    async with aclosing(world.client()) as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Run the module's servers in a temporary directory, where they keep their state."""
@@ -295,7 +315,7 @@ def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
         yield folder
 
 
-KEEPING_STATE = ("mcp", "policy/approvals", "tenancy")
+KEEPING_STATE = ("mcp", "policy/approvals", "telemetry", "tenancy")
 """Folders whose servers keep their state where they are started."""
 
 

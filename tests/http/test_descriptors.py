@@ -14,11 +14,11 @@ from gatepost.http.file_descriptors import DescriptorLimits
 from tests.http.conftest import Front, ask
 from tests.support.client import RawAnswer, modern, read_answer, request, result
 from tests.support.commands import ServerProcess, server_process
+from tests.support.internet import fetch
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
-from tests.telemetry.conftest import fetch
 
 WITHIN_S = 30
 LIMIT = 100

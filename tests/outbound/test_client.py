@@ -8,22 +8,26 @@ import pytest
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import Upload
-from tests.outbound.conftest import PUBLIC, Internet
+from tests.support.internet import PUBLIC, Internet
 
 SITE = "https://www.web.test"
 
 
-async def refused(client: OutboundClient, method: str, url: str, **options: Any) -> ToolFailure:
+async def refused(
+    outbound_client: OutboundClient, method: str, url: str, **options: Any
+) -> ToolFailure:
     """The failure of a request that must not be answered."""
     with pytest.raises(ToolFailure) as failure:
-        await client.of("acme").send(method, url, **options)
+        await outbound_client.of("acme").send(method, url, **options)
     return failure.value
 
 
 @pytest.mark.requirement("O13")
-async def test_a_request_arrives_as_it_was_meant(client: OutboundClient, world: Internet) -> None:
+async def test_a_request_arrives_as_it_was_meant(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
     """Parameters, headers and JSON; who we are, and the call's correlation id."""
-    reply = await client.of("acme", "episode-1").send(
+    reply = await outbound_client.of("acme", "episode-1").send(
         "POST",
         f"{SITE}/things?a=1#part",
         params={"b": [2, "ü"], "c": True, "d": None},
@@ -43,9 +47,11 @@ async def test_a_request_arrives_as_it_was_meant(client: OutboundClient, world: 
     assert seen.headers["user-agent"].startswith("gatepost/")
 
 
-async def test_bodies_of_every_kind_arrive(client: OutboundClient, world: Internet) -> None:
+async def test_bodies_of_every_kind_arrive(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
     """Forms, multipart forms with files, and bytes with a type of one's own."""
-    http = client.of("acme")
+    http = outbound_client.of("acme")
     upload = Upload("file", 'a"\r\nX: y.txt', b"data", "text/plain")
 
     await http.send("POST", f"{SITE}/", form={"a": [1, 2], "b": "x y"})
@@ -67,11 +73,11 @@ async def test_bodies_of_every_kind_arrive(client: OutboundClient, world: Intern
 
 
 async def test_a_proxy_is_asked_for_the_address_that_was_checked(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """Gatepost never sends the name, which the proxy might resolve to an internal address."""
-    await client.of("acme").send("GET", f"{SITE}/")
-    await client.of("acme").send("GET", "http://www.web.test/")
+    await outbound_client.of("acme").send("GET", f"{SITE}/")
+    await outbound_client.of("acme").send("GET", "http://www.web.test/")
 
     assert world.proxy.asked == [f"CONNECT {PUBLIC}:443", f"CONNECT {PUBLIC}:80"]
     assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in world.proxy.head
@@ -79,44 +85,44 @@ async def test_a_proxy_is_asked_for_the_address_that_was_checked(
 
 
 async def test_an_ipv6_address_is_asked_for_in_brackets(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """CONNECT requires brackets (RFC 9110 section 9.3.6)."""
     world.names.known["www.web.test"] = [["2606:2800:21f:cb07:6820:80da:af6b:8b2c"]]
 
-    await client.of("acme").send("GET", f"{SITE}/")
+    await outbound_client.of("acme").send("GET", f"{SITE}/")
 
     assert world.proxy.asked == ["CONNECT [2606:2800:21f:cb07:6820:80da:af6b:8b2c]:443"]
 
 
 @pytest.mark.parametrize("name", ["", "x\0y", "ep isode", "ü", "x" * 300])
 async def test_a_correlation_id_that_is_none_stays_here(
-    client: OutboundClient, world: Internet, name: str
+    outbound_client: OutboundClient, world: Internet, name: str
 ) -> None:
     """Nothing that a caller writes becomes another header."""
-    await client.of("acme", name).send("GET", f"{SITE}/")
+    await outbound_client.of("acme", name).send("GET", f"{SITE}/")
 
     assert "x-octopus-correlation-id" not in world.site.seen[0].headers
 
 
 async def test_a_secret_in_the_url_needs_encryption(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """A tool says of parameters that they are confidential."""
     options: Any = {"params": {"key": "secret"}, "confidential": True}
 
     assert (
-        await refused(client, "GET", "http://www.web.test/", **options)
+        await refused(outbound_client, "GET", "http://www.web.test/", **options)
     ).failure.kind == "denied"
-    assert (await client.of("acme").send("GET", f"{SITE}/", **options)).status == 200
+    assert (await outbound_client.of("acme").send("GET", f"{SITE}/", **options)).status == 200
     assert len(world.site.seen) == 1
 
 
 async def test_an_allowed_host_is_reached_directly_and_by_http(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """A tool may send it anything, since the operator has named the host and its port."""
-    reply = await client.of("acme").send(
+    reply = await outbound_client.of("acme").send(
         "POST", f"http://localhost:{world.plain}/", headers={"Authorization": "x"}, json={}
     )
 
@@ -135,10 +141,10 @@ async def test_an_allowed_host_is_reached_directly_and_by_http(
     ],
 )
 async def test_nothing_secret_travels_unencrypted(
-    client: OutboundClient, world: Internet, method: str, options: Any
+    outbound_client: OutboundClient, world: Internet, method: str, options: Any
 ) -> None:
     """A tool may only read from a public host over HTTP, with headers that hold no secret."""
-    failure = await refused(client, method, "http://www.web.test/", **options)
+    failure = await refused(outbound_client, method, "http://www.web.test/", **options)
 
     assert failure.failure.kind == "denied"
     assert "use https" in failure.failure.message
@@ -168,10 +174,10 @@ async def test_nothing_secret_travels_unencrypted(
     ids=lambda value: str(value)[:30].encode("unicode_escape").decode(),
 )
 async def test_a_header_that_frames_the_message_is_not_the_tools(
-    client: OutboundClient, world: Internet, headers: dict[str, str], says: str
+    outbound_client: OutboundClient, world: Internet, headers: dict[str, str], says: str
 ) -> None:
     """A tool cannot smuggle a second request, another host, or credentials for the proxy."""
-    failure = await refused(client, "GET", f"{SITE}/", headers=headers)
+    failure = await refused(outbound_client, "GET", f"{SITE}/", headers=headers)
 
     assert failure.failure.kind == "validation"
     assert says in failure.failure.message
@@ -196,10 +202,10 @@ async def test_a_header_that_frames_the_message_is_not_the_tools(
     ids=[str(n) for n in range(11)],
 )
 async def test_what_cannot_be_sent_is_refused(
-    client: OutboundClient, world: Internet, options: Any, says: str
+    outbound_client: OutboundClient, world: Internet, options: Any, says: str
 ) -> None:
     """Gatepost refuses it before it connects."""
-    failure = await refused(client, "POST", f"{SITE}/", **options)
+    failure = await refused(outbound_client, "POST", f"{SITE}/", **options)
 
     assert failure.failure.kind == "validation"
     assert re.search(says, failure.failure.message), failure.failure.message
@@ -208,8 +214,8 @@ async def test_what_cannot_be_sent_is_refused(
 
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE", "GET /\r\nX: ", "", "G T"])
 async def test_a_method_that_is_none_is_not_sent(
-    client: OutboundClient, world: Internet, method: str
+    outbound_client: OutboundClient, world: Internet, method: str
 ) -> None:
     """Gatepost does not send a method that opens a tunnel or echoes headers, either."""
-    assert (await refused(client, method, SITE)).failure.kind == "validation"
+    assert (await refused(outbound_client, method, SITE)).failure.kind == "validation"
     assert world.site.seen == []

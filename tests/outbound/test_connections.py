@@ -13,7 +13,7 @@ from gatepost.outbound.http_client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.outbound.conftest import Internet, says
+from tests.support.internet import Internet, says
 
 SITE = "https://www.web.test/"
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -43,17 +43,19 @@ def saying(answer: bytes) -> Served:
 @asynccontextmanager
 async def reaching(world: Internet, **network: Any) -> AsyncIterator[OutboundClient]:
     settings = Network(**network)
-    client = OutboundClient(
+    outbound_client = OutboundClient(
         settings, tls=Fetcher(development=False, network=settings).tls, resolver=world.names
     )
-    yield client
-    await client.aclose()
+    yield outbound_client
+    await outbound_client.aclose()
 
 
-async def test_tenants_share_no_connection(client: OutboundClient, world: Internet) -> None:
+async def test_tenants_share_no_connection(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
     """What one of them proved on a connection, a proxy or server may take for the other's."""
     for tenant in ("acme", "globex", "acme", "globex"):
-        await client.of(tenant).send("GET", SITE)
+        await outbound_client.of(tenant).send("GET", SITE)
 
     first, second, third, fourth = [seen.connection for seen in world.site.seen]
     assert (first, second) == (third, fourth)
@@ -61,12 +63,12 @@ async def test_tenants_share_no_connection(client: OutboundClient, world: Intern
 
 
 async def test_only_so_many_tenants_keep_connections(
-    client: OutboundClient, world: Internet, monkeypatch: pytest.MonkeyPatch
+    outbound_client: OutboundClient, world: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The latest request keeps them; no request loses one that is in use."""
     monkeypatch.setattr(connections, "KEPT", 2)
     for tenant in ("a", "b", "c", "b", "c", "a"):
-        await client.of(tenant).send("GET", "http://www.web.test/")
+        await outbound_client.of(tenant).send("GET", "http://www.web.test/")
 
     a, b, c, b_again, c_again, a_again = [seen.connection for seen in world.site.seen]
     assert (b, c) == (b_again, c_again)
@@ -74,18 +76,18 @@ async def test_only_so_many_tenants_keep_connections(
 
 
 async def test_other_settings_count_from_the_next_request(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """A kept connection to a host that is no longer allowed serves no request."""
-    http = client.of("acme")
+    http = outbound_client.of("acme")
     inside = f"http://localhost:{world.plain}/"
     await http.send("GET", inside)
 
-    client.apply(Network())
+    outbound_client.apply(Network())
 
     with pytest.raises(ToolFailure, match="may not reach"):
-        await client.of("acme").send("GET", inside)
-    assert (await client.of("acme").send("GET", "http://www.web.test/")).status == 200
+        await outbound_client.of("acme").send("GET", inside)
+    assert (await outbound_client.of("acme").send("GET", "http://www.web.test/")).status == 200
     assert (await http.send("GET", inside)).status == 200  # a call that was under way
 
 
@@ -135,19 +137,24 @@ async def test_a_silent_server_is_left_in_time(world: Internet) -> None:
         await reader.read()
         writer.close()
 
-    async with raw(silent) as port, reaching(world, allow_hosts=(f"localhost:{port}",)) as client:
+    async with (
+        raw(silent) as port,
+        reaching(world, allow_hosts=(f"localhost:{port}",)) as outbound_client,
+    ):
         for method in ("GET", "POST"):
             with pytest.raises(ToolFailure, match="did not answer in time") as failure:
-                await client.of("acme").send(method, f"http://localhost:{port}/", timeout_s=0.1)
+                await outbound_client.of("acme").send(
+                    method, f"http://localhost:{port}/", timeout_s=0.1
+                )
             assert failure.value.failure.kind == "timeout"
 
 
 async def test_a_host_that_is_not_there(world: Internet) -> None:
     """No such name, or no server listens."""
-    async with reaching(world, allow_hosts=("localhost:1",)) as client:
+    async with reaching(world, allow_hosts=("localhost:1",)) as outbound_client:
         for method, url in (("GET", "https://nowhere.example/"), ("POST", "https://localhost:1/")):
             with pytest.raises(ToolFailure, match="cannot be reached") as failure:
-                await client.of("acme").send(method, url)
+                await outbound_client.of("acme").send(method, url)
             assert failure.value.failure.kind == "upstream_unavailable"
 
 
@@ -156,8 +163,8 @@ async def test_an_untrusted_certificate_is_refused(world: Internet) -> None:
     strict = reaching(world, proxy=world.proxy.url)
     other = reaching(world, proxy=world.proxy.url, ca_bundle=str(world.company.bundle))
     world.names.known["a.example"] = [["93.184.215.14"]]
-    async with strict as untrusting, other as client:
-        for one, url in ((untrusting, SITE), (client, "https://a.example/")):
+    async with strict as untrusting, other as outbound_client:
+        for one, url in ((untrusting, SITE), (outbound_client, "https://a.example/")):
             with pytest.raises(ToolFailure, match="no certificate") as failure:
                 await one.of("acme").send("POST", url)
             assert failure.value.failure.kind == "upstream_unavailable"
@@ -206,8 +213,10 @@ async def test_the_way_out_may_be_encrypted(world: Internet) -> None:
     bundle = str(world.company.bundle)
     world.site.pages["/"] = says("{}")
 
-    async with reaching(world, proxy=f"https://localhost:{port}", ca_bundle=bundle) as client:
-        reply = await client.of("acme").send("GET", "http://www.web.test/")
+    async with reaching(
+        world, proxy=f"https://localhost:{port}", ca_bundle=bundle
+    ) as outbound_client:
+        reply = await outbound_client.of("acme").send("GET", "http://www.web.test/")
         assert (reply.status, reply.body) == (200, b"{}")
     async with reaching(world, proxy=f"https://localhost:{port}") as untrusting:
         with pytest.raises(ToolFailure, match="the way out of this network"):

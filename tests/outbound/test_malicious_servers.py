@@ -12,7 +12,7 @@ from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.outbound.conftest import Internet
+from tests.support.internet import Internet
 
 ANSWER_S = 20
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -39,20 +39,22 @@ async def says(
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     network = Network(allow_hosts=(f"localhost:{port}",))
-    client = OutboundClient(network, tls=Fetcher(development=True).tls, resolver=world.names)
-    client.url = f"http://localhost:{port}/"  # type: ignore[attr-defined]
+    outbound_client = OutboundClient(
+        network, tls=Fetcher(development=True).tls, resolver=world.names
+    )
+    outbound_client.url = f"http://localhost:{port}/"  # type: ignore[attr-defined]
     try:
-        yield client
+        yield outbound_client
     finally:
-        await client.aclose()
+        await outbound_client.aclose()
         server.close()
         await server.wait_closed()
 
 
-async def asked(client: OutboundClient) -> OutboundReply:
+async def asked(outbound_client: OutboundClient) -> OutboundReply:
     async with asyncio.timeout(ANSWER_S):
-        url: str = client.url  # type: ignore[attr-defined]
-        return await client.of("acme").send("GET", url, timeout_s=ANSWER_S * 2)
+        url: str = outbound_client.url  # type: ignore[attr-defined]
+        return await outbound_client.of("acme").send("GET", url, timeout_s=ANSWER_S * 2)
 
 
 INTERIM = {
@@ -69,9 +71,9 @@ async def test_what_comes_before_an_answer_is_bounded(
     world: Internet, pieces: Sequence[bytes]
 ) -> None:
     """However long the server goes on, the call is over soon, and says why."""
-    async with says(world, pieces, times=100_000) as client:
+    async with says(world, pieces, times=100_000) as outbound_client:
         with pytest.raises(ToolFailure, match="not HTTP") as failure:
-            await asked(client)
+            await asked(outbound_client)
     assert failure.value.failure.kind == "upstream_unavailable"
 
 
@@ -79,8 +81,8 @@ async def test_a_few_interim_answers_are_no_flood(world: Internet) -> None:
     """They are skipped, as HTTP has it."""
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n" * 20
     whole = interim + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
-    async with says(world, (whole,)) as client:
-        assert (await asked(client)).body == b"ok"
+    async with says(world, (whole,)) as outbound_client:
+        assert (await asked(outbound_client)).body == b"ok"
 
 
 async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -> None:
@@ -94,9 +96,9 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
             turns += 1
             await asyncio.sleep(0)
 
-    async with says(world, (HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")) as client:
+    async with says(world, (HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")) as outbound_client:
         counting = asyncio.create_task(count())
-        reply = await asked(client)
+        reply = await asked(outbound_client)
         counting.cancel()
     assert reply.body == b"a" * chunks
     assert not reply.truncated
@@ -106,7 +108,7 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -
 async def test_a_body_of_tiny_chunks_ends(world: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gatepost cuts a body with more chunks than a real server sends, and says so."""
     monkeypatch.setattr("gatepost.outbound.http_response.MOST_PARTS", 2_000)
-    async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as client:
-        reply = await asked(client)
+    async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as outbound_client:
+        reply = await asked(outbound_client)
     assert reply.truncated
     assert len(reply.body) <= 2_001

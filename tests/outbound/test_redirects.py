@@ -7,7 +7,7 @@ import pytest
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
-from tests.outbound.conftest import Internet, leads
+from tests.support.internet import Internet, leads
 
 SITE = "https://www.web.test"
 OTHER = "https://other.web.test"
@@ -21,18 +21,18 @@ SECRETS = {
 
 
 async def send(
-    client: OutboundClient, method: str = "GET", url: str = SITE, **options: Any
+    outbound_client: OutboundClient, method: str = "GET", url: str = SITE, **options: Any
 ) -> OutboundReply:
-    return await client.of("acme").send(method, f"{url}/", **({"redirects": 5} | options))
+    return await outbound_client.of("acme").send(method, f"{url}/", **({"redirects": 5} | options))
 
 
 async def test_a_redirect_is_an_answer_unless_asked_otherwise(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """Tools that speak to an interface see what it says."""
     world.site.pages["/"] = leads(f"{OTHER}/there")
 
-    reply = await client.of("acme").send("GET", f"{SITE}/")
+    reply = await outbound_client.of("acme").send("GET", f"{SITE}/")
 
     assert (reply.status, reply.headers["location"]) == (302, f"{OTHER}/there")
     assert len(world.site.seen) == 1
@@ -57,13 +57,13 @@ async def test_a_redirect_is_an_answer_unless_asked_otherwise(
     ],
 )
 async def test_the_method_changes_as_browsers_have_it(
-    client: OutboundClient, world: Internet, method: str, status: int, asked: str
+    outbound_client: OutboundClient, world: Internet, method: str, status: int, asked: str
 ) -> None:
     """A body goes along with a method that keeps it, and with nothing else."""
     world.site.pages["/"] = leads("/there?x=%C3%BC#part", status)
     body = {"json": {"a": 1}} if method in {"POST", "PUT"} else {}
 
-    reply = await send(client, method, headers=SECRETS, **body)
+    reply = await send(outbound_client, method, headers=SECRETS, **body)
 
     seen = world.site.seen[1]
     assert (reply.status, reply.url) == (200, f"{SITE}/there?x=%C3%BC")
@@ -76,13 +76,13 @@ async def test_the_method_changes_as_browsers_have_it(
 
 @pytest.mark.parametrize("origin", [OTHER, "https://www.web.test:8443", "//other.web.test"])
 async def test_secrets_stay_with_the_origin_they_were_meant_for(
-    client: OutboundClient, world: Internet, origin: str
+    outbound_client: OutboundClient, world: Internet, origin: str
 ) -> None:
     """An origin is scheme, host and port. A redirect back does not bring the secrets back."""
     world.site.pages["/"] = leads(f"{origin}/there")
     world.site.pages["/there"] = leads(f"{SITE}/back")
 
-    await send(client, headers=SECRETS)
+    await send(outbound_client, headers=SECRETS)
 
     there, back = world.site.seen[1:]
     for seen in (there, back):
@@ -90,54 +90,58 @@ async def test_secrets_stay_with_the_origin_they_were_meant_for(
         assert seen.headers["accept"] == "text/plain"
 
 
-async def test_a_body_goes_to_no_other_host(client: OutboundClient, world: Internet) -> None:
+async def test_a_body_goes_to_no_other_host(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
     """The caller gets the redirect itself as the answer."""
     world.site.pages["/"] = leads(f"{OTHER}/there", 307)
 
-    reply = await send(client, "POST", json={"secret": 1})
-    secret = await send(client, confidential=True)
+    reply = await send(outbound_client, "POST", json={"secret": 1})
+    secret = await send(outbound_client, confidential=True)
 
     assert (reply.status, secret.status) == (307, 307)
     assert len(world.site.seen) == 2
 
 
-async def test_encryption_is_never_given_up(client: OutboundClient, world: Internet) -> None:
+async def test_encryption_is_never_given_up(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
     """Gatepost follows no redirect from https to http."""
     world.site.pages["/"] = leads("http://www.web.test/there")
 
-    assert (await send(client)).status == 302
-    assert (await send(client, url="http://other.web.test")).status == 200
+    assert (await send(outbound_client)).status == 302
+    assert (await send(outbound_client, url="http://other.web.test")).status == 200
 
 
-async def test_so_many_and_no_more(client: OutboundClient, world: Internet) -> None:
+async def test_so_many_and_no_more(outbound_client: OutboundClient, world: Internet) -> None:
     """A loop ends with the redirect that is one too many."""
     world.site.pages["/"] = leads("/")
 
-    reply = await send(client, redirects=3)
+    reply = await send(outbound_client, redirects=3)
 
     assert reply.status == 302
     assert len(world.site.seen) == 4
 
 
 async def test_a_server_outside_does_not_lead_inside(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """What the configuration allows is for tools to ask, not for pages to point at."""
     inside = f"http://localhost:{world.plain}"
     world.site.pages["/"] = leads(f"{inside}/there")
 
     with pytest.raises(ToolFailure) as failure:
-        await send(client, url="http://www.web.test")
+        await send(outbound_client, url="http://www.web.test")
     assert failure.value.failure.kind == "denied"
     assert len(world.site.seen) == 1
-    assert (await send(client, url=inside)).status == 200
+    assert (await send(outbound_client, url=inside)).status == 200
 
 
 @pytest.mark.parametrize("status", [300, 304, 305, 306, 302])
 async def test_a_redirect_to_nowhere_is_an_answer(
-    client: OutboundClient, world: Internet, status: int
+    outbound_client: OutboundClient, world: Internet, status: int
 ) -> None:
     """The response has no Location, or a status that asks for something else."""
     world.site.pages["/"] = leads("" if status == 302 else "/there", status)
 
-    assert (await send(client)).status == status
+    assert (await send(outbound_client)).status == status

@@ -12,7 +12,7 @@ from gatepost.outbound.http_client import OutboundClient
 from gatepost.outbound.http_response import Unpacker
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
-from tests.outbound.conftest import Internet, Page, ReceivedRequest
+from tests.support.internet import Internet, Page, ReceivedRequest
 from tests.support.issuers import Send
 
 SITE = "https://www.web.test/"
@@ -33,8 +33,8 @@ def answers(body: bytes, coding: str = "") -> Page:
     return page
 
 
-async def get(client: OutboundClient, **options: Any) -> OutboundReply:
-    return await client.of("acme").send("GET", SITE, **options)
+async def get(outbound_client: OutboundClient, **options: Any) -> OutboundReply:
+    return await outbound_client.of("acme").send("GET", SITE, **options)
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -57,12 +57,12 @@ PACKED = [
 
 @pytest.mark.parametrize(("coding", "body"), PACKED)
 async def test_a_packed_body_is_unpacked(
-    client: OutboundClient, world: Internet, coding: str, body: bytes
+    outbound_client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:
     """gzip and deflate, which need nothing beside Python, in each of their forms."""
     world.site.pages["/"] = answers(body, coding)
 
-    reply = await get(client)
+    reply = await get(outbound_client)
 
     assert (reply.body, reply.truncated) == (TEXT, False)
     assert world.site.seen[0].headers["accept-encoding"] == "gzip, deflate"
@@ -70,35 +70,37 @@ async def test_a_packed_body_is_unpacked(
 
 @pytest.mark.parametrize(("coding", "body"), PACKED)
 async def test_a_body_is_cut_where_asked(
-    client: OutboundClient, world: Internet, coding: str, body: bytes
+    outbound_client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:
     """The cut counts unpacked bytes exactly, and is reported; a body that fits stays whole."""
     world.site.pages["/"] = answers(body, coding)
 
     for most in (0, 1, len(TEXT) - 1):
-        reply = await get(client, max_bytes=most)
+        reply = await get(outbound_client, max_bytes=most)
         assert (reply.body, reply.truncated) == (TEXT[:most], True)
-    assert (await get(client, max_bytes=len(TEXT))).truncated is False
+    assert (await get(outbound_client, max_bytes=len(TEXT))).truncated is False
 
 
 async def test_a_body_that_unpacks_to_gigabytes_is_never_in_memory(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """A thousandfold packing, also of a packing: the second one stays packed."""
     bomb = gzip.compress(b"\0" * 50 * MEGABYTE)
     world.site.pages["/"] = answers(bomb, "gzip")
 
-    reply = await get(client, max_bytes=1000)
+    reply = await get(outbound_client, max_bytes=1000)
 
     assert (len(reply.body), reply.truncated) == (1000, True)
     assert len(Unpacker("gzip").unpack(bomb, 1000)) == 1000
 
 
-async def test_what_unpacks_to_nothing_ends_too(client: OutboundClient, world: Internet) -> None:
+async def test_what_unpacks_to_nothing_ends_too(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
     """Empty members of gzip, one after another, would be read for ever."""
     world.site.pages["/"] = answers(gzip.compress(b"") * 100_000, "gzip")
 
-    reply = await get(client, max_bytes=1000)
+    reply = await get(outbound_client, max_bytes=1000)
 
     assert (reply.body, reply.truncated) == (b"", True)
 
@@ -114,30 +116,32 @@ async def test_what_unpacks_to_nothing_ends_too(client: OutboundClient, world: I
     ],
 )
 async def test_what_cannot_be_unpacked_is_a_failure(
-    client: OutboundClient, world: Internet, coding: str, body: bytes, says: str
+    outbound_client: OutboundClient, world: Internet, coding: str, body: bytes, says: str
 ) -> None:
     """Rather than garbage for a model."""
     world.site.pages["/"] = answers(body, coding)
 
     with pytest.raises(ToolFailure, match=says) as failure:
-        await get(client)
+        await get(outbound_client)
 
     assert failure.value.failure.kind == "upstream_unavailable"
 
 
 async def test_a_packed_body_without_its_end_is_cut(
-    client: OutboundClient, world: Internet
+    outbound_client: OutboundClient, world: Internet
 ) -> None:
     """What came is shown, and not taken for all."""
     world.site.pages["/"] = answers(gzip.compress(TEXT)[:-30], "gzip")
 
-    reply = await get(client)
+    reply = await get(outbound_client)
 
     assert TEXT.startswith(reply.body)
     assert reply.truncated is True
 
 
-async def test_a_server_that_drips_is_left(client: OutboundClient, world: Internet) -> None:
+async def test_a_server_that_drips_is_left(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
     """The time is for all of it, however often something arrives."""
 
     async def drips(seen: ReceivedRequest, send: Send) -> None:
@@ -149,12 +153,14 @@ async def test_a_server_that_drips_is_left(client: OutboundClient, world: Intern
 
     world.site.pages["/"] = drips
     with pytest.raises(ToolFailure, match="did not answer in time") as failure:
-        await get(client, timeout_s=0.2)
+        await get(outbound_client, timeout_s=0.2)
 
     assert failure.value.failure.kind == "timeout"
 
 
-async def test_headers_come_by_lower_case_names(client: OutboundClient, world: Internet) -> None:
+async def test_headers_come_by_lower_case_names(
+    outbound_client: OutboundClient, world: Internet
+) -> None:
     """Those that come several times as one (RFC 9110 section 5.3)."""
 
     async def page(seen: ReceivedRequest, send: Send) -> None:
@@ -163,6 +169,6 @@ async def test_headers_come_by_lower_case_names(client: OutboundClient, world: I
         await send({"type": "http.response.body", "body": b""})
 
     world.site.pages["/"] = page
-    reply = await get(client)
+    reply = await get(outbound_client)
 
     assert (reply.status, reply.headers["x-one"], reply.body) == (404, "1, 2", b"")

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.outbound.conftest import PUBLIC, Internet, leads, says
 from tests.packs.conftest import PackCaller, PackResult, PackServer, open_server
+from tests.support.internet import PUBLIC, Internet, leads, says
 from tests.support.measuring import each
 
 LITERALS = """

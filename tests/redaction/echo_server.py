@@ -300,7 +300,7 @@ def opened() -> Iterator[EchoServer]:
         loops.append(asyncio.get_running_loop())
 
     settings: Mapping[str, Any] = {
-        "tools": {"packs": [], "load": ["tests.support.secret_tools"]},
+        "tools": {"packs": [], "load": ["tests.secrets.conftest"]},
         "tenancy": {"create_on_first_use": True},
         "log": {"level": "debug"},
     }

@@ -10,8 +10,8 @@ import pytest
 from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
 from tests.redaction.echo_server import FORMS, SECRETS, EchoServer, leaks, opened, overheard, texts
+from tests.secrets.conftest import SAID
 from tests.support.measuring import each, eventually, steps
-from tests.support.secret_tools import SAID
 
 VALUE = SECRETS["acme"]["API_KEY"]
 MARK = "[REDACTED:API_KEY]"

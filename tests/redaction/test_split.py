@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.redaction.echo_server import SECRETS, EchoServer, opened, overheard, texts
+from tests.secrets.conftest import SAID
 from tests.support.measuring import each
-from tests.support.secret_tools import SAID
 
 NAMES = ("PIN", "TOKEN")
 INNOCENT = st.sampled_from(

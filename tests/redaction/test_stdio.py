@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import secret_tools
+from tests.secrets import conftest
 from tests.support.client import answered_text, stdio_process
 from tests.support.commands import DeploymentFolder
 
@@ -23,7 +23,7 @@ def deployment(tmp_path: Path) -> Iterator[DeploymentFolder]:
 def test_a_server_on_pipes_says_no_secret(deployment: DeploymentFolder) -> None:
     """Neither its client nor its standard error gets one."""
     deployment.settings |= {
-        "tools": {"load": [str(Path(secret_tools.__file__))]},
+        "tools": {"load": [str(Path(conftest.__file__))]},
         "stdio": {"tenant": "acme", "subject": "alice"},
     }
     deployment.write()

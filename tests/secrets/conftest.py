@@ -1,13 +1,27 @@
-"""A vault over records in memory, and the cache of a process before it."""
+"""
+A vault over records in memory, and packs for servers that keep secrets.
+
+The pack `parrot` says what it is told in each place there is, and `safe` uses secrets.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from gatepost import CallContext, Contents, ListedResource, Pack, Secret, ToolFailure
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SUBJECT, SecretStore
 from gatepost.storage.change_poller import ChangePoller
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.shared_store import MemorySharedStore
+from gatepost.tools.api import Outcome
+from gatepost.tools.client import ProtocolError
 from tests.support.measuring import ManualClock
 
 
@@ -41,3 +55,271 @@ def clock() -> ManualClock:
 @pytest.fixture
 def secrets(vault: SecretStore, clock: ManualClock) -> SecretCache:
     return SecretCache(vault, clock=clock)
+
+
+SAID = [""]
+
+
+pack = Pack("parrot")
+log = logging.getLogger("parrot")
+
+
+@pack.tool(read_only=True)
+async def say(ctx: CallContext, text: str) -> str:
+    """Answer it as text."""
+    return text
+
+
+@pack.tool()
+async def say_once(ctx: CallContext, text: str) -> str:
+    """Answer it as text; not to be repeated."""
+    return text
+
+
+@pack.tool(read_only=True)
+async def say_rows(ctx: CallContext, text: str) -> dict[str, Any]:
+    """Answer it in a structured value, and as the name of a member."""
+    return {"rows": [1, text], text: 2.5, "inner": {"x": [text, None]}}
+
+
+@pack.tool(read_only=True)
+async def say_blocks(ctx: CallContext, text: str) -> Outcome:
+    """Answer it in every member of every kind of block."""
+    data = text.encode()
+    blob = Contents(data, "application/octet-stream", f"file:///{text}").shown("", None)
+    return Outcome(
+        (
+            {"type": "text", "text": "first", "annotations": {"audience": ["user"]}},
+            {"type": "image", "data": blob["blob"], "mimeType": "image/png"},
+            {"type": "resource", "resource": blob},
+            {"type": "resource", "resource": {"uri": "x:y", "text": text, "_meta": {text: text}}},
+            {"type": "resource_link", "uri": f"file:///{text}", "name": text, "title": text},
+        )
+    )
+
+
+@pack.tool(read_only=True)
+async def say_halves(ctx: CallContext, text: str) -> Outcome:
+    """Answer it in two blocks."""
+    half = len(text) // 2
+    return Outcome(({"type": "text", "text": text[:half]}, {"type": "text", "text": text[half:]}))
+
+
+@pack.tool(read_only=True)
+async def give(ctx: CallContext, value: dict[str, Any]) -> dict[str, Any]:
+    """Answer a structured value, of which the text is a copy."""
+    return value
+
+
+@pack.tool(read_only=True)
+async def give_apart(ctx: CallContext, value: Any, texts: list[str]) -> Outcome:
+    """Answer a structured value with a copy in other words, and texts among other blocks."""
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": json.dumps(value, indent=2)}]
+    for text in texts:
+        blocks.append({"type": "text", "text": text})
+        blocks.append({"type": "resource_link", "uri": "file:///innocent", "name": "innocent"})
+    return Outcome(tuple(blocks), value)
+
+
+@pack.tool(read_only=True)
+async def fail_plainly(ctx: CallContext, text: str) -> str:
+    """Fail with nothing but it."""
+    raise ToolFailure("conflict", text)
+
+
+@pack.tool(read_only=True)
+async def fail(ctx: CallContext, text: str) -> str:
+    """Fail with it."""
+    raise ToolFailure("conflict", f"It cannot be done: {text}", field=text)
+
+
+@pack.tool(read_only=True)
+async def refuse(ctx: CallContext, text: str) -> str:
+    """Answer an error of the protocol with it."""
+    raise ProtocolError(-32602, f"No: {text}", {"seen": [text]})
+
+
+@pack.tool(read_only=True)
+async def crash(ctx: CallContext, text: str) -> str:
+    """Fail as no author wanted, and log it in each way."""
+    log.warning("parrot_warned", extra={"seen": text, "rows": [text], "number": 8642753108642753})
+    logging.getLogger("library").error("cannot use %s", text)
+    try:
+        raise RuntimeError(f"inner {text}")
+    except RuntimeError as error:
+        raise ValueError(text) from error
+
+
+@pack.tool(read_only=True)
+async def forget(ctx: CallContext, text: str) -> str:
+    """Leave a task behind whose failure no caller sees."""
+
+    async def broken() -> None:
+        raise RuntimeError(text)
+
+    task = asyncio.create_task(broken())
+    await asyncio.wait([task])
+    loop = asyncio.get_running_loop()
+    loop.call_exception_handler({"message": f"lost {text}", "exception": task.exception()})
+    return "forgotten"
+
+
+LEFT: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
+
+
+@pack.tool(read_only=True)
+async def leave(ctx: CallContext) -> str:
+    """Leave something running that logs when it is told to."""
+    go = asyncio.Event()
+
+    async def later() -> None:
+        await go.wait()
+        logging.getLogger("library").error("about %s", SAID[0])
+
+    LEFT.append((go, asyncio.create_task(later())))
+    return "left"
+
+
+@pack.tool(read_only=True)
+async def release(ctx: CallContext) -> str:
+    """Tell it to."""
+    go, task = LEFT.pop()
+    go.set()
+    await task
+    return "released"
+
+
+@pack.tool(read_only=True)
+async def report(ctx: CallContext, text: str) -> str:
+    """Say it while running, in one piece and in two."""
+    half = len(text) // 2
+    await ctx.progress(1, message=text)
+    await ctx.progress(2, message=text[:half])
+    await ctx.progress(3, message=text[half:])
+    await ctx.log("error", {"seen": [text]}, logger=text)
+    await ctx.log("error", text[:half])
+    await ctx.log("error", text[half:])
+    return "done"
+
+
+@pack.tool(read_only=True)
+async def report_once(ctx: CallContext, text: str) -> str:
+    """Say it while running, in one piece."""
+    await ctx.progress(1, message=text)
+    await ctx.log("error", json.loads(text))
+    return "done"
+
+
+@pack.tool(read_only=True, task_support="required")
+async def last(ctx: CallContext, text: str, fails: bool = False) -> str:
+    """Become a task that says it in its status and its result."""
+    await ctx.progress(1, message=f"working on {text}")
+    if fails:
+        raise ProtocolError(-32603, f"No: {text}")
+    return text
+
+
+@pack.tool(read_only=True)
+async def ask(ctx: CallContext, text: str) -> str:
+    """Ask the person with it."""
+    fields = {"type": "object", "properties": {"ok": {"type": "boolean", "title": text}}}
+    await ctx.ask(f"Is {text} right?", fields)
+    return "asked"
+
+
+@pack.tool(read_only=True)
+async def ask_plainly(ctx: CallContext, text: str) -> str:
+    """Ask the person nothing but it."""
+    await ctx.ask(text, {"type": "object", "properties": {"ok": {"type": "boolean"}}})
+    return "asked"
+
+
+@pack.tool(read_only=True)
+async def use(ctx: CallContext, token: Secret, text: str = "") -> str:
+    """Use a secret and answer it together with a text."""
+    value = await ctx.secret(token, field="token")
+    return f"{value} {text}"
+
+
+@pack.tool(read_only=True)
+async def shared_store(ctx: CallContext, token: Secret, text: str) -> Outcome:
+    """Call another tool, and then log what it was given itself."""
+    outcome = await ctx.call("say", {"text": text})
+    log.warning(f"used {token}")
+    return outcome
+
+
+@pack.tool(read_only=True)
+async def pick(ctx: CallContext, text: int) -> str:
+    """Take a number only."""
+    return str(text)
+
+
+@pack.resource("parrot://said", mime_type="text/plain")
+async def said(ctx: CallContext) -> str:
+    """Read what a test has put there."""
+    return SAID[0]
+
+
+@pack.resource("parrots://{name}", mime_type="text/plain")
+async def one(ctx: CallContext, name: str) -> str:
+    """Read it, too."""
+    return SAID[0]
+
+
+@one.list
+async def all_of_them(ctx: CallContext) -> list[ListedResource]:
+    """One, which is called like it."""
+    return [ListedResource(variables={"name": "polly"}, name=SAID[0], description=SAID[0])]
+
+
+@pack.prompt()
+async def tell(ctx: CallContext, text: str) -> str:
+    """Prompt with it."""
+    return f"Tell me of {text}"
+
+
+@tell.complete("text")
+async def suggest(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
+    """Complete it."""
+    return [f"{value}!"]
+
+
+safe = Pack("safe")
+
+
+def proof(value: str | None) -> str:
+    """What shows which value it was, and not the value."""
+    return "nothing" if value is None else hashlib.sha256(value.encode()).hexdigest()[:16]
+
+
+@safe.tool()
+async def unlock(ctx: CallContext, token: Secret, literals: bool = True) -> dict[str, Any]:
+    """Open the safe."""
+    value = await ctx.secret(token, field="token", literals=literals)
+    return {"proof": proof(value)}
+
+
+@safe.tool()
+async def blurt(ctx: CallContext, token: Secret) -> str:
+    """Tell what the secret is, as no tool should."""
+    return f"It is {await ctx.secret(token, field='token')}, you know."
+
+
+@safe.tool()
+async def stow(ctx: CallContext, name: str, token: Secret) -> dict[str, Any]:
+    """Keep a token for the next time."""
+    await ctx.sealed.put(f"safe_{name}", await ctx.secret(token, field="token"))
+    return {"kept": name}
+
+
+@safe.tool()
+async def fetch(ctx: CallContext, name: str) -> dict[str, Any]:
+    """Use what was kept."""
+    return {"proof": proof(await ctx.sealed.get(f"safe_{name}"))}
+
+
+@safe.tool()
+async def discard(ctx: CallContext, name: str) -> dict[str, Any]:
+    """Forget what was kept."""
+    return {"was": await ctx.sealed.delete(f"safe_{name}")}

@@ -14,16 +14,16 @@ import pytest
 from gatepost.dev.composition import dev_ring
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.secrets.names import MOST_BYTES
-from tests.support import secret_tools
+from tests.secrets import conftest
+from tests.secrets.conftest import proof
 from tests.support.client import ResourceClient, result
 from tests.support.commands import CommandResult, DeploymentFolder, dev, token
 from tests.support.measuring import each
 from tests.support.processes import python_environment
-from tests.support.secret_tools import proof
 from tests.support.server import SAMPLE_TOOLS, check_problems
 
 VALUE = "hunter2-hunter2-hunter2"
-TOOLS = str(Path(secret_tools.__file__))
+TOOLS = str(Path(conftest.__file__))
 
 
 @pytest.fixture(scope="module")

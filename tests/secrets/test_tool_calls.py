@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.packs.conftest import PackCaller, Protocol
+from tests.secrets.conftest import proof
 from tests.support.commands import DeploymentFolder
 from tests.support.issuers import Idp
 from tests.support.measuring import capture_logs, each, eventually
-from tests.support.secret_tools import proof
 from tests.support.server import Server, issuer_settings, running_server
 from tests.support.stores import Postgres
 

@@ -295,7 +295,7 @@ class DeploymentFolder:
             "storage": {"database": database},
             "keys": {"ring": f"file:{self.ring}"},
             "tenancy": {"create_on_first_use": False, "tenants": list(tenants)},
-            "tools": {"load": ["tests.support.secret_tools"]},
+            "tools": {"load": ["tests.secrets.conftest"]},
             "workspace": {"root": str(folder / "workspaces")},
         }
         self.write()

@@ -22,8 +22,8 @@ from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.registry import Unknown
 from tests.support.endpoint import a_caller
+from tests.support.internet import MetricsPage, page_of
 from tests.support.measuring import calls, eventually
-from tests.telemetry.conftest import MetricsPage, page_of
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 10

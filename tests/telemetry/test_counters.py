@@ -11,10 +11,10 @@ from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.rest.conftest import Octopus
 from tests.support.client import MODERN
+from tests.support.internet import MetricsPage, page_of
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.telemetry.conftest import MetricsPage, page_of
 
 
 def gathered(metrics: SharedMetrics) -> MetricsPage:

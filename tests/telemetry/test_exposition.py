@@ -20,12 +20,12 @@ from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.client import exchange
 from tests.support.commands import ServerProcess, run, server_process
+from tests.support.internet import MetricsPage, fetch, scrape
 from tests.support.issuers import Idp, serving
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
 from tests.support.stores import Valkey
-from tests.telemetry.conftest import MetricsPage, fetch, scrape
 
 pytestmark = pytest.mark.requirement("P16")
 ECHOED = {"tool": "pid", "outcome": "success"}

@@ -16,8 +16,8 @@ from gatepost.tools.runner import OFF_RECORD
 from gatepost_authz import errors
 from tests.architecture.source import source_files
 from tests.docs.test_errors import refusal_codes
+from tests.support.internet import page_of
 from tests.support.measuring import steps
-from tests.telemetry.conftest import page_of
 
 pytestmark = pytest.mark.requirement("P16")
 

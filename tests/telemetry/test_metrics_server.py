@@ -19,11 +19,11 @@ from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.client import read_answer
 from tests.support.commands import ServerProcess, server_process
+from tests.support.internet import fetch, scrape
 from tests.support.issuers import Idp
 from tests.support.measuring import each, eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
-from tests.telemetry.conftest import fetch, scrape
 
 pytestmark = pytest.mark.requirement("P16")
 

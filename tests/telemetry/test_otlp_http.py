@@ -15,9 +15,9 @@ from gatepost.config.telemetry import TelemetrySettings
 from gatepost.telemetry import otlp
 from gatepost.telemetry.otlp import OtlpExporter
 from gatepost.telemetry.otlp_http import RareErrors
+from tests.support.internet import Collector
 from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority, ConnectProxy
-from tests.telemetry.conftest import Collector
 
 KEY = "collector-key-0002"
 WITHIN_S = 20

@@ -10,10 +10,10 @@ import pytest
 
 from gatepost.runtime import metrics_sampler
 from gatepost.storage.sql import sqlite
+from tests.support.internet import page_of
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.telemetry.conftest import page_of
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 60

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.attacks.upstreams.conftest import ADMIN, SERVERS, UpstreamUser, outcome_of, said, tool
-from tests.outbound.conftest import (
+from tests.rest.conftest import RestAnswer
+from tests.support.internet import (
     PUBLIC,
     Internet,
     Page,
@@ -18,7 +19,6 @@ from tests.outbound.conftest import (
     says,
     small_internet,
 )
-from tests.rest.conftest import RestAnswer
 from tests.support.issuers import AsgiServer, Idp, Send
 from tests.support.measuring import eventually
 from tests.support.proxies import CertificateAuthority

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gatepost_authz.fetch import Fetcher
 from gatepost_packs.chat import worker
 from gatepost_packs.child.connections import WorkerConnections
 from gatepost_packs.child.process import START, ask
-from tests.outbound.conftest import PUBLIC, Internet, small_internet
+from tests.support.internet import PUBLIC, Internet
 
 pytestmark = pytest.mark.requirement("P6")
 
@@ -67,20 +67,10 @@ def answer(request: Any) -> dict[str, str]:
 """Try in a worker what no message needs, and answer the outcome of each attempt."""
 
 
-@pytest.fixture(scope="module")
-def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
-    """Whose only way in is a proxy, and whose certificates a company signed."""
-    with small_internet(tmp_path_factory.mktemp("internet")) as chat_servers:
-        yield chat_servers
-
-
 @pytest.fixture
 def network(internet: Internet) -> Network:
     """What an operator says of it."""
-    internet.site.seen.clear()
-    internet.names.asked.clear()
-    internet.names.known.clear()
-    internet.proxy.asked.clear()
+    internet.reset()
     return Network(ca_bundle=str(internet.company.bundle), proxy=internet.proxy.url)
 
 

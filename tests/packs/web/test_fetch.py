@@ -7,21 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.outbound.conftest import Internet, Page, leads, says, small_internet
 from tests.packs.conftest import PackCaller, PackServer, by_mcp, by_rest, open_server
-
-
-@pytest.fixture(scope="module")
-def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
-    """Running as long as the tests do."""
-    with small_internet(tmp_path_factory.mktemp("internet")) as world:
-        yield world
-
-
-@pytest.fixture
-def world(internet: Internet) -> Internet:
-    """The same, with nothing remembered."""
-    return internet.reset()
+from tests.support.internet import Internet, Page, leads, says
 
 
 @pytest.fixture(scope="module")
