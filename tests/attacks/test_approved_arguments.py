@@ -14,7 +14,10 @@ from gatepost.dashboard.escaping import MOST_MARKS, hidden, spelt
 from gatepost.dashboard.templating import Templates
 from gatepost.policy.approvals.approval_request import ApprovalRequest, DisplayedParty, Undecidable
 from gatepost.policy.approvals.edited_arguments import decoded, merged
+from gatepost.policy.approvals.request_lists import erase_decider
 from gatepost.policy.approvals.stored_request import MOST_ARGUMENTS
+from tests.support.endpoint import a_caller
+from tests.support.runners import ACME, BOB, CAROL, ApprovalDeployment, text_of
 
 LONG = b"0.12345678901234567891"
 NUMBERS = [
@@ -152,3 +155,61 @@ def test_the_command_line_shows_what_is_in_a_line(
     assert sign not in said
     assert "# nothing\\" in said
     assert '"a": "x\\' in said
+
+
+R = "[REDACTED:PASSWORD]"
+USERS = [{"name": "ann", "word": "anns"}, {"name": "bob", "word": "bobs"}, {"name": "eve"}]
+ANN, BOB_HIDDEN, EVE = {"name": "ann", "word": R}, {"name": "bob", "word": R}, {"name": "eve"}
+
+
+def edited_users(*wanted: object) -> object:
+    shown, original = [ANN, BOB_HIDDEN, EVE], USERS
+    arguments = (json.dumps({"users": one}).encode() for one in (wanted, shown, original))
+    return json.loads(merged(*arguments))["users"]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        [BOB_HIDDEN, EVE],
+        [BOB_HIDDEN, ANN, EVE],
+        [ANN, BOB_HIDDEN],
+        [ANN, BOB_HIDDEN, EVE, EVE],
+        [ANN | {"name": "bob"}, BOB_HIDDEN | {"name": "ann"}, EVE],
+        [EVE, EVE, ANN],
+    ],
+    ids=["removed", "swapped", "cut", "longer", "renamed", "moved"],
+)
+def test_no_entry_of_a_list_gets_the_secret_of_another(wanted: list[object]) -> None:
+    """Both look alike, so an approver who removed the first gave its secret to the second."""
+    with pytest.raises(Undecidable, match="withheld"):
+        edited_users(*wanted)
+
+
+def test_other_entries_of_a_list_can_be_edited() -> None:
+    """Entries with secrets stay; one with a secret that is written anew is another entry."""
+    mallory = {"name": "mallory"}
+    assert edited_users(ANN, BOB_HIDDEN, mallory) == [*USERS[:2], mallory]
+    assert edited_users(ANN, {"name": "bob", "word": "new"}, EVE) == [
+        USERS[0],
+        {"name": "bob", "word": "new"},
+        EVE,
+    ]
+    assert edited_users(EVE) == [EVE]
+
+
+async def test_an_edit_does_not_outlast_the_erasure_of_its_author() -> None:
+    """The next approver could not get the original arguments back."""
+    deployment = ApprovalDeployment(rules=[{"tools": ["act"], "approvals": 2}])
+    replica = deployment.replica()
+    request = await replica.asked(what="a", amount=1)
+    await replica.service.approve(ACME, request.id, BOB, edited=b'{"what":"evil","amount":9}')
+    await erase_decider(deployment.records.of(ACME).approvals, BOB.issuer, BOB.subject)
+
+    original = b'{"what":"a","amount":1}'
+    third = await replica.service.approve(ACME, request.id, CAROL, edited=original)
+    dan = a_caller(subject="dan", roles=frozenset({"approver"}))
+    approved = await replica.service.approve(ACME, request.id, dan)
+
+    assert (third.edited, third.decisions[-1].edited, approved.state) == (None, False, "approved")
+    assert text_of(await replica.call(what="a", amount=1)) == "a 1 1"

@@ -79,7 +79,7 @@ def read_yaml(
     builder = _Builder(limits, inexact, merges=merges)
     try:
         decoded = text if isinstance(text, str) else _decoded(text)
-        if TAG_DIRECTIVE.search(decoded):
+        if "%TAG" in decoded and TAG_DIRECTIVE.search(decoded):
             raise YamlError("has a %TAG line, which is not supported")
         return builder.built(decoded)
     except yaml.YAMLError as error:

@@ -40,7 +40,11 @@ class ArgumentEditor:
             raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
         arguments = merged(edited, request.arguments, sealed.arguments)
         if self._sealer.digest(tool, arguments) == approval.details.digest:
-            return {}
+            if request.edited is None:
+                return {}
+            # The approval of the person who edited them is gone; the edit must not outlast it.
+            original = self._sealer.seal(request.id, SealedArguments(sealed.arguments))
+            return {"sealed": original, "edited": None}
         try:
             checked = tool.check(arguments)
             shown = shown_arguments(self._redaction, request.tenant, tool, arguments)
@@ -105,7 +109,9 @@ def merged(edited: bytes, shown: bytes, original: bytes) -> bytes:
     """
     Return the edited arguments with the redacted secrets restored in their places.
 
-    Raises Undecidable if a redaction placeholder was moved or changed.
+    Raises Undecidable if a redaction placeholder was moved or changed. Entries of a list may look
+    alike and hide different secrets: with placeholders they stay as they are, and so does the
+    number of entries.
     """
     try:
         wanted = decoded(edited)
@@ -137,11 +143,15 @@ def _restored(wanted: Any, shown: Any, original: Any, place: str) -> Any:
             for name, value in wanted.items()
         }
     if isinstance(wanted, list):
-        olds = [*zip(shown, original, strict=False)] if _lists(shown, original) else []
-        olds += [(None, None)] * (len(wanted) - len(olds))
+        kept = _lists(shown, original) and len(wanted) == len(shown) == len(original)
+        olds = zip(shown, original, strict=True) if kept else [(None, None)] * len(wanted)
         return [
-            _restored(value, *old, f"{place}[{at}]")
-            for at, (value, old) in enumerate(zip(wanted, olds, strict=False))
+            _restored(
+                value,
+                *(old if len(wanted) == 1 or value == old[0] else (None, None)),
+                f"{place}[{at}]",
+            )
+            for at, (value, old) in enumerate(zip(wanted, olds, strict=True))
         ]
     if wanted == shown and type(wanted) is type(shown):
         return original
@@ -163,5 +173,5 @@ def _unmarked(text: str, place: str) -> None:
         where = place.removeprefix(".") or "the arguments"
         raise Undecidable(
             f"Part of {where} is withheld, so it can be left as it is or written anew, "
-            "but not changed around the withheld part."
+            "but not changed around the withheld part or moved within a list."
         )

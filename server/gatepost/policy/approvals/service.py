@@ -252,7 +252,11 @@ class ApprovalService(RequestLists):
         request, now = approval.request, self.clock()
         changes = {} if edited is None else self._editor.edit(approval, edited)
         decision = ApprovalDecision(
-            by=party_of(by), verdict="approved", at=now, reason=reason, edited="edited" in changes
+            by=party_of(by),
+            verdict="approved",
+            at=now,
+            reason=reason,
+            edited=changes.get("edited") is not None,
         )
         changes["decisions"] = (*request.decisions, decision)
         if request.given + 1 >= request.needed:
