@@ -122,6 +122,24 @@ async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
     assert (seen.bad, seen.erased) == (None, 12)
 
 
+async def test_a_person_without_an_issuer_is_erased_with_any(url: str) -> None:
+    """An attacker who changed one detail could otherwise keep everyone from being erased."""
+    async with audit_log(url) as one:
+        await one.fill()
+        at = await stolen_data(one, url)
+        side = json.loads(at.rows[6].side or "")
+        side["caller"][1] = '{"subject":"carol"}'
+        await tamper(url, *at.seven(side=json.dumps(side)))
+        [found] = [
+            row for row in await search(one.records, "acme", AuditQuery()) if row.number == 7
+        ]
+        gone = await one.erasure.erase_subject("acme", ISSUER, "erin")
+        seen = await one.verify()
+
+    assert found.caller is None
+    assert (gone, seen.bad, seen.erased) == (1, None, 1)
+
+
 @pytest.mark.requirement("AU1")
 async def test_an_unrecorded_erasure_is_found(url: str) -> None:
     """Also one beside another that was."""

@@ -13,8 +13,8 @@ from gatepost.audit.record import (
     RecordBody,
     SaltedDetails,
     commitment,
-    decode_person,
     decode_side,
+    person_in,
     shown,
 )
 from gatepost.audit.record_builder import RecordBuilder
@@ -186,7 +186,9 @@ def test_a_record_is_what_its_body_encodes_to(name: str) -> None:
 
 
 def peer_of(made: NewAuditRecord) -> str:
-    return decode_person(decode_side(made.side or "")["caller"][1]).peer
+    caller = person_in(decode_side(made.side or "")["caller"][1])
+    assert caller is not None
+    return caller.peer
 
 
 def test_refusals_say_by_which_limit() -> None:

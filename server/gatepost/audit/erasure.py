@@ -9,7 +9,7 @@ import msgspec
 from gatepost.audit.batches import WriteAttempt
 from gatepost.audit.chain import is_proven, proven
 from gatepost.audit.checkpoints import Unproven, is_before, last_numbers
-from gatepost.audit.record import SaltedDetails, decode_person, decode_side, ranges_of
+from gatepost.audit.record import SaltedDetails, decode_side, person_in, ranges_of
 from gatepost.audit.record_builder import log_record
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import (
@@ -56,9 +56,11 @@ class DetailErasure:
         """
 
         def concerns(side: SaltedDetails) -> bool:
-            people = [decode_person(side[field][1]) for field in PEOPLE if field in side]
+            people = [person_in(side[field][1]) for field in PEOPLE if field in side]
+            # A detail that was changed may still name the person.
             return any(
-                subject in (one.subject, one.actor) and one.issuer in (issuer, "") for one in people
+                one is None or (subject in (one.subject, one.actor) and one.issuer in (issuer, ""))
+                for one in people
             )
 
         return await self._erase(tenant, concerns, "subject")

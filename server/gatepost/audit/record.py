@@ -142,7 +142,15 @@ SaltedDetails = dict[str, tuple[str, str]]
 """Salt (hexadecimal) and value of each detail, by field."""
 decode_numbered = msgspec.json.Decoder(Numbered).decode
 decode_side = msgspec.json.Decoder(SaltedDetails).decode
-decode_person = msgspec.json.Decoder(RecordedPerson).decode
+_decode_person = msgspec.json.Decoder(RecordedPerson).decode
+
+
+def person_in(detail: str) -> RecordedPerson | None:
+    """Return the person in a detail; None if the detail was changed so that it has none."""
+    try:
+        return _decode_person(detail)
+    except msgspec.MsgspecError:
+        return None
 
 
 class AuditRecord(Numbered, frozen=True, kw_only=True):
@@ -170,13 +178,13 @@ class AuditRecord(Numbered, frozen=True, kw_only=True):
 
     @property
     def caller(self) -> RecordedPerson | None:
-        """Return who did it; None if that was erased or never known."""
-        return decode_person(self.private["caller"]) if "caller" in self.private else None
+        """Return who did it; None if that was erased, never known or made unreadable."""
+        return person_in(self.private["caller"]) if "caller" in self.private else None
 
     @property
     def about(self) -> RecordedPerson | None:
         """Return the person whom it concerns, or None."""
-        return decode_person(self.private["about"]) if "about" in self.private else None
+        return person_in(self.private["about"]) if "about" in self.private else None
 
 
 _decode_record = msgspec.json.Decoder(AuditRecord).decode

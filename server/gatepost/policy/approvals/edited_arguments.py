@@ -143,15 +143,14 @@ def _restored(wanted: Any, shown: Any, original: Any, place: str) -> Any:
             for name, value in wanted.items()
         }
     if isinstance(wanted, list):
-        kept = _lists(shown, original) and len(wanted) == len(shown) == len(original)
-        olds = zip(shown, original, strict=True) if kept else [(None, None)] * len(wanted)
+        if not (_lists(shown, original) and len(wanted) == len(shown) == len(original)):
+            shown = original = [None] * len(wanted)
+        places = (f"{place}[{at}]" for at in range(len(wanted)))
         return [
-            _restored(
-                value,
-                *(old if len(wanted) == 1 or value == old[0] else (None, None)),
-                f"{place}[{at}]",
-            )
-            for at, (value, old) in enumerate(zip(wanted, olds, strict=True))
+            _restored(one, before, secret, where)
+            if one == before or len(wanted) == 1
+            else _restored(one, None, None, where)
+            for one, before, secret, where in zip(wanted, shown, original, places, strict=True)
         ]
     if wanted == shown and type(wanted) is type(shown):
         return original
