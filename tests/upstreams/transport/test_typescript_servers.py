@@ -91,6 +91,8 @@ LOST = [
     (-32000, "Invalid or missing session ID"),
     (-32600, "Invalid session ID"),
     (-32000, "Session not found"),
+    (-32000, "Bad Request: No valid session ID provided for non-initialize request"),
+    (-32000, "Bad Request: Invalid session ID provided"),
 ]
 
 

@@ -20,19 +20,16 @@ SDK_ERROR = -32000
 """The code that the TypeScript SDK and servers made after its examples have for most errors."""
 SDK_CODES = frozenset({SDK_ERROR, INVALID_REQUEST})
 UNSUPPORTED = "Bad Request: Unsupported protocol version"
-NO_SESSION = frozenset(
-    {
-        # The TypeScript SDK, 1.x and 2.x: its one session is gone with an earlier process.
-        "server not initialized",
-        # The examples of the SDK, 1.x, and servers made after them, such as server-everything.
-        "no valid session id provided",
-        "no valid session id",
-        "invalid or missing session id",
-        "invalid session id",
-        "session not found",
-    }
+NO_SESSION = (
+    # The TypeScript SDK, 1.x and 2.x: its one session is gone with an earlier process.
+    "server not initialized",
+    # The examples of the SDK, 1.x, and servers made after them, such as server-everything.
+    "no valid session id",
+    "invalid or missing session id",
+    "invalid session id",
+    "session not found",
 )
-"""In lower case, without "Bad Request: " and a full stop at the end."""
+"""How such a message begins, in lower case and without "Bad Request: "."""
 MOST_NAME = 255
 MOST_INSTRUCTIONS = 100_000
 
@@ -105,8 +102,8 @@ def says_unsupported_version(refusal: UpstreamError) -> bool:
 
 def says_no_session(refusal: UpstreamError) -> bool:
     """Return whether an error is that of a server which answers 400 for an unknown session."""
-    message = refusal.message.lower().removeprefix("bad request: ").removesuffix(".")
-    return refusal.code in SDK_CODES and message in NO_SESSION
+    message = refusal.message.lower().removeprefix("bad request: ")
+    return refusal.code in SDK_CODES and message.startswith(NO_SESSION)
 
 
 def supported_in(refusal: UpstreamError) -> Sequence[str]:
