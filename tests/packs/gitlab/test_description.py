@@ -130,7 +130,7 @@ def test_an_operation_is_described(agent: PackCaller, path: str) -> None:
         ("gitlab_openapi_spec", {"spec_url": "file:///etc/passwd"}, "denied", "."),
         ("gitlab_openapi_spec", {"max_bytes": 3}, "validation", "max_bytes"),
         ("gitlab_openapi_spec", {"offset": -1}, "validation", "offset"),
-        ("gitlab_openapi_paths", {"spec_url": "URL/bytes"}, "validation", "not valid YAML"),
+        ("gitlab_openapi_paths", {"spec_url": "URL/bytes"}, "validation", "not valid Unicode"),
         ("gitlab_openapi_paths", {"limit": 0}, "validation", "limit"),
         ("gitlab_openapi_operation", {"path": "/no", "method": "GET"}, "not_found", "There is no"),
         (
