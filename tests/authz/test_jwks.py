@@ -262,7 +262,9 @@ async def test_made_up_issuers_do_not_fill_the_log(
         for issuer in (*(family.unproven(number) for number in range(20)), leaky):
             with pytest.raises(IssuerUnavailable):
                 await key_sets.public_key(family.trusted, issuer)
-        assert len(caplog.messages) == 2, caplog.messages
+        # A server of another test may end meanwhile, and log what it could not fetch.
+        own = [one for one in caplog.messages if key_sets.idp.base in one]
+        assert len(own) == 2, caplog.messages
         with pytest.raises(IssuerUnavailable):
             await key_sets.public_key(trusted(f"{key_sets.idp.base}/gone"))
         assert f"{key_sets.idp.base}/gone" in caplog.messages[-1]
