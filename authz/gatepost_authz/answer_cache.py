@@ -69,6 +69,8 @@ class RandomCache(Generic[K, T]):
         """
         with self._changing:
             if key not in self.entries:
+                if self.capacity < 1:
+                    return
                 ends, place = self._ends, self._next
                 if min(ends[place : place + LOOKED_AT], default=inf) <= now:
                     place = self._place_of_ended(place, now)
@@ -77,16 +79,14 @@ class RandomCache(Generic[K, T]):
                     self._next = place if place < len(ends) else 0
                     place = -1
                 if place < 0 and len(ends) < self.capacity:
-                    self._places.append(key)
                     ends.append(until)
-                elif self.capacity > 0:
+                    self._places.append(key)
+                else:
                     if place < 0:
                         # `randrange` takes two calls in Python.
                         place = int(DICE.random() * len(ends))
                         del self.entries[self._places[place]]
                     self._places[place], ends[place] = key, until
-                else:
-                    return
             self.entries[key] = entry
 
     def _place_of_ended(self, first: int, now: float) -> int:
