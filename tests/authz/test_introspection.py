@@ -184,6 +184,20 @@ def test_what_is_remembered_is_bounded() -> None:
     assert Memory[int]().capacity == REMEMBERED
 
 
+def test_a_cache_that_lost_its_room_keeps_no_place_without_an_entry() -> None:
+    """A reload may set its size to 0 while another thread stores an answer."""
+    memory: Memory[int] = Memory(3)
+    keys = [(bytes([n]), "issuer", "resource", 1) for n in range(5)]
+    memory.put(keys[0], 0, now=0, until=1)
+    memory.capacity = 0
+    for n, key in enumerate(keys[1:4], 1):
+        memory.put(key, n, now=2, until=9)
+    memory.capacity = 3
+    memory.put(keys[4], 4, now=2, until=9)
+
+    assert [memory.get(key, 3) for key in keys] == [None, None, None, None, 4]
+
+
 @pytest.mark.requirement("N21")
 def test_an_answer_that_was_renewed_is_kept_until_its_new_end() -> None:
     """Its place in the cache was made for the first answer, which ended long before."""
