@@ -39,11 +39,10 @@ CLOSING_S = 1.0
 
 MOST_BYTES = 67_108_864
 """The bytes of a write-ahead log that are read at most; none becomes so large."""
-MOST_PROOF_BYTES = 256
-"""More than any proof has. If a caller's text looks like a header, its length field is larger."""
 
 _MAGIC = b"GPA1"
 _LONGEST_PROOF = 1_024
+"""More than any proof has. If a caller's text looks like a header, its length field is larger."""
 _HEADER = struct.Struct("<4sIHQ32s")
 """The magic, the sizes of the batch and of the proof, the number, and the digest."""
 
