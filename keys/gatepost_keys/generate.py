@@ -91,9 +91,9 @@ def refuse_tracked(folder: Path) -> None:
         return
     git = shutil.which("git")
     probe = place / f"{KID_PREFIX}probe{SUFFIX}"
-    ask = [git or "git", "-C", str(tree), "check-ignore", "--quiet", str(probe)]
+    command = [git or "git", "-C", str(tree), "check-ignore", "--quiet", str(probe)]
     # There is no shell, and the only argument is a path of our own.
-    if git is None or subprocess.run(ask, check=False).returncode != 0:  # noqa: S603
+    if git is None or subprocess.run(command, check=False).returncode != 0:  # noqa: S603
         raise GenerationRefused(
             f"{folder} lies in a git repository that does not ignore it: "
             "keep keys outside, or add the folder to .gitignore first"

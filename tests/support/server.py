@@ -293,7 +293,7 @@ class DecidingClient(SilentClient):
         await self.decided.wait()
         return {key: {"action": "accept", "content": {}} for key in requests}
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         self.asked.set()
         await self.decided.wait()
 
@@ -387,7 +387,7 @@ class LimitedProcess:
 
 
 class PendingDecision:
-    """What `stand_by` waits for."""
+    """What `wait_for_decision` waits for."""
 
     message, told, url, retry_after_s = "A person decides.", "A person decides.", "", 5.0
 

@@ -23,7 +23,7 @@ PLACES = (
     " /Applications /Library /System /Users /var /var/lib /var/log /var/run /var/tmp"
 )
 """Folders that contain the folders of other programs; a separate folder below them is allowed."""
-HOMES = ("/home", "/Users")
+HOME_FOLDERS = ("/home", "/Users")
 
 
 def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
@@ -186,7 +186,7 @@ def _root(config: Config) -> Iterator[Problem]:
     except (OSError, RuntimeError, ValueError):
         return  # reported already
     system = any(root.is_relative_to(tree) for tree in TREES)
-    if system or str(root) in PLACES.split() or str(root.parent) in HOMES:
+    if system or str(root) in PLACES.split() or str(root.parent) in HOME_FOLDERS:
         yield Problem(
             "config.E116",
             f"{written} is {root}, which belongs to the system or to a user and not to Gatepost"

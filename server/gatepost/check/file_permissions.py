@@ -16,7 +16,7 @@ import msgspec
 
 from gatepost.config.references import UnresolvedReference, plain
 from gatepost.config.settings import Config
-from gatepost.permissions import OTHERS, is_foreign
+from gatepost.permissions import GROUP_AND_OTHERS, is_foreign
 from gatepost.workspace.ownership import adoption, is_foreign_folder
 from gatepost.workspace.resolver import resolver_of
 from gatepost_authz.config import TENANT_ID, Problem
@@ -200,8 +200,8 @@ def _database(config: Config) -> Iterator[Problem]:
     if not url.startswith(SQLITE):
         return
     path = unquote(url.removeprefix(SQLITE))
-    beside = [f"{path}-wal", f"{path}-shm", f"{path}-lock", *glob(f"{escape(path)}-audit-*")]
-    for name in (path, *sorted(beside)):
+    related = [f"{path}-wal", f"{path}-shm", f"{path}-lock", *glob(f"{escape(path)}-audit-*")]
+    for name in (path, *sorted(related)):
         try:
             status = os.stat(name)
         except OSError:
@@ -213,7 +213,7 @@ def _database(config: Config) -> Iterator[Problem]:
                 "run as its owner, or give the file to the server's user with chown",
                 setting="storage.database",
             )
-        elif status.st_mode & OTHERS:
+        elif status.st_mode & GROUP_AND_OTHERS:
             yield Problem(
                 "config.W120",
                 f"other users can access {name}; the server removes their permissions when it "

@@ -81,8 +81,8 @@ def _add_registered(packs: list[Pack], problems: list[Problem], name: str, setti
     if name in known:
         found = known[name]
         extra = found.registration.extra
-        wanted = None if extra is None else f"{found.distribution}[{extra}]"
-        _add(packs, problems, found.registration.place, setting, wanted)
+        requirement = None if extra is None else f"{found.distribution}[{extra}]"
+        _add(packs, problems, found.registration.place, setting, requirement)
         return
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"available packs: {', '.join(known)}"

@@ -44,7 +44,7 @@ def probe(
     on standard output and everything else on standard error. Exit code 1 means that the token is
     refused or that the table needs a change.
     """
-    asked = ProbeRequest(
+    probe_request = ProbeRequest(
         url=url,
         resource=resource,
         token=read_token(token),
@@ -53,7 +53,7 @@ def probe(
         ca_bundle=ca_bundle,
     )
     try:
-        result = asyncio.run(probe_issuer(asked))
+        result = asyncio.run(probe_issuer(probe_request))
     except FetchError as error:
         raise click.ClickException(f"{visible(url)} cannot be read: {error}.") from error
     click.echo(result.table)

@@ -12,7 +12,7 @@ import uvloop
 
 from gatepost.app import challenge_of, mcp
 from gatepost.check.pack_loading import Toolbox
-from gatepost.check.stdio import BESIDE, problems
+from gatepost.check.stdio import NOT_FOR_STDIO, problems
 from gatepost.cli.configuration import checked_configuration, config_option
 from gatepost.config.settings import STDIO, Config
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError
@@ -28,7 +28,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.scopes import Implications
 
-FOR_GOOD_S = 100_000_000
+TOKEN_LIFETIME_S = 100_000_000
 """Three years, because no token expires here."""
 
 
@@ -43,7 +43,7 @@ def stdio(path: Path) -> None:
     # Claim the pipes first, because tool files may print when they are loaded.
     pipes = Pipes.claim()
     config, toolbox = checked_configuration(
-        path, beside=BESIDE, also=partial(problems, wanted=True)
+        path, ignored=NOT_FOR_STDIO, also=partial(problems, required=True)
     )
     configure(level=config.log.level, form=config.log.format)
     try:
@@ -63,7 +63,7 @@ def caller_of(config: Config, *, now: float) -> TenantContext:
         subject=named.subject,
         subject_kind="user",
         resource=config.resource.replace("{tenant}", named.tenant),
-        expires_at=int(now) + FOR_GOOD_S,
+        expires_at=int(now) + TOKEN_LIFETIME_S,
         scopes=Implications(config.scopes.implied).expand(frozenset(named.scopes)),
         roles=frozenset(named.roles),
     )

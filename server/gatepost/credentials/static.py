@@ -14,7 +14,7 @@ from gatepost.tools.context import SignedHeaders
 ReadHeaders = Callable[[], Awaitable[Mapping[str, str]]]
 """Returns the headers by lower-case names; raises CredentialUnavailable."""
 
-FRESH_S = 60.0
+CACHED_S = 60.0
 """How long headers are used without reading their secrets again, if no secret has changed."""
 SALT = random.token_bytes(16)
 """Versions are digests that reveal nothing about a secret outside of this process."""
@@ -55,7 +55,7 @@ class StaticCredential:
             headers = await self._read()
             self._held = held = SignedHeaders(headers, version_of(headers))
             self._seen = self._secrets.known(self._tenant).version
-            self._until = self._clock() + FRESH_S
+            self._until = self._clock() + CACHED_S
             return held
 
     async def refused(self, headers: SignedHeaders) -> bool:

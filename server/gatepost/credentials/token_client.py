@@ -39,7 +39,7 @@ from gatepost_authz.config import Introspection
 from gatepost_authz.fetch import OAUTH_ERRORS
 from gatepost_authz.strict_json import StrictJsonError, loads_object
 
-FOUND_S = 3600.0
+DISCOVERED_S = 3600.0
 """How long a discovered token endpoint is used."""
 PAUSE_S = 5.0
 """How long a failure is answered without asking the authorization server again."""
@@ -125,7 +125,7 @@ class TokenClient:
             if not issuer:
                 issuer, resource = await discovered(sender, self._url)
             self._found = TokenEndpoint(await endpoint_of(sender, issuer), issuer, resource)
-            self._found_until = self._clock() + FOUND_S
+            self._found_until = self._clock() + DISCOVERED_S
         return self._found
 
     async def _authentication(self, endpoint: TokenEndpoint) -> Callable[[], Credentials]:

@@ -128,14 +128,14 @@ def _column(
             bottom -= height
             parts.append(ColumnPart(kind, round(bottom, 1), round(height, 1)))
     label = _long(interval.start, step_s)
-    told = ", ".join(
+    title = ", ".join(
         f"{count} {kind}" for kind, count in zip(kinds, interval.counts, strict=True) if count
     )
     return Column(
         x=round(x + room * GAP / 2, 1),
         width=round(room * (1 - GAP), 1),
         parts=tuple(parts),
-        title=f"{label}: {told or 'no calls'}",
+        title=f"{label}: {title or 'no calls'}",
         counts=interval.counts,
         label=label,
     )

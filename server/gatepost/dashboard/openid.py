@@ -178,11 +178,11 @@ class OpenIdClient:
 
     async def _prompt(self) -> Mapping[str, str]:
         """Return the parameter that lets a person choose the account, if the issuer knows one."""
-        wanted: str = self.client.prompt
-        if not wanted and not self.client.authorization_endpoint:
+        prompt: str = self.client.prompt
+        if not prompt and not self.client.authorization_endpoint:
             known = (await self._metadata()).prompts
-            wanted = next((one for one in PROMPTS if one in known), "")
-        return {"prompt": wanted} if wanted else {}
+            prompt = next((one for one in PROMPTS if one in known), "")
+        return {"prompt": prompt} if prompt else {}
 
     def _resource(self, target: Target) -> Mapping[str, str]:
         name = self.trusted.preset.resource_parameter

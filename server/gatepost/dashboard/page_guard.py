@@ -18,7 +18,7 @@ from gatepost.http.body import Gone, TooLarge, read_body
 from gatepost.http.checks import authorities
 from gatepost.http.edge import peer_of
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
-from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.http.scope import HEADERS_BY_NAME, REQUEST_ID
 from gatepost.policy.approvals.approval_request import SignedInApprover
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
@@ -43,7 +43,7 @@ class PageRefused(Exception):
         self.leave = leave
 
 
-FOREIGN = PageRefused(
+CROSS_SITE_FORM = PageRefused(
     403,
     "This form cannot be accepted",
     "The form came from another site or from an outdated page. Nothing was changed. Open the "
@@ -184,7 +184,7 @@ class GuardedPage:
     async def _judged(
         self, spot: DashboardPaths, session: SignedInSession, scope: Scope, receive: Receive
     ) -> PageRequest:
-        around, headers = self._around, scope[FOLDED]
+        around, headers = self._around, scope[HEADERS_BY_NAME]
         if self.page.roles and not self.page.roles & session.caller.roles:
             raise PageRefused(
                 403,
@@ -198,15 +198,15 @@ class GuardedPage:
             query = query_of(scope["query_string"])
             if scope["method"] == "POST":
                 if not around.own.sends(headers):
-                    raise FOREIGN
+                    raise CROSS_SITE_FORM
                 form = form_of(headers, await read_body(receive, around.max_body_bytes))
                 given = form.pop(TOKEN_FIELD, "") or headers.get(TOKEN_HEADER.encode(), b"").decode(
                     "latin-1"
                 )
                 if not around.sessions.minted(session, given):
-                    raise FOREIGN
+                    raise CROSS_SITE_FORM
             elif not around.own.may_ask(headers):
-                raise FOREIGN
+                raise CROSS_SITE_FORM
         except UnreadableForm as fault:
             raise PageRefused(fault.status, "Request not readable", fault.sentence) from None
         except TooLarge:
@@ -260,21 +260,21 @@ class GuardedPage:
             await reply.redirect(page_request.base + below(answer.location), more)
 
     async def _to_sign_in(self, spot: DashboardPaths, scope: Scope, reply: ResponseSender) -> None:
-        headers = scope[FOLDED]
+        headers = scope[HEADERS_BY_NAME]
         if scope["method"] in {"GET", "HEAD"} and b"hx-request" not in headers:
-            wanted = scope["path"].removeprefix(spot.base)
+            target = scope["path"].removeprefix(spot.base)
             if scope["query_string"]:
-                wanted += "?" + scope["query_string"].decode("latin-1")
-            await reply.redirect(sign_in_path(spot.base, below(wanted)))
+                target += "?" + scope["query_string"].decode("latin-1")
+            await reply.redirect(sign_in_path(spot.base, below(target)))
             return
         # htmx follows this header with the whole page, not only the requested part.
-        wanted = path_of(headers.get(b"hx-current-url", b"").decode("latin-1"))
-        way = sign_in_path(spot.base, below(wanted.removeprefix(spot.base))).encode("ascii")
+        target = path_of(headers.get(b"hx-current-url", b"").decode("latin-1"))
+        location = sign_in_path(spot.base, below(target.removeprefix(spot.base))).encode("ascii")
         turned = PageRefused(
             401, "You are signed out", "Sign in again. Your last action was not carried out."
         )
         html = self._around.view.bare("error.html", spot.base, turned=turned, back=spot.base)
-        await reply.html(401, html, ((b"hx-redirect", way),))
+        await reply.html(401, html, ((b"hx-redirect", location),))
 
 
 def lacking(roles: frozenset[str]) -> str:

@@ -112,10 +112,10 @@ class RequestPage:
     async def arguments(self, page_request: PageRequest) -> PageResponse:
         """Return all arguments as a file, with secrets redacted as on the page."""
         request = await self._found(page_request)
-        told = request.edited if page_request.query.get("edited") else request.arguments
-        if told is None:
+        encoded = request.edited if page_request.query.get("edited") else request.arguments
+        if encoded is None:
             raise NotShown
-        file = (request.content or "").encode() if request.kind == "script" else told
+        file = (request.content or "").encode() if request.kind == "script" else encoded
         kind = "text/plain; charset=utf-8" if request.kind == "script" else "application/json"
         name = f"{page_request.path['id'][:64]}.{'txt' if request.kind == 'script' else 'json'}"
         return PageResponse(file=file, file_name=name, file_type=kind)

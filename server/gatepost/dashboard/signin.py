@@ -26,25 +26,25 @@ from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable, Re
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.headers import HeaderField
 from gatepost_authz.middleware import CALLER
-from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 
 PURPOSE = "dashboard sign-in"
-LASTS_S = 600
+SIGN_IN_LIFETIME_S = 600
 """Seconds that a sign-in can take at the issuer."""
-CODE = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
+AUTHORIZATION_CODE = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
 """An authorization code (RFC 6749 appendix A.11, without spaces)."""
 ERROR = re.compile(r"[a-z_]{1,64}", re.ASCII)
 
 log = logging.getLogger("gatepost.dashboard")
 _decoder = msgspec.msgpack.Decoder(SignInAttempt)
 
-STALE = PageRefused(
+SIGN_IN_EXPIRED = PageRefused(
     400,
     "Sign-in expired",
     "The sign-in took longer than ten minutes, was already completed, or started in another "
     "browser. Sign in again.",
 )
-DECLINED = PageRefused(403, "Sign-in refused", "The identity provider refused the sign-in.")
+SIGN_IN_REFUSED = PageRefused(403, "Sign-in refused", "The identity provider refused the sign-in.")
 UNTRUSTED = PageRefused(
     403,
     "Access denied",
@@ -63,7 +63,7 @@ OWN_ERRORS = {
 """The OAuth errors about this server (not about the user), and the settings that cause them."""
 SWITCHES = {"account": "choose"}
 """The parameter of a sign-in whose user wants to choose the account at the issuer."""
-AWAY = PageRefused(
+PROVIDER_UNAVAILABLE = PageRefused(
     503,
     "Identity provider unavailable",
     "The identity provider could not be reached. Try again in a moment.",
@@ -87,12 +87,12 @@ def misconfigured(party: OpenIdClient, error: str) -> PageRefused:
 
 def untrusted(refusal: AuthError) -> PageRefused:
     """Return the page for a user whose tokens were refused; it names the rule."""
-    rule = RULES.get(refusal.reason, NO_RULE)
+    rule = RULES.get(refusal.reason, UNKNOWN_REASON)
     if not rule.setting:
         return UNTRUSTED
     claim = refusal.claim or rule.claim
-    told = f"{rule.rule} (claim {claim}, setting {rule.setting})" if claim else rule.rule
-    return PageRefused(UNTRUSTED.status, UNTRUSTED.title, f"{UNTRUSTED.sentence} {told}")
+    reason = f"{rule.rule} (claim {claim}, setting {rule.setting})" if claim else rule.rule
+    return PageRefused(UNTRUSTED.status, UNTRUSTED.title, f"{UNTRUSTED.sentence} {reason}")
 
 
 class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,10 +194,10 @@ async def begin(
         log.warning(
             "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": error.reason}
         )
-        raise AWAY from error
+        raise PROVIDER_UNAVAILABLE from error
     payload = msgspec.msgpack.encode(attempt)
     sealed = gateway.keyring.seal(PURPOSE, payload, context=spot.target.url.encode())
-    cookie = gateway.cookies.header("sign-in", spot.target, sealed, age=LASTS_S)
+    cookie = gateway.cookies.header("sign-in", spot.target, sealed, age=SIGN_IN_LIFETIME_S)
     await reply.redirect(address, (cookie,))
 
 
@@ -216,9 +216,9 @@ async def finish(
     attempt = under_way(gateway, spot, scope)
     party = party_of(gateway, spot, attempt) if attempt else None
     if attempt is None or party is None:
-        raise STALE
+        raise SIGN_IN_EXPIRED
     if not hmac.compare_digest(query.get("state", "").encode(), attempt.state.encode()):
-        raise STALE
+        raise SIGN_IN_EXPIRED
     try:
         caller, identity = await _identified(gateway, party, attempt, spot, query)
     except FetchError as error:
@@ -233,13 +233,13 @@ async def finish(
         if error.status == 400:
             gateway.failed(scope, InvalidToken("bad_code").about(issuer=party.issuer))
             raise UNTRUSTED from error
-        raise AWAY from error
+        raise PROVIDER_UNAVAILABLE from error
     except IssuerUnavailable as error:
         gateway.failed(scope, error)
         log.warning(
             "dashboard_sign_in_failed", extra={"issuer": party.issuer, "reason": error.reason}
         )
-        raise AWAY from error
+        raise PROVIDER_UNAVAILABLE from error
     except AuthError as refusal:
         gateway.failed(scope, refusal.about(issuer=party.issuer))
         log.warning(
@@ -268,7 +268,7 @@ def under_way(gateway: SignInServices, spot: DashboardPaths, scope: Scope) -> Si
         attempt = _decoder.decode(payload)
     except msgspec.DecodeError:
         return None
-    return attempt if 0 <= time.time() - attempt.began < LASTS_S else None
+    return attempt if 0 <= time.time() - attempt.began < SIGN_IN_LIFETIME_S else None
 
 
 def party_of(
@@ -294,14 +294,14 @@ async def _identified(
         # Another issuer answered in place of this one, and would get our code and secret.
         raise InvalidToken("wrong_sender")
     if "error" in query:
-        told = query["error"] if ERROR.fullmatch(query["error"]) else "unreadable"
-        if told in OWN_ERRORS:
-            raise misconfigured(party, told)
-        log.info("dashboard_sign_in_declined", extra={"issuer": party.issuer, "reason": told})
-        raise DECLINED
+        error = query["error"] if ERROR.fullmatch(query["error"]) else "unreadable"
+        if error in OWN_ERRORS:
+            raise misconfigured(party, error)
+        log.info("dashboard_sign_in_declined", extra={"issuer": party.issuer, "reason": error})
+        raise SIGN_IN_REFUSED
     code = query.get("code", "")
-    if not CODE.fullmatch(code):
-        raise STALE
+    if not AUTHORIZATION_CODE.fullmatch(code):
+        raise SIGN_IN_EXPIRED
     callback = gateway.place.callback(spot)
     tokens = await party.redeem(code, attempt, spot.target, callback)
     person = await gateway.verifier.identify(tokens, party, attempt, spot.target)

@@ -181,9 +181,9 @@ def rules_of(policy: ApprovalPolicy | None) -> tuple[str, ...]:
     """Return the approval rules of a tool in words."""
     if policy is None:
         return ()
-    told = ["every call"] if policy.always else []
+    rules = ["every call"] if policy.always else []
     if policy.writes:
-        told.append("every call that is not read-only")
+        rules.append("every call that is not read-only")
     for clause in policy.clauses:
         rule = clause.rule
         words = f"when {rule.when}" if rule.when else "every call"
@@ -191,8 +191,8 @@ def rules_of(policy: ApprovalPolicy | None) -> tuple[str, ...]:
             words += f", {rule.approvals} approvers"
         if rule.by:
             words += f" ({' or '.join(rule.by)})"
-        told.append(words)
-    return tuple(dict.fromkeys(told))
+        rules.append(words)
+    return tuple(dict.fromkeys(rules))
 
 
 def _by_pack(rows: Iterable[ToolRow]) -> Mapping[str, list[ToolRow]]:

@@ -39,12 +39,12 @@ class SourceWatch(threading.Thread):
         super().start()
 
     def run(self) -> None:
-        told = before = self._first
+        notified = before = self._first
         while not self._ended.wait(POLL_S):
             now = self._stamps()
             # An editor may write a file in several steps.
-            if now == before and now != told:
-                told = now
+            if now == before and now != notified:
+                notified = now
                 self._changed()
             before = now
 

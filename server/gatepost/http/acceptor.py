@@ -21,14 +21,14 @@ LAST_HANDSHAKES_S = 0.5
 How long handshakes may continue when the server stops: a client sends its request at the end of its
 handshake.
 """
-AT_ONCE = 16
+ACCEPTS_PER_TURN = 16
 """The connections that are accepted in one turn; other workers accept the rest."""
 LOOKED_UP = 256
 """The idle connections that one search through all connections finds."""
 AGAIN_S = 0.1
 IDLE_S = 1.0
 """A connection that is idle for less time may have its next request on the way."""
-GONE = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN})
+CLIENT_GONE = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN})
 """The errors of accept(2) for a client that has left already, and for an empty queue."""
 
 _log = logging.getLogger("gatepost.wire")
@@ -132,15 +132,15 @@ class Acceptor:
         self._timer = self._loop.call_later(AGAIN_S, self._begin)
 
     def _accept(self) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(ACCEPTS_PER_TURN):
             try:
                 accepted, _ = self._sock.accept()
             except OSError as error:
-                if error.errno not in GONE:
+                if error.errno not in CLIENT_GONE:
                     self._loop.remove_reader(self._sock.fileno())
                     # A single descriptor would go to the next client, but files and stores need
                     # some as well.
-                    for _ in range(AT_ONCE):
+                    for _ in range(ACCEPTS_PER_TURN):
                         self._make_room()
                     self._wait(errno.errorcode.get(error.errno or 0, "unknown"))
                 return

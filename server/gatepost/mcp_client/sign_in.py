@@ -25,7 +25,14 @@ from gatepost_authz.discovery import DiscoveryLocation, IssuerMetadata, location
 from gatepost_authz.fetch import FetchError
 
 NAME = "gatepost"
-ABOUT = ("url", "resource", "issuer", "client_id", "token_endpoint", "revocation_endpoint")
+UNCHANGED_MEMBERS = (
+    "url",
+    "resource",
+    "issuer",
+    "client_id",
+    "token_endpoint",
+    "revocation_endpoint",
+)
 """The members of kept tokens that a refresh does not change."""
 JSON = {"accept": "application/json", "content-type": "application/json"}
 FORM = {"accept": "application/json", "content-type": "application/x-www-form-urlencoded"}
@@ -128,7 +135,7 @@ class BrowserSignIn:
             "resource": kept.resource,
         }
         document = await self._token(kept.token_endpoint, form)
-        about = {name: getattr(kept, name) for name in ABOUT}
+        about = {name: getattr(kept, name) for name in UNCHANGED_MEMBERS}
         new = tokens_of(document, " ".join(kept.scopes), **about)
         # An issuer that does not rotate refresh tokens sends none.
         return replace(new, refresh_token=new.refresh_token or kept.refresh_token)

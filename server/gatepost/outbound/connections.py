@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gatepost_authz.pinning import GuardedTransport
 
-KEPT = 64
+IDLE_POOLS = 64
 """The number of pools whose connections stay open between requests."""
 
 
@@ -67,7 +67,7 @@ class ConnectionPools:
             await line.transport.aclose()
 
     async def _tidy(self) -> None:
-        over = len(self._lines) - (0 if self._retired else KEPT)
+        over = len(self._lines) - (0 if self._retired else IDLE_POOLS)
         idle = [key for key, line in self._lines.items() if not line.users]
         # Removed from the mapping before the first await, so no request gets a closing transport.
         surplus = [self._lines.pop(key) for key in idle[: max(over, 0)]]

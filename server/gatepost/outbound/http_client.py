@@ -18,14 +18,14 @@ from gatepost.outbound import http_response as answers
 from gatepost.outbound.connections import ConnectionPools, PoolKey
 from gatepost.outbound.http_request import (
     CORRELATION,
-    OPEN,
+    HARMLESS_HEADERS,
     OutboundRequest,
     outbound_request,
     plain,
 )
 from gatepost.outbound.redirect import STATUSES, following, place
 from gatepost.outbound.transport_errors import (
-    HARMLESS,
+    SAFE_METHODS,
     failure_of,
     refused_url,
     too_late,
@@ -52,9 +52,9 @@ a connection that closes meanwhile has an unknown outcome.
 """
 LOOKUPS = 16
 """The most DNS lookups that one tenant may have at once."""
-USUAL = {"https": (443,), "http": (80,), "ssh": (22,), "smtp": (587, 465, 25)}
+USUAL_PORTS = {"https": (443,), "http": (80,), "ssh": (22,), "smtp": (587, 465, 25)}
 """The usual ports of each scheme."""
-VISIBLE = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+PRINTABLE = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
 class OutboundClient:
@@ -144,7 +144,7 @@ class Sender:
         self._lookups = client.resolver_of(tenant)
         self._tenant, self._upstream = tenant, upstream
         self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
-        if correlation is not None and VISIBLE.fullmatch(correlation):
+        if correlation is not None and PRINTABLE.fullmatch(correlation):
             self._ours[CORRELATION] = correlation
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
@@ -234,8 +234,8 @@ class Sender:
         # An attacker on the network path can read http and can answer in the server's place.
         if (
             outbound.confidential
-            or outbound.method not in HARMLESS
-            or outbound.headers.keys() - OPEN
+            or outbound.method not in SAFE_METHODS
+            or outbound.headers.keys() - HARMLESS_HEADERS
         ):
             raise ToolFailure(
                 "denied",
@@ -279,7 +279,7 @@ async def checked_addresses(
         raise ToolFailure(
             "denied", f"http://{host} is unencrypted and is not connected to: use https."
         )
-    if port not in USUAL[scheme] and not allowed and (port < 1024 or port in BAD_PORTS):
+    if port not in USUAL_PORTS[scheme] and not allowed and (port < 1024 or port in BAD_PORTS):
         raise ToolFailure("denied", f"Port {port} of {host} belongs to another service.")
     spelt = literal(host)
     try:

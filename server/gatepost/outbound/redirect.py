@@ -5,7 +5,7 @@ from urllib.parse import urljoin
 import httpx2
 import msgspec
 
-from gatepost.outbound.http_request import OPEN, OutboundRequest, plain
+from gatepost.outbound.http_request import HARMLESS_HEADERS, OutboundRequest, plain
 from gatepost.outbound.transport_errors import refused_url
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
@@ -40,7 +40,7 @@ def following(
         # A public server must not choose requests to internal hosts.
         raise refused_url("a redirect leads from a public server to an internal host")
     moved = (before.scheme, *place(before)) != (after.scheme, *place(after))
-    headers = {n: v for n, v in outbound.headers.items() if not moved or n in OPEN}
+    headers = {n: v for n, v in outbound.headers.items() if not moved or n in HARMLESS_HEADERS}
     if _becomes_get(outbound.method, answer.status_code):
         return OutboundRequest("GET", str(after), headers)
     if moved and outbound.confidential:

@@ -29,7 +29,7 @@ from gatepost_authz.middleware import ResourceLookup, caller_of
 
 log = logging.getLogger("gatepost.rest")
 
-OWN = frozenset({b"content-type", b"content-length"})
+CONTENT_HEADERS = frozenset({b"content-type", b"content-length"})
 NO_CONTENT = 204
 
 
@@ -78,7 +78,7 @@ class RestExchange:
         except AuthError as error:
             status, headers, body = self._challenge.response(error, self._locate(scope["path"]))
             reply = RestResponse(
-                status, body, tuple(pair for pair in headers if pair[0] not in OWN)
+                status, body, tuple(pair for pair in headers if pair[0] not in CONTENT_HEADERS)
             )
         except StoreUnavailable as outage:
             log.warning(

@@ -23,7 +23,7 @@ from gatepost.storage.records import Records, TenantRecords
 from gatepost_authz.caller import SubjectKind, TenantContext
 
 SUBJECT, KEY = "callers", "lately"
-MOST = 60
+CALLERS_PER_TENANT = 60
 """Maximum number of remembered callers of a tenant."""
 MOST_BYTES = 262_144
 """Maximum size for one tenant; beyond it the latest callers are kept."""
@@ -42,7 +42,7 @@ TRIES = 10
 """Number of attempts if other processes write at the same moment."""
 MOST_TENANTS = 1_000
 """Tenants with unwritten callers; callers of further tenants are noted the next time."""
-AT_ONCE = 100
+TENANTS_PER_WRITE = 100
 """Tenants whose callers are written in one transaction."""
 MOST_TOLD = 100_000
 MOST_ENTRIES = 200
@@ -129,10 +129,10 @@ def merged(
     latest: dict[object, RecentCaller] = {}
     for one in (*before, *new):
         if one.seen_at > now - KEPT_S:
-            there = latest.get(one.key)
-            if there is None or there.seen_at <= one.seen_at:
+            known = latest.get(one.key)
+            if known is None or known.seen_at <= one.seen_at:
                 latest[one.key] = one
-    return tuple(sorted(latest.values(), key=lambda one: -one.seen_at)[:MOST])
+    return tuple(sorted(latest.values(), key=lambda one: -one.seen_at)[:CALLERS_PER_TENANT])
 
 
 class RecentCallers:
@@ -153,7 +153,7 @@ class RecentCallers:
     ) -> None:
         self._records, self._clock = records, clock
         self._is_refused, self._is_out = is_refused, is_out
-        self._told: dict[RecentCallerKey, tuple[TenantContext, float]] = {}
+        self._written: dict[RecentCallerKey, tuple[TenantContext, float]] = {}
         """The last written state of each caller, and when."""
         self._waiting: dict[str, dict[RecentCallerKey, tuple[TenantContext, float]]] = {}
         self._writing = asyncio.Lock()
@@ -163,28 +163,28 @@ class RecentCallers:
         """Note a caller whose token has just been accepted."""
         now = self._clock()
         key = (*caller.principal_key, caller.client_id or "")
-        told = self._told.get(key)
-        if told is not None and now < told[1] + AGAIN_S and _is_alike(told[0], caller):
+        written = self._written.get(key)
+        if written is not None and now < written[1] + AGAIN_S and _is_alike(written[0], caller):
             return
         if self._is_refused(caller):
             return
-        theirs = self._waiting.get(caller.tenant_id)
-        if theirs is None:
+        of_tenant = self._waiting.get(caller.tenant_id)
+        if of_tenant is None:
             if len(self._waiting) >= MOST_TENANTS:
                 return
-            theirs = self._waiting[caller.tenant_id] = {}
-        theirs.pop(key, None)
-        theirs[key] = caller, now
-        if len(theirs) > MOST:
-            del theirs[next(iter(theirs))]
-        if len(self._told) >= MOST_TOLD:
-            self._told.clear()
-        self._told[key] = caller, now
+            of_tenant = self._waiting[caller.tenant_id] = {}
+        of_tenant.pop(key, None)
+        of_tenant[key] = caller, now
+        if len(of_tenant) > CALLERS_PER_TENANT:
+            del of_tenant[next(iter(of_tenant))]
+        if len(self._written) >= MOST_TOLD:
+            self._written.clear()
+        self._written[key] = caller, now
         self._woken.set()
 
     def forget(self, which: Callable[[TenantContext], bool]) -> None:
         """Forget these callers; a caller with another token is noted again."""
-        for kept in (self._told, *self._waiting.values()):
+        for kept in (self._written, *self._waiting.values()):
             for key in [key for key, (caller, _) in kept.items() if which(caller)]:
                 del kept[key]
 
@@ -224,8 +224,8 @@ class RecentCallers:
     async def write(self) -> None:
         """Write noted callers; raises StoreUnavailable, and the rest is kept."""
         tenants = [*self._waiting]
-        for at in range(0, len(tenants), AT_ONCE):
-            await self._write(tenants[at : at + AT_ONCE])
+        for at in range(0, len(tenants), TENANTS_PER_WRITE):
+            await self._write(tenants[at : at + TENANTS_PER_WRITE])
 
     async def _always(self) -> None:
         while True:

@@ -17,7 +17,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.metric_families import GATE_REASONS
 from gatepost.telemetry.metrics import Meter
 from gatepost_authz.errors import AuthError, MissingToken
-from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 
 WINDOW_S = 60.0
 MOST_PER_PEER, MOST_EVENTS = 5, 100
@@ -72,8 +72,8 @@ class RefusedTokens:
             self._leave_out(error.reason)
 
     def _log(self, scope: Scope, error: AuthError, at: str, peer: str) -> None:
-        rule = RULES.get(error.reason, NO_RULE)
-        said = {
+        rule = RULES.get(error.reason, UNKNOWN_REASON)
+        details = {
             "claim": error.claim or rule.claim,
             "rule": rule.rule,
             "setting": rule.setting,
@@ -84,7 +84,7 @@ class RefusedTokens:
             "token_refused",
             extra={
                 "reason": error.reason,
-                **{name: value for name, value in said.items() if value},
+                **{name: value for name, value in details.items() if value},
                 "at": at,
                 "peer": peer,
                 "request_id": scope.get(REQUEST_ID),

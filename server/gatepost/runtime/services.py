@@ -232,8 +232,8 @@ class Services:
             credentials=self.upstreams,
             run=self._run,
         )
-        limits, beside = config.limits, None if registry.source is None else registry
-        self.reviews.apply(config, registry.tools.values(), beside, self._run)
+        limits, dynamic_tools = config.limits, None if registry.source is None else registry
+        self.reviews.apply(config, registry.tools.values(), dynamic_tools, self._run)
         self.denials.apply(config.approvals)
         rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(

@@ -22,7 +22,7 @@ RANDOM = random.SystemRandom()
 SWEEP_EVERY_S = 60.0
 PROBE_S = 2.0
 """How long a store may take to answer a probe."""
-FRESH_S = 1.0
+CACHED_S = 1.0
 """How long the result of a probe is cached: public probes must not load the stores."""
 
 log = logging.getLogger("gatepost.storage")
@@ -109,7 +109,7 @@ class Watch:
             if not self._told or self._clock() >= self._until:
                 states = await asyncio.gather(*map(_state, self._pings.values()))
                 self._told = dict(zip(self._pings, states, strict=True))
-                self._until = self._clock() + FRESH_S
+                self._until = self._clock() + CACHED_S
             # Not cached, because the check is free.
             if self._takes_nothing() or self._records.audit.is_failing:
                 return self._told | {"database": "unavailable"}

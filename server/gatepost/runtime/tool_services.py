@@ -91,11 +91,11 @@ class TenantToolServices:
                 self._secrets, tenant, name, field, binds=to is not None and not fixed
             )
         place = None if to is None else self._place(to, name, field)
-        told = {"tenant": tenant, "secret": name, "host": place, "request_id": ctx.request_id}
+        details = {"tenant": tenant, "secret": name, "host": place, "request_id": ctx.request_id}
         if reason := withheld(held, tenant, name, place, fixed=fixed):
-            log.warning("secret_withheld", extra=told)
+            log.warning("secret_withheld", extra=details)
             raise ToolFailure("denied", reason, field=field)
-        log.info("secret_used", extra=told)
+        log.info("secret_used", extra=details)
         return held.value
 
     async def signed_headers(

@@ -134,7 +134,7 @@ class UpstreamServices:
         self.calls = self._upstream_calls()
         health = self.calls.health
         self.metrics = UpstreamMetrics(health.all, health.clock, self._label)
-        self.offers = UpstreamOffers(self.store, self._watch, self.calls, wanted=self.refresher)
+        self.offers = UpstreamOffers(self.store, self._watch, self.calls, in_use=self.refresher)
         self.catalogues = FetchedCatalogues(self.store, self.refresher)
         audit = ManagementAudit(parts.audit_writer)
         self.administration = self._administration(audit)
@@ -177,17 +177,17 @@ class UpstreamServices:
         """Return the headers of a `[credentials]` table for a tool; raises ToolFailure."""
         tenant = ctx.caller.tenant_id
         credential = self.registry.for_tool(tenant, name, url)
-        told = {"tenant": tenant, "credential": name, "request_id": ctx.request_id}
+        details = {"tenant": tenant, "credential": name, "request_id": ctx.request_id}
         try:
             if refused is not None:
                 await credential.refused(refused)
             headers = await credential.headers(ctx.caller.principal_key)
         except CredentialDenied as denied:
-            log.warning("credential_withheld", extra=told)
+            log.warning("credential_withheld", extra=details)
             raise ToolFailure("denied", str(denied)) from None
         except CredentialUnavailable as problem:
             raise ToolFailure("upstream_unavailable", str(problem)) from None
-        log.info("credential_used", extra=told)
+        log.info("credential_used", extra=details)
         return headers
 
     @asynccontextmanager
@@ -205,7 +205,7 @@ class UpstreamServices:
         for tenant in self._suspended():
             self.refresher.end(tenant)
             self.offers.outdate(tenant)
-            self._beside(self.connections.end(tenant))
+            self._in_background(self.connections.end(tenant))
 
     def _owner_of(self, caller: TenantContext, uri: str) -> str | None:
         """Return the id of the server whose resource a caller reads; empty for one of our own."""
@@ -223,7 +223,7 @@ class UpstreamServices:
             return True  # the last known state; a task asks again with its next poll
         return found is not None and (found.status, found.url) == ("active", server.url)
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -231,7 +231,7 @@ class UpstreamServices:
     def _changed(self, tenant: str) -> None:
         """End the parked calls of servers that an administrator removed, at any replica."""
         if self.calls.parked.servers(tenant):
-            self._beside(self._end_removed(tenant))
+            self._in_background(self._end_removed(tenant))
 
     async def _end_removed(self, tenant: str) -> None:
         try:

@@ -134,7 +134,7 @@ async def run(
 async def spawned(program: Confined, *, given: bool) -> asyncio.subprocess.Process:
     """Start a program in its own process group; with *given*, its standard input is a pipe."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", LAUNCHER, *_told(program)),
+        *(sys.executable, "-I", "-S", LAUNCHER, *_launch_arguments(program)),
         stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -154,9 +154,9 @@ async def _write_input(stream: asyncio.StreamWriter | None, given: bytes) -> Non
     stream.close()
 
 
-def _told(program: Confined) -> list[str]:
+def _launch_arguments(program: Confined) -> list[str]:
     """Return the arguments for `launch`, without the environment, which others must not see."""
-    told = {
+    arguments = {
         "root": (program.root,),
         "folder": program.folder,
         "handles": (f"{ours}:{known_as}" for ours, known_as in program.handles),
@@ -170,7 +170,7 @@ def _told(program: Confined) -> list[str]:
         "offline": ("",) * program.offline,
         "confine": ("",) * confines(),
     }
-    words = [f"{name}={value}" for name, values in told.items() for value in values]
+    words = [f"{name}={value}" for name, values in arguments.items() for value in values]
     return [*words, "--", *program.argv]
 
 

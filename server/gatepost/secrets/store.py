@@ -10,7 +10,7 @@ import msgspec
 from gatepost.secrets.hosts import BoundSecret
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.names import MOST_SECRETS, NAME, SecretRefused
-from gatepost.storage.entries import CHANGES, NO_TENANT, Entry
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT, Entry
 from gatepost.storage.records import Records
 
 SUBJECT = "secrets"
@@ -101,10 +101,10 @@ class SecretStore:
 
     async def delete(self, tenant: str, name: str) -> bool:
         """Delete a secret durably; return whether it existed."""
-        there = await self._records.of(tenant).entries(SUBJECT).delete(name)
-        if there:
+        existed = await self._records.of(tenant).entries(SUBJECT).delete(name)
+        if existed:
             await self._tell()
-        return there
+        return existed
 
     async def get(self, tenant: str, name: str) -> BoundSecret | None:
         """Return the current value of the secret; raise Unreadable."""
@@ -172,7 +172,7 @@ class SecretStore:
 
     async def _tell(self) -> None:
         entries = self._records.of(NO_TENANT).entries(SUBJECT)
-        await entries.put(CHANGES, b"", now=self._clock())
+        await entries.put(CHANGE_COUNTER, b"", now=self._clock())
 
     def _rows(self, tenant: str, entries: list[Entry]) -> Iterator[SecretDescription]:
         for entry in entries:

@@ -277,14 +277,14 @@ class MemoryTenantSharedStore:
     ) -> Denial | None:
         """Take a token from each bucket and count a call in each limit, or do nothing."""
         full = [at for at, limit in enumerate(concurrency) if self._taken[limit.name] >= limit.most]
-        wanted = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
+        rates = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
         now = self._clock()
         if full:
-            wait, at = self._buckets.spend_all(wanted, now, take=False)
+            wait, at = self._buckets.spend_all(rates, now, take=False)
             if wait > CONCURRENCY_WAIT_S:
                 return Denial(at, wait)
             return Denial(len(spendings) + full[0], CONCURRENCY_WAIT_S)
-        wait, at = self._buckets.spend_all(wanted, now)
+        wait, at = self._buckets.spend_all(rates, now)
         if wait:
             return Denial(at, wait)
         self.hold(concurrency)

@@ -228,8 +228,8 @@ async def serving(*packs: Pack | str, **settings: Any) -> AsyncIterator[LocalSer
         toolbox = _toolbox(packs, config)
         found = [one for one in problems(config, toolbox) if one.level == "error"]
         if found := [*toolbox.problems, *found]:
-            told = "; ".join(f"{one.id} {one.setting}: {one.message}" for one in found)
-            raise ValueError(f"the server cannot start: {told}")
+            reasons = "; ".join(f"{one.id} {one.setting}: {one.message}" for one in found)
+            raise ValueError(f"the server cannot start: {reasons}")
         clock = LocalClock()
         async with opened(
             config,

@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextvars import Context, copy_context
 from typing import Any, ClassVar, Generic, TypeVar
 
-from gatepost.redaction.redactor import HERE
+from gatepost.redaction.redactor import CURRENT_CALL
 from gatepost.tools.redacted_call import RedactedCall
 
 T = TypeVar("T")
 
 log = logging.getLogger("gatepost.runner")
 
-PLAIN = asyncio.Future
+FUTURE = asyncio.Future
 """A future that learns of a cancellation at once."""
 HUNG_UP = "hung up"
 """
@@ -62,7 +62,7 @@ class Stop:
             self.why = why
             self._task.cancel(why)
 
-    def settle(self) -> bool:
+    def finish(self) -> bool:
         """End it; return True if this stop alone has cancelled the task."""
         task, self._task = self._task, None
         if task is not None and self.insisted:
@@ -141,7 +141,7 @@ class Interruptible(ABC, Generic[T]):
                 waiting = self._work.throw(*error) if error else next(self._work)
                 over = False
             except asyncio.CancelledError:
-                if stop.settle():
+                if stop.finish():
                     raise self.raised() from None
                 raise
             except GeneratorExit as raised:
@@ -149,9 +149,9 @@ class Interruptible(ABC, Generic[T]):
             finally:
                 if over:
                     del error  # as in `throw`
-                    stop.settle()
+                    stop.finish()
                     self.end()
-        if waiting is None or type(waiting) is PLAIN:
+        if waiting is None or type(waiting) is FUTURE:
             return waiting  # the rest of a turn, or a future that learns of a cancellation at once
         return self.endable(stop, waiting)
 
@@ -172,7 +172,7 @@ class Interruptible(ABC, Generic[T]):
         """Close the work, as a generator."""
         self._work.close()
         if self._stop is not None:
-            self._stop.settle()
+            self._stop.finish()
             self.end()
 
 
@@ -317,7 +317,7 @@ class ToolDeadline(Interruptible[T]):
 
     def abandoned(self) -> None:
         """Log which tool goes on although it was cancelled."""
-        here = HERE.get()
+        here = CURRENT_CALL.get()
         if isinstance(here, RedactedCall):
             name, request_id = here.call.name, here.call.request_id
             log.warning(
@@ -326,7 +326,7 @@ class ToolDeadline(Interruptible[T]):
             )
 
     def _abandon(self, stop: Stop) -> None:
-        is_ours = stop.settle()
+        is_ours = stop.finish()
         self.end()
         with _unheard(), contextlib.suppress(BaseException):  # no code waits for what it raises
             self._work.close()

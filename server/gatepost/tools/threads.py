@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-MOST = 64
+THREADS_AT_ONCE = 64
 """The most plain functions that run at once in a process; others wait."""
 
 _places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
@@ -21,7 +21,7 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     users of the pool. They would also keep the process from ending, which waits for the pool.
     """
     loop = asyncio.get_running_loop()
-    places = _places.setdefault(loop, asyncio.Semaphore(MOST))
+    places = _places.setdefault(loop, asyncio.Semaphore(THREADS_AT_ONCE))
     await places.acquire()
     answer: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()

@@ -176,12 +176,12 @@ def _gone_digest(pinned: PinnedDefinition) -> str:
 def _gone(
     pins: Pins, found: Collection[Found], whole: Collection[Section]
 ) -> dict[tuple[Section, str], PinnedDefinition]:
-    there = {(one.section, one.key) for one in found}
+    present = {(one.section, one.key) for one in found}
     return {
         (section, key): one
         for section in whole
         for key, one in pins.pinned.get(section, {}).items()
-        if (section, key) not in there
+        if (section, key) not in present
     }
 
 

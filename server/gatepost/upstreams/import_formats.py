@@ -304,9 +304,9 @@ def _named(entry: Mapping[str, Any], member: str) -> Iterator[tuple[str, str]]:
             continue
         is_secret = one.get("isSecret") or one.get("is_secret")
         if is_secret or not isinstance(value, str) or _refers(value):
-            wanted = re.sub(r"[^A-Za-z0-9_]", "_", name)
+            cleaned = re.sub(r"[^A-Za-z0-9_]", "_", name)
             bearer = name.lower() == "authorization"
-            value = f"{'Bearer ' if bearer else ''}${{input:{wanted.strip('_') or 'secret'}}}"
+            value = f"{'Bearer ' if bearer else ''}${{input:{cleaned.strip('_') or 'secret'}}}"
         yield name, value
 
 

@@ -26,7 +26,7 @@ class ServerSecrets(msgspec.Struct, frozen=True, kw_only=True):
         return "ServerSecrets(…)"
 
 
-UNCHANGED = ServerSecrets()
+NO_SECRETS = ServerSecrets()
 
 
 class SealedHeaders:

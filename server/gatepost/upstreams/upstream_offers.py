@@ -33,7 +33,7 @@ RETRY_S = 1.0
 """How long an outdated snapshot may be used while the store does not answer."""
 AGAIN_S = 0.1
 """How long a snapshot may be used that became outdated while it was read."""
-NOTHING = TenantOffers()
+NO_OFFERS = TenantOffers()
 
 Built = tuple[UpstreamServer, Catalogue, ServerOffers]
 Key = TypeVar("Key", str, tuple[str, Principal])
@@ -75,13 +75,13 @@ class UpstreamOffers:
         calls: OfferCalls,
         *,
         own: Iterable[Offer] = (),
-        wanted: Wanted | None = None,
+        in_use: Wanted | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make the source; *own* are the configuration's offers, which no upstream replaces."""
         self._store, self._watch, self._calls, self._clock = store, watch, calls, clock
         self._own = tuple(own)
-        self._wanted = wanted or Wanted()
+        self._wanted = in_use or Wanted()
         self._tenants: OrderedDict[str, _Snapshot] = OrderedDict()
         self._callers: OrderedDict[tuple[str, Principal], _Snapshot] = OrderedDict()
         watch.tell(self._changed)
@@ -161,7 +161,7 @@ class UpstreamOffers:
                 if kept.offers is None:
                     raise
                 kept.retry_at = now + RETRY_S
-            return kept.offers if kept.offers is not None else NOTHING
+            return kept.offers if kept.offers is not None else NO_OFFERS
 
     async def _rebuild(self, tenant: str, kept: _Snapshot, principal: Principal | None) -> None:
         servers = [one for one in await self._store.servers(tenant) if one.status == "active"]

@@ -14,7 +14,7 @@ PRIVATE = ".gatepost"
 USAGE_FILE = ".usage"
 """The file with a tenant's usage; it is created first, so it marks the folder."""
 
-NOWHERE = -1
+NO_ROOT = -1
 """The root's handle if there is no folder for workspaces."""
 NO_WORKSPACES = "This server stores no files, because it has no folder for them (workspace.root)."
 REFUSED = "The workspace cannot be used: its folder was not made for it. The operator can see why."
@@ -38,7 +38,7 @@ class Owned:
         """Raise ToolFailure if the folder was not made by Gatepost for this tenant."""
         if self._ours:
             return
-        if self._root == NOWHERE:
+        if self._root == NO_ROOT:
             raise ToolFailure("denied", NO_WORKSPACES)
         try:
             if is_foreign_folder(self._root, self._tenant, self._resolver):

@@ -82,8 +82,8 @@ class CalDav:
         if not home:
             principal = next((found.principal for found in here if found.principal), "")
             if principal:
-                there = await self._found(principal, depth=0)
-                home = next((found.home for found in there if found.home), "")
+                found_there = await self._found(principal, depth=0)
+                home = next((found.home for found in found_there if found.home), "")
         below = await self._found(home or self._url, depth=1)
         calendars = [Collection(one.url, one.name) for one in below if one.is_calendar]
         if not calendars:
@@ -127,7 +127,7 @@ class CalDav:
             )
             location = reply.headers.get("location")
             if reply.status not in {301, 302, 303, 307, 308} or not location:
-                return checked(reply, wanted=207)
+                return checked(reply, expected=207)
             url = _joined(url, location)
         raise ToolFailure("validation", "its server redirects endlessly")
 
@@ -159,7 +159,7 @@ async def _parsed(reply: OutboundReply) -> Element:
         raise ToolFailure("validation", "its server's answer is not XML") from None
 
 
-def checked(reply: OutboundReply, *, wanted: int) -> OutboundReply:
+def checked(reply: OutboundReply, *, expected: int) -> OutboundReply:
     """Return the reply if it is complete and has that status; ToolFailure otherwise."""
     if reply.status in {401, 403}:
         raise ToolFailure(
@@ -169,7 +169,7 @@ def checked(reply: OutboundReply, *, wanted: int) -> OutboundReply:
         )
     if reply.status == 404:
         raise ToolFailure("not_found", "its server has nothing at that URL (HTTP 404)")
-    if reply.status != wanted:
+    if reply.status != expected:
         raise ToolFailure("upstream_unavailable", f"its server answered HTTP {reply.status}")
     if reply.truncated:
         raise ToolFailure(

@@ -15,7 +15,7 @@ from gatepost_packs.calendar.calendar_source import CalendarDocuments, CalendarS
 from gatepost_packs.calendar.settings import CalendarSettings
 from gatepost_packs.child.process import WorkerFailed, ask
 
-EARLIEST, LATEST = 1900, 2100
+FIRST_YEAR, LAST_YEAR = 1900, 2100
 EXAMPLE = "2026-03-01, 2026-03-01T09:00 or 2026-03-01T09:00:00+01:00"
 
 
@@ -49,8 +49,8 @@ def _moment(field: str, text: str, zone: ZoneInfo, *, last: bool) -> datetime:
     except (ValueError, OverflowError):
         message = f"`{field}` should be an ISO 8601 date or time such as {EXAMPLE}."
         raise ToolFailure("validation", message, field=field) from None
-    if not EARLIEST <= found.year <= LATEST:
-        message = f"`{field}` should be between the years {EARLIEST} and {LATEST}."
+    if not FIRST_YEAR <= found.year <= LAST_YEAR:
+        message = f"`{field}` should be between the years {FIRST_YEAR} and {LAST_YEAR}."
         raise ToolFailure("validation", message, field=field)
     return found if found.tzinfo is not None else found.replace(tzinfo=zone)
 
@@ -157,7 +157,7 @@ async def calendar_read(
         "words": (query or "").casefold().split(),
         "limit": limit,
         "seconds": settings.timeout_s * WORK_SHARE,
-        "calendars": [_asked(one) for one in documents],
+        "calendars": [_request_of(one) for one in documents],
     }
     read = await _read(request, settings.timeout_s)
     return _told(begins, ends, read, gaps)
@@ -204,7 +204,7 @@ async def _fetched(
         return ToolFailure(error.failure.kind, message)
 
 
-def _asked(documents: CalendarDocuments) -> dict[str, Any]:
+def _request_of(documents: CalendarDocuments) -> dict[str, Any]:
     return {
         "name": documents.name,
         "zone": documents.zone,

@@ -23,7 +23,9 @@ REASONS = {scheme: reason for schemes, reason in REFUSED.items() for scheme in s
 
 FILES = frozenset({"attach", "config", "keyfile", "subfile", "template"})
 """Parameters that name files of the server, or addresses to fetch files from."""
-NO = frozenset({"0", "disable", "disabled", "f", "false", "n", "never", "no", "none", "off"})
+FALSE_VALUES = frozenset(
+    {"0", "disable", "disabled", "f", "false", "n", "never", "no", "none", "off"}
+)
 
 
 def scheme_of(url: str) -> str:
@@ -42,7 +44,7 @@ def refusal(url: str) -> str | None:
     for name, value in parse_qsl(url.partition("?")[2], keep_blank_values=True):
         if name.strip().lower() in FILES:
             return f"its parameter {name.strip().lower()} names a file"
-        if name.strip().lower() == "verify" and value.strip().lower() in NO:
+        if name.strip().lower() == "verify" and value.strip().lower() in FALSE_VALUES:
             return (
                 "it turns off certificate checks; to trust your own certificates, set "
                 "[network] ca_bundle"

@@ -12,7 +12,7 @@ from gatepost_packs.file_lock import taken
 
 WAIT_S = 20.0
 EVERY_S = 0.02
-MOST, MOST_OF_ONE = 16, 4
+PROGRAMS_AT_ONCE, PROGRAMS_PER_TENANT = 16, 4
 """Programs at once in one server process, and for one tenant."""
 
 
@@ -20,12 +20,12 @@ class GitConcurrency:
     """The semaphores of one event loop."""
 
     def __init__(self) -> None:
-        self.all = asyncio.Semaphore(MOST)
+        self.all = asyncio.Semaphore(PROGRAMS_AT_ONCE)
         self.tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, tenant: str) -> asyncio.Semaphore:
         """Return the tenant's semaphore, which lives while it is held."""
-        return self.tenants.setdefault(tenant, asyncio.Semaphore(MOST_OF_ONE))
+        return self.tenants.setdefault(tenant, asyncio.Semaphore(PROGRAMS_PER_TENANT))
 
 
 _concurrency: WeakKeyDictionary[asyncio.AbstractEventLoop, GitConcurrency] = WeakKeyDictionary()

@@ -27,7 +27,7 @@ from gatepost_packs.git.url import RemoteUrl
 
 AREA = "git"
 MEMORY_BYTES = 2_000_000_000
-LEFT_S = 3600
+LEFTOVER_S = 3600
 STALE_S = 60.0
 """The age from which a lock counts as abandoned."""
 LOOK_S = 1.0
@@ -57,7 +57,7 @@ HINTS = {
 }
 """Hints for a model, added to git's own message."""
 
-NEW = frozenset({"clone", "init"})
+CREATING = frozenset({"clone", "init"})
 
 
 class GitResult(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
     for left in home.glob("run-*"):
         # Only a killed server leaves a lock, because no call takes that long.
         with contextlib.suppress(FileNotFoundError):  # that of a call that just ended
-            if left.stat().st_mtime < time.time() - LEFT_S:
+            if left.stat().st_mtime < time.time() - LEFTOVER_S:
                 shutil.rmtree(left, ignore_errors=True)
     run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
     try:
@@ -177,7 +177,7 @@ class _Run:
 
     def _anywhere(self) -> bool:
         """Return whether it needs no repository."""
-        return self.plan.command in NEW or (
+        return self.plan.command in CREATING or (
             self.plan.command == "config" and "--global" in self.plan.argv
         )
 
@@ -321,7 +321,7 @@ class _Run:
     def _done(self, ended: ProcessResult) -> GitResult:
         err = without(self._shown(ended.err, ended.cut[1]))
         if ended.code != 0:
-            err += "".join(f"hint: {hint}\n" for said, hint in HINTS.items() if said in err)
+            err += "".join(f"hint: {hint}\n" for phrase, hint in HINTS.items() if phrase in err)
         return GitResult(ended.code, self._shown(ended.out, ended.cut[0]), err)
 
     def _shown(self, data: bytes, cut: bool) -> str:

@@ -12,7 +12,7 @@ LINE = re.compile(
     rf"(?:remote: )?(?P<stage>{'|'.join(STAGES)})\b[\w ]*:\s+(?:(?P<percent>\d{{1,3}})%|\d+)[^\n]*"
 )
 TOTAL = float(100 * len(STAGES))
-MOST = 4096
+UNFINISHED_BYTES = 4096
 """Bytes of an unfinished line that are kept."""
 
 ReportProgress = Callable[[float, float, str], Awaitable[None]]
@@ -34,7 +34,7 @@ class GitProgress:
     def receive(self, part: bytes) -> None:
         """Take in more of git's output."""
         lines = re.split(r"[\r\n]", self._rest + part.decode("utf-8", "replace"))
-        self._rest = lines.pop()[-MOST:]
+        self._rest = lines.pop()[-UNFINISHED_BYTES:]
         for line in lines:
             found = LINE.match(line)
             if found is None:

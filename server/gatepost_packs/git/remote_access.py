@@ -15,7 +15,7 @@ from gatepost_packs.git.url import USUAL_PORTS, RemoteUrl, Scheme
 from gatepost_packs.ssh.settings import SshSettings
 from gatepost_packs.ssh.tools import key_of
 
-TIMES = 8
+CREDENTIAL_COPIES = 8
 """How often git may ask for the same credentials; all copies fit into a pipe."""
 MOST_CHARACTERS = 2_000
 
@@ -137,7 +137,7 @@ def handed(
     reading, writing = os.pipe()
     try:
         with open(writing, "wb") as pipe:
-            pipe.write(f"{secret.user}\n{secret.password}\n".encode() * TIMES)
+            pipe.write(f"{secret.user}\n{secret.password}\n".encode() * CREDENTIAL_COPIES)
         yield {f"credential.{secret.place}.helper": HELPER}, ((reading, NUMBER),)
     finally:
         os.close(reading)

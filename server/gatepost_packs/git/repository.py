@@ -17,11 +17,11 @@ from gatepost_packs.git.configuration import (
 )
 
 GIT = ".git"
-ELSEWHERE = frozenset(
+OUTSIDE_NAMES = frozenset(
     {"commondir", "gitdir", "config.worktree", "worktrees", "modules", "remotes", "branches"}
 )
 """Names by which a repository uses another one, or addresses outside its configuration."""
-BORROWED = frozenset({"alternates", "http-alternates"})
+ALTERNATES = frozenset({"alternates", "http-alternates"})
 """Files that name objects of other repositories, anywhere on this machine (`objects/info`)."""
 MOST_SHOWN = 10
 
@@ -80,9 +80,9 @@ def _problems(git: Path) -> Iterator[str]:
         for entry in list(os.scandir(folder)):
             if entry.is_symlink():
                 yield f"{entry.name} in its `.git` is a link"
-            elif folder == git and entry.name.lower() in ELSEWHERE:
+            elif folder == git and entry.name.lower() in OUTSIDE_NAMES:
                 yield f"its `.git` holds {entry.name}, which refers to another place"
-            elif folder == git / "objects" / "info" and entry.name.lower() in BORROWED:
+            elif folder == git / "objects" / "info" and entry.name.lower() in ALTERNATES:
                 yield f"it borrows objects from elsewhere ({entry.name})"
             elif entry.is_dir(follow_symlinks=False):
                 todo.append(Path(entry.path))

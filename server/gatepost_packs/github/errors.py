@@ -39,16 +39,16 @@ def refusal(reply: OutboundReply, repo: str, *, wrote: bool) -> ToolFailure:
     """
     Return the failure for an unexpected response; *wrote*: the request may have changed something.
     """
-    said, waits = _said(reply), _wait(reply.headers)
+    text, waits = _message_of(reply), _wait(reply.headers)
     match reply.status:
         case 401:
-            message = f"GitHub refuses the token ({said}). An operator must set a valid one."
+            message = f"GitHub refuses the token ({text}). An operator must set a valid one."
             return ToolFailure("denied", message)
-        case 403 | 429 if reply.status == 429 or _is_limit(reply, said):
-            message = f"GitHub accepts no more requests for now: {said}"
+        case 403 | 429 if reply.status == 429 or _is_limit(reply, text):
+            message = f"GitHub accepts no more requests for now: {text}"
             return ToolFailure("rate_limit", message, retry_after=waits)
         case 403:
-            return ToolFailure("denied", f"The token lacks a permission for this in {repo}: {said}")
+            return ToolFailure("denied", f"The token lacks a permission for this in {repo}: {text}")
         case 404:
             message = (
                 f"There is no repository {repo}, or the token may not see it. "
@@ -56,16 +56,16 @@ def refusal(reply: OutboundReply, repo: str, *, wrote: bool) -> ToolFailure:
             )
             return ToolFailure("not_found", message, field="repo")
         case 410:
-            return ToolFailure("not_found", f"{repo} has no issues: {said}", field="repo")
+            return ToolFailure("not_found", f"{repo} has no issues: {text}", field="repo")
         case 422:
-            return ToolFailure("validation", f"GitHub refuses this: {said}")
+            return ToolFailure("validation", f"GitHub refuses this: {text}")
         case 301 | 302 | 307 | 308:
             message = f"{repo} has moved. Look up its new name and use that."
             return ToolFailure("not_found", message, field="repo")
         case status if status >= 500:
             return _outage(status, wrote=wrote, waits=waits)
         case status:
-            return ToolFailure("validation", f"GitHub answered {status}: {said}")
+            return ToolFailure("validation", f"GitHub answered {status}: {text}")
 
 
 def unread(*, wrote: bool) -> ToolFailure:
@@ -92,21 +92,21 @@ def _outage(status: int, *, wrote: bool, waits: float) -> ToolFailure:
     return ToolFailure("upstream_unavailable", message, retry_after=waits)
 
 
-def _said(reply: OutboundReply) -> str:
+def _message_of(reply: OutboundReply) -> str:
     try:
-        said = msgspec.json.decode(reply.body, type=ErrorBody)
+        body = msgspec.json.decode(reply.body, type=ErrorBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return f"status {reply.status}"
-    text = "; ".join([said.message or f"status {reply.status}", *map(str, said.errors)])
+    text = "; ".join([body.message or f"status {reply.status}", *map(str, body.errors)])
     return " ".join(text.split())[:MOST_SAID]
 
 
-def _is_limit(reply: OutboundReply, said: str) -> bool:
+def _is_limit(reply: OutboundReply, message: str) -> bool:
     """Return whether a 403 means a rate limit; it also means a missing permission."""
     return (
         reply.headers.get("x-ratelimit-remaining") == "0"
         or "retry-after" in reply.headers
-        or "rate limit" in said.lower()
+        or "rate limit" in message.lower()
     )
 
 

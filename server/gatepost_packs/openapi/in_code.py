@@ -118,9 +118,9 @@ class InProcessOperation(Offered):
 
     def _misled(self) -> ToolFailure:
         names = [one.name for one in self.arguments.listed if one.target == "path"]
-        told = ", ".join(f"`{name}`" for name in names)
+        unknown = ", ".join(f"`{name}`" for name in names)
         place = f"{self.operation.entry.method} {self.operation.entry.path}"
-        message = f"With this value of {told} the path is not one of {place}."
+        message = f"With this value of {unknown} the path is not one of {place}."
         return ToolFailure("validation", message, field=names[0] if len(names) == 1 else None)
 
 

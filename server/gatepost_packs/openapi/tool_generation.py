@@ -53,9 +53,9 @@ Fetch = Callable[[str], bytes]
 LONGEST = 2_000
 SHOWN_BYTES = 2_000_000
 MARGIN_S = 10.0
-READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-IDEMPOTENT = READS | {"PUT", "DELETE"}
-CHANGES = frozenset({"PUT", "PATCH", "DELETE"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+IDEMPOTENT = SAFE_METHODS | {"PUT", "DELETE"}
+CHANGING_METHODS = frozenset({"PUT", "PATCH", "DELETE"})
 
 
 def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | SettingFault]:
@@ -66,8 +66,8 @@ def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | SettingF
                 document = described(_read(api.document, fetch))
                 yield pack_of(name, api, document)
             except (DescriptionUnreadable, ToolFailure, OSError) as error:
-                told = error.strerror if isinstance(error, OSError) else str(error)
-                message = f"{api.document} cannot be used: {told}"
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                message = f"{api.document} cannot be used: {reason}"
                 yield SettingFault(
                     f"apis.{name}.document", message, "name a file or a URL that is there"
                 )
@@ -112,8 +112,8 @@ def pack_of(
         offered = (make or Offered)(api, operation, own or home, home)
         _add(pack, names[entry.path, entry.method], offered)
     if not pack.tools:
-        wanted = "tags, paths and methods" if document.entries else "any filter"
-        raise ValueError(f"no operation of {api.document} matches {wanted}")
+        filters = "tags, paths and methods" if document.entries else "any filter"
+        raise ValueError(f"no operation of {api.document} matches {filters}")
     return pack
 
 
@@ -148,8 +148,8 @@ def _add(pack: Pack, name: str, offered: "Offered") -> None:
         output_schema=offered.answer,
         title=operation.entry.summary[:100] or name,
         scopes=frozenset(offered.api.scopes),
-        read_only=method in READS,
-        destructive=method in CHANGES,
+        read_only=method in SAFE_METHODS,
+        destructive=method in CHANGING_METHODS,
         idempotent=method in IDEMPOTENT,
         open_world=True,
         untrusted="HTTP API",
@@ -159,8 +159,8 @@ def _add(pack: Pack, name: str, offered: "Offered") -> None:
 
 def _description(operation: Operation) -> str:
     entry = operation.entry
-    told = operation.source.get("description")
-    description = told.strip() if isinstance(told, str) else ""
+    given = operation.source.get("description")
+    description = given.strip() if isinstance(given, str) else ""
     # The title is the summary already; place and method are added to a short description.
     kept = [description] if len(description) > len(entry.summary) else [entry.summary, description]
     kept = [text for text in kept if text]
@@ -202,7 +202,7 @@ class Offered:
         options["headers"] = {**headers, **options.get("headers", {})}
         options["timeout_s"] = self.api.timeout_s
         options["max_bytes"] = READ_BYTES
-        options["redirects"] = 5 if entry.method in READS else 0
+        options["redirects"] = 5 if entry.method in SAFE_METHODS else 0
         reply = await self.sent(ctx, url, options)
         if not 200 <= reply.status < 300:
             raise refusal_of(reply, f"{entry.method} {entry.path}")

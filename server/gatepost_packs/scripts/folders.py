@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gatepost import Entries, FoundScripts, Script, ToolFailure, Workspace
-from gatepost_packs.scripts.settings import ALLOWED, NAME, ScriptsSettings
+from gatepost_packs.scripts.settings import ALLOWED_SCRIPT, NAME, ScriptsSettings
 
 EXEC = re.compile(r"exec-[0-9a-f]{16}", re.ASCII)
 """The names of code without a file; no file may have one."""
@@ -33,7 +33,7 @@ def is_allowed(script: Script, settings: ScriptsSettings) -> bool:
     if script.place == "code":
         return settings.exec == "free"
     for entry in settings.allow:
-        match = ALLOWED.fullmatch(entry)
+        match = ALLOWED_SCRIPT.fullmatch(entry)
         if match is None or match[1] != script.name:
             continue
         if match[2] is None:

@@ -16,7 +16,7 @@ from gatepost import CallContext, FileHead, Item, ToolFailure, Workspace
 from gatepost_packs.text import decoded
 from gatepost_packs.vault.index import STABLE_S, BrokenIndex, Index, IndexedFile
 from gatepost_packs.vault.note import read_note
-from gatepost_packs.vault.note_names import SHOWN, is_note
+from gatepost_packs.vault.note_names import VAULT_PREFIX, is_note
 from gatepost_packs.vault.settings import VaultSettings
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class VaultCatalog:
         self._ctx = ctx
         self._most_bytes = settings.index_bytes
         self._state: IndexState | None = None
-        self.space: Workspace = ctx.workspace.folder(settings.folder, SHOWN)
+        self.space: Workspace = ctx.workspace.folder(settings.folder, VAULT_PREFIX)
 
     async def ask(self, work: Callable[[sqlite3.Connection], T]) -> tuple[T, IndexState]:
         """
@@ -122,7 +122,7 @@ class VaultCatalog:
 
 def text_of(path: str, head: FileHead) -> str:
     """Return a note's text; ToolFailure if it is not a note."""
-    return decoded(f"{SHOWN}{path}", head)
+    return decoded(f"{VAULT_PREFIX}{path}", head)
 
 
 def _known(item: Item, head: FileHead | None, scanned_at: float) -> IndexedFile:

@@ -42,15 +42,15 @@ def query_of(text: str) -> Query:
 
     ToolFailure if no word is left.
     """
-    wanted: list[str] = []
+    words_: list[str] = []
     unwanted: list[str] = []
     for minus, phrase, word in QUERY_WORD.findall(text):
         quoted = _quoted(phrase or word.rstrip("*"))
         if quoted is None:
             continue
         begins = not phrase and word.endswith("*")
-        (unwanted if minus else wanted).append(f"{quoted}*" if begins else quoted)
-    if not wanted:
+        (unwanted if minus else words_).append(f"{quoted}*" if begins else quoted)
+    if not words_:
         message = (
             '`query` holds no word to search for. Write words, "a phrase", prefixes (`meet*`), '
             "and `-word` to exclude a word."
@@ -58,10 +58,10 @@ def query_of(text: str) -> Query:
         raise ToolFailure("validation", message, field="query")
     # Each word once: its positions in a text are compared with those of every other.
     without = "".join(f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MOST_QUERY_WORDS])
-    wanted = [*dict.fromkeys(wanted)][:MOST_QUERY_WORDS]
+    words_ = [*dict.fromkeys(words_)][:MOST_QUERY_WORDS]
     return Query(
-        f"({' AND '.join(wanted)}){without}",
-        f"({' OR '.join(wanted)}){without}",
+        f"({' AND '.join(words_)}){without}",
+        f"({' OR '.join(words_)}){without}",
     )
 
 
@@ -87,13 +87,13 @@ def _quoted(text: str) -> str | None:
 
 TOKENIZE = 'tokenize = "porter unicode61 remove_diacritics 2"'
 """The tokenizer, the same as the index uses."""
-PART = 1_000
+PART_CHARACTERS = 1_000
 """Characters that are searched together."""
-MOST = 200_000
+SEARCHED_CHARACTERS = 200_000
 """Characters of one note that are searched."""
 BEGINNING = 200
 """Characters that are shown of a note without a hit in its text."""
-FITS = (
+SNIPPET = (
     "SELECT snippet(parts, 0, '**', '**', '…', 32) FROM parts WHERE parts MATCH ? "
     "ORDER BY rank LIMIT 1"
 )
@@ -109,18 +109,18 @@ def excerpts(expression: str, bodies: Iterable[str]) -> Iterator[str]:
         for body in bodies:
             rows.execute("DELETE FROM parts")
             rows.executemany("INSERT INTO parts VALUES (?)", ((part,) for part in _parts(body)))
-            found = rows.execute(FITS, (expression,)).fetchone()
+            found = rows.execute(SNIPPET, (expression,)).fetchone()
             yield found[0] if found is not None else _beginning(body)
 
 
 def _parts(body: str) -> Iterator[str]:
     """Split the text into pieces that end between words if possible."""
-    at, most = 0, min(len(body), MOST)
+    at, most = 0, min(len(body), SEARCHED_CHARACTERS)
     while at < most:
-        end = min(at + PART, most)
+        end = min(at + PART_CHARACTERS, most)
         if end < len(body):
             end = max(body.rfind(" ", at + 1, end), body.rfind("\n", at + 1, end), -1)
-            end = end if end > 0 else at + PART
+            end = end if end > 0 else at + PART_CHARACTERS
         yield body[at:end]
         at = end
 

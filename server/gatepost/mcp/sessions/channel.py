@@ -53,7 +53,7 @@ TOO_MANY_SESSIONS = JsonRpcError(
 )
 CHANGES_PER_S, CHANGES_IN_A_ROW = 10, 500
 """Rate limit of changes to a caller's session records; each is a durable write."""
-HASTY = JsonRpcError(
+TOO_MANY_CHANGES = JsonRpcError(
     RATE_LIMITED,
     "Too many changes to sessions: try again later",
     status=429,
@@ -167,7 +167,7 @@ async def _spend(shared_store: TenantSharedStore, session: McpSession, *, is_new
             await shared_store.spend(f"changes/{owner}", rate=CHANGES_PER_S, burst=CHANGES_IN_A_ROW)
             > 0
         ):
-            raise HASTY
+            raise TOO_MANY_CHANGES
         if (
             is_new
             and await shared_store.spend(f"new/{owner}", rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0
@@ -175,9 +175,9 @@ async def _spend(shared_store: TenantSharedStore, session: McpSession, *, is_new
             raise TOO_MANY_SESSIONS
 
 
-MOST = 5000
+MOST_REMEMBERED_SESSIONS = 5000
 # How long an ended session or a new log level may go unnoticed if the message is lost.
-GOOD_S = 10.0
+CACHED_S = 10.0
 IDLE_S = 60.0
 
 SessionKey = tuple[str, bytes]
@@ -240,7 +240,7 @@ class SessionRegistry:
             # The entry is invalid while its record is read; a message meanwhile makes it stale.
             entry.until, entry.stale = 0.0, entry.following is None
             await channel.look()
-            entry.until = now + GOOD_S
+            entry.until = now + CACHED_S
         if channel.record.ended:
             self._drop(place)
             return None
@@ -293,7 +293,7 @@ class SessionRegistry:
         quiet = self._clock() - IDLE_S
         for place in tuple(islice(self._entries, 2)):
             # Check two for each new session, so that idle ones are removed faster than they come.
-            if len(self._entries) > MOST or self._entries[place].used < quiet:
+            if len(self._entries) > MOST_REMEMBERED_SESSIONS or self._entries[place].used < quiet:
                 self._drop(place)
 
     def _drop(self, place: SessionKey) -> None:

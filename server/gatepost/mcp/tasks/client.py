@@ -152,7 +152,7 @@ class TaskClient:
         with paused(self._clock):
             return await self._task.ask(requests)
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """
         Turn the call into a task and wait for a decision.
 
@@ -165,10 +165,10 @@ class TaskClient:
             self.unstarted = unstarted
             await self.detach()
         if self._task is None:
-            await self._client.stand_by(waiting)
+            await self._client.wait_for_decision(waiting)
             return
         page = self._page(waiting)
-        await self._task.wait(waiting.told, unstarted=unstarted)
+        await self._task.wait(waiting.message_with_url, unstarted=unstarted)
         with paused(self._clock):
             if page is None:
                 async with watched(waiting) as over:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
-from gatepost.mcp.responses import UNANSWERED, as_refusal, call_result, without_answer
+from gatepost.mcp.responses import WITHOUT_RESULT, as_refusal, call_result, without_answer
 from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.tasks.store import Edit, TaskStore
 from gatepost.mcp.tasks.task_record import (
@@ -313,7 +313,7 @@ def refusal_of(raised: BaseException) -> JsonRpcError:
     """Return the error for a call that ended without an outcome."""
     if isinstance(raised, AuthError):
         return as_refusal(raised)
-    if isinstance(raised, UNANSWERED):
+    if isinstance(raised, WITHOUT_RESULT):
         return without_answer(raised, modern=True)
     if isinstance(raised, Unknown):
         return JsonRpcError(INVALID_PARAMS, GONE)

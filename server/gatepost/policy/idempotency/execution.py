@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from gatepost.policy.idempotency.idempotency_record import (
-    NO_ROOM,
-    NOTHING_DONE,
+    NOT_RUN,
     OTHER_ARGUMENTS,
+    TOO_LARGE_RECORD,
     UNKNOWN,
     CallOutcome,
     IdempotentWork,
@@ -38,13 +38,13 @@ from gatepost_authz.caller import TenantContext
 log = logging.getLogger("gatepost.once")
 
 STILL_RUNNING = "The first call with this idempotency key is still running."
-COME_BACK_S = 5.0
+RETRY_AFTER_S = 5.0
 CLOSING_S = 5.0
 
 # Renewed twice before it expires, so that one renewal may fail.
 LEASE_S = 15.0
 RENEW_S = 5.0
-RESERVED_BYTES = weight(NO_ROOM)
+RESERVED_BYTES = weight(TOO_LARGE_RECORD)
 """
 The bytes that a new record reserves in the quota, so that there is room to store how its call
 ended.
@@ -101,7 +101,7 @@ class IdempotentExecution:
         """
         loop = asyncio.get_running_loop()
         self._callers += 1
-        wanted = True
+        still_wanted = True
         try:
             while not self._done.done():
                 left = None if own and self.leads else until - loop.time()
@@ -112,11 +112,11 @@ class IdempotentExecution:
         except asyncio.CancelledError as cancelled:
             # A client with an idempotency key that lost its connection retries to get the answer; a
             # client that cancels its call does not (T-11, CX-03).
-            wanted = HUNG_UP in cancelled.args
+            still_wanted = HUNG_UP in cancelled.args
             raise
         finally:
             self._callers -= 1
-            if not self._callers and not (wanted and self.leads):
+            if not self._callers and not (still_wanted and self.leads):
                 self.stop()
 
     def stop(self) -> None:
@@ -152,7 +152,7 @@ class IdempotentExecution:
     def _over(self, task: asyncio.Task[None]) -> None:
         """Release all waiting callers, even if a store failed."""
         error = None if task.cancelled() else task.exception()
-        self._resolve(NOTHING_DONE if error is None else CallOutcome(error=error))
+        self._resolve(NOT_RUN if error is None else CallOutcome(error=error))
 
     def _resolve(self, ending: CallOutcome) -> None:
         if not self._done.done():
@@ -195,7 +195,7 @@ class IdempotentExecution:
 
     def _settled(self, held: IdempotencyRecord) -> bool:
         if held.expires_at <= self._clock():
-            self._resolve(NOTHING_DONE)
+            self._resolve(NOT_RUN)
         elif held.digest != self._template.digest:
             self._resolve(OTHER_ARGUMENTS)
         elif held.outcome is not None:
@@ -212,7 +212,7 @@ class IdempotentExecution:
     async def _lead(self) -> None:
         self.leads = True
         if self._stopped.done():
-            await self._give_up(NOTHING_DONE)
+            await self._give_up(NOT_RUN)
             return
         doing = asyncio.create_task(self._do())
         try:
@@ -279,7 +279,9 @@ class IdempotentExecution:
                 log.warning(
                     "outcome_not_kept", extra={"tenant": self.caller.tenant_id, "limit": full.limit}
                 )
-                await self._store.finish(template.key, template.holder, NO_ROOM, expires_at)
+                await self._store.finish(
+                    template.key, template.holder, TOO_LARGE_RECORD, expires_at
+                )
 
         await self._keep_trying(finish, ending)
 
@@ -376,4 +378,4 @@ class StillRunning(ToolFailure):
     """The first call of a key takes longer than the second may wait."""
 
     def __init__(self) -> None:
-        super().__init__("conflict", STILL_RUNNING, retry_after=COME_BACK_S)
+        super().__init__("conflict", STILL_RUNNING, retry_after=RETRY_AFTER_S)

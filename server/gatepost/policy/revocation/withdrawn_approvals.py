@@ -38,8 +38,8 @@ class WithdrawnApprovals:
 
     def begin(self, revocations: Iterable[RevocationRecord]) -> None:
         """Withdraw what these revocations affect, in a background task."""
-        if wanted := tuple(revocations):
-            task = asyncio.get_running_loop().create_task(self._withdraw(wanted))
+        if pending := tuple(revocations):
+            task = asyncio.get_running_loop().create_task(self._withdraw(pending))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -24,7 +24,7 @@ from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.records import Records
 
 APPROVERS = (("role:admin",),)
-GONE = "Nothing of that content waits any more; look at what waits now."
+NOTHING_WAITS = "Nothing of that content waits any more; look at what waits now."
 
 
 class ScriptReviews:
@@ -90,11 +90,11 @@ class ScriptReviews:
         verdict = decision.verdict
         decided = await self._decided(tenant, request_id, by, decision, until)
         if seen is not None and seen != decided.digest:
-            raise Undecidable(GONE)
+            raise Undecidable(NOTHING_WAITS)
         await self._notifier.record(verdict, decided, by)
         if not await self._store(decided):
             await self._notifier.record("void", decided, by)
-            raise Undecidable(GONE)
+            raise Undecidable(NOTHING_WAITS)
         await self._notifier.request(verdict, decided, by, is_recorded=True)
         return decided
 
@@ -177,7 +177,7 @@ class ScriptReviews:
         """Return the request with the decision applied; Undecidable if it is not possible."""
         request = await self.get(tenant, request_id)
         if request is None:
-            raise Undecidable(GONE)
+            raise Undecidable(NOTHING_WAITS)
         if decision.verdict == "approved":
             why = self.objection(request, by)
         else:

@@ -2,7 +2,7 @@
 
 import time
 
-from gatepost.storage.entries import CHANGES, Entries
+from gatepost.storage.entries import CHANGE_COUNTER, Entries
 from gatepost.storage.revocations import RevocationRecord
 
 
@@ -29,7 +29,7 @@ class MemoryRevocations:
         return self.held.pop((tenant, revocation_id), None) is not None
 
     async def _count(self) -> None:
-        await self._changes.put(CHANGES, b"", now=time.time())
+        await self._changes.put(CHANGE_COUNTER, b"", now=time.time())
 
     def sweep(self, now: float) -> int:
         """Remove the revocations that no longer apply to any caller."""

@@ -14,7 +14,7 @@ from gatepost.storage.sql.database import Database, Values
 from gatepost.storage.sql.idempotency import ATTEMPTS
 from gatepost.storage.sql.tables import APPROVAL_REQUESTS, GRANTS, insert_into
 
-OPEN = ("waiting", "approved")
+OPEN_STATES = ("waiting", "approved")
 
 _FIELDS = [APPROVAL_REQUESTS.c[name] for name in ApprovalRecord.__struct_fields__]
 _OF = APPROVAL_REQUESTS.c.tenant == bindparam("its_tenant")
@@ -52,7 +52,7 @@ _BEFORE = _PAST.where(
         & (APPROVAL_REQUESTS.c.id < bindparam("its_id")),
     )
 )
-_UNDECIDED = select(APPROVAL_REQUESTS.c.id).where(_OF, APPROVAL_REQUESTS.c.state.in_(OPEN))
+_UNDECIDED = select(APPROVAL_REQUESTS.c.id).where(_OF, APPROVAL_REQUESTS.c.state.in_(OPEN_STATES))
 _OF_CALLER = (
     APPROVAL_REQUESTS.c.issuer == bindparam("issuer"),
     APPROVAL_REQUESTS.c.subject == bindparam("subject"),
@@ -64,7 +64,7 @@ _COUNT = select(
 _OVERDUE = (
     select(APPROVAL_REQUESTS.c.tenant, APPROVAL_REQUESTS.c.id)
     .where(
-        APPROVAL_REQUESTS.c.state.in_(OPEN),
+        APPROVAL_REQUESTS.c.state.in_(OPEN_STATES),
         APPROVAL_REQUESTS.c.until <= bindparam("now", type_=Double),
     )
     .order_by(APPROVAL_REQUESTS.c.until)
@@ -151,8 +151,11 @@ class SqlApprovals:
     async def _change(self, statement: Any, values: Values, message: OutboxMessage | None) -> int:
         if message is None:
             return await self._database.change(statement, values)
-        told = outbox.adding(self._database.dialect), outbox.values_of(self._tenant, message)
-        return await self._database.change_both((statement, values), told)
+        message_insert = (
+            outbox.adding(self._database.dialect),
+            outbox.values_of(self._tenant, message),
+        )
+        return await self._database.change_both((statement, values), message_insert)
 
     async def _rows(self, statement: Select[Any], **values: Any) -> list[ApprovalRecord]:
         found = await self._database.rows(statement, {"its_tenant": self._tenant, **values})

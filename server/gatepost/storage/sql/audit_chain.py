@@ -12,10 +12,10 @@ from gatepost.storage.sql.audit_heads import add, locked
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import AUDIT_SEGMENTS
 
-Settle = Callable[[], Awaitable[None]]
-"""Links all records that were written, so that they can be read (`AuditStore.settle`)."""
+LinkPending = Callable[[], Awaitable[None]]
+"""Links all records that were written, so that they can be read (`AuditStore.link_pending`)."""
 
-PAGE = 100
+PAGE_SIZE = 100
 """The number of segments that are read at once."""
 
 _SEGMENTS = AUDIT_SEGMENTS.c
@@ -52,18 +52,20 @@ _CHANGE = (
 class SqlChain:
     """A `TenantChain` in SQL tables."""
 
-    __slots__ = ("_database", "_settle", "_tenant", "_which", "_writer")
+    __slots__ = ("_database", "_link_pending", "_tenant", "_which", "_writer")
 
-    def __init__(self, database: Database, settle: Settle, tenant: str, writer: int) -> None:
-        self._database, self._settle = database, settle
+    def __init__(
+        self, database: Database, link_pending: LinkPending, tenant: str, writer: int
+    ) -> None:
+        self._database, self._link_pending = database, link_pending
         self._tenant, self._writer = tenant, writer
         self._which = {"its_tenant": tenant, "its_writer": writer}
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Implement `TenantChain`."""
-        await self._settle()
+        await self._link_pending()
         rows: list[AuditRow] = []
-        while (most := min(limit - len(rows), PAGE)) > 0:
+        while (most := min(limit - len(rows), PAGE_SIZE)) > 0:
             page = await self._page(_BEHIND, after=after, most=most)
             # In a thread, because a page may contain megabytes.
             rows += await asyncio.to_thread(behind, sound(page), after)
@@ -74,7 +76,7 @@ class SqlChain:
 
     async def segments(self, start: int, limit: int) -> list[Segment]:
         """Implement `TenantChain`."""
-        await self._settle()
+        await self._link_pending()
         return await self._page(_FROM, start=start, most=limit)
 
     async def erase(
@@ -89,11 +91,11 @@ class SqlChain:
         chain = self._tenant, self._writer
         async with self._database.transaction() as connection:
             heads = await locked(connection, [chain])
-            wanted, after = frozenset(numbers), min(numbers, default=0) - 1
-            while after < max(wanted, default=after):
-                which = {**self._which, "after": after, "most": PAGE}
+            to_erase, after = frozenset(numbers), min(numbers, default=0) - 1
+            while after < max(to_erase, default=after):
+                which = {**self._which, "after": after, "most": PAGE_SIZE}
                 page = sound(as_segments(await connection.execute(_BEHIND, which)))
-                left = await asyncio.to_thread(lambda: [erased(one, wanted) for one in page])  # noqa: B023  # at once
+                left = await asyncio.to_thread(lambda: [erased(one, to_erase) for one in page])  # noqa: B023  # at once
                 changes = [
                     {**self._which, "its_first": one.first, "left": one.records}
                     for one, before in zip(left, page, strict=True)
@@ -101,7 +103,7 @@ class SqlChain:
                 ]
                 if changes:
                     await connection.execute(_CHANGE, changes)
-                if len(page) < PAGE:
+                if len(page) < PAGE_SIZE:
                     break
                 after = page[-1].last
             await add(connection, {chain: new_records}, heads, link)

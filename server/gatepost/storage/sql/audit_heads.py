@@ -24,12 +24,12 @@ from gatepost.storage.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
     AUDIT_SEGMENTS,
-    NO_TEXT,
+    NOT_TEXT,
     insert_into,
 )
 
 _HEADS, _CHECKPOINTS = AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
-END = [_HEADS[name] for name in ChainHead.__struct_fields__]
+HEAD_COLUMNS = [_HEADS[name] for name in ChainHead.__struct_fields__]
 _KEY = [_HEADS.tenant, _HEADS.writer]
 
 _TURN = select(
@@ -98,7 +98,10 @@ _TYPES = (str, int, int, bytes, int, str)
 
 
 def stored_head(row: Iterable[Any]) -> ChainHead:
-    """Return a head from the columns `END`; a value of another type becomes an impossible one."""
+    """
+    Return a head from the columns `HEAD_COLUMNS`; a value of another type becomes an impossible
+    one.
+    """
     # SQLite accepts any value in any column.
     values = (*row,)
     if (*map(type, values),) == _TYPES and max(values[1], values[2], values[4]) < TOO_HIGH:
@@ -129,7 +132,7 @@ async def _checked(database: Database, tenants: Sequence[str], sign: Sign) -> di
     async with database.transaction() as connection:
         # Writers are not locked: a checkpoint covers the records that are there now.
         await locked(connection, [(tenant, CHECKPOINTS) for tenant in tenants])
-        ends = select(*END).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
+        ends = select(*HEAD_COLUMNS).where(_HEADS.tenant.in_(tenants)).order_by(*_KEY)
         heads = by_tenant(await connection.execute(ends))
         latest = await connection.execute(_LATEST, {"tenants": list(tenants)})
         newest = {tenant: stored_checkpoint(signed) for tenant, *signed in latest}
@@ -152,7 +155,7 @@ def by_tenant(rows: Iterable[Row[Any]]) -> dict[str, list[ChainHead]]:
     """Return heads by tenant, in their order; those of a value that is no text are left out."""
     found: dict[str, list[ChainHead]] = {}
     for row in rows:
-        if row.tenant != NO_TEXT:
+        if row.tenant != NOT_TEXT:
             found.setdefault(row.tenant, []).append(stored_head(row))
     return found
 
@@ -179,7 +182,7 @@ async def locked(
 async def _ends(
     connection: AsyncConnection, chains: Sequence[ChainKey]
 ) -> dict[ChainKey, ChainHead]:
-    found = select(*END).where(among(chains)).order_by(*_KEY).with_for_update()
+    found = select(*HEAD_COLUMNS).where(among(chains)).order_by(*_KEY).with_for_update()
     heads = map(stored_head, await connection.execute(found))
     return {head.key: head for head in heads}
 

@@ -17,7 +17,7 @@ _SUMS = AUDIT_SUMS.c
 _OURS = _SUMS.tenant == bindparam("its_tenant")
 _FORGET = delete(AUDIT_SUMS).where(_OURS)
 
-ADDED = (
+ADD_ON_CONFLICT = (
     f"ON CONFLICT ({', '.join(column.name for column in AUDIT_SUMS.primary_key)}) "
     "DO UPDATE SET number = audit_sums.number + excluded.number"
 )

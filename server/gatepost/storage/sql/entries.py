@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Integer, bindparam, func, null, select, update
 
-from gatepost.storage.entries import CHANGES, NO_TENANT, Entry, EntryValue, fits
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT, Entry, EntryValue, fits
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import ENTRIES, insert_into
 
@@ -48,7 +48,7 @@ _LATEST = (
 _CHANGES = select(ENTRIES.c.subject, ENTRIES.c.revision).where(
     ENTRIES.c.tenant == NO_TENANT,
     ENTRIES.c.subject.in_(bindparam("subjects", expanding=True)),
-    ENTRIES.c.key == CHANGES,
+    ENTRIES.c.key == CHANGE_COUNTER,
     ENTRIES.c.value.is_not(None),
 )
 _THIS = (

@@ -24,7 +24,7 @@ STATEMENTS = 100
 SETTLE = f"SET statement_timeout = {STATEMENT_MS}; SET synchronous_commit = on"
 READ_ONLY = "25006"
 """The SQLSTATE of a write to a server that is read-only: a standby, or one that has become one."""
-ENDED = ("08", "57P")
+CONNECTION_CLOSED = ("08", "57P")
 """The prefixes of SQLSTATEs after which a connection is closed."""
 
 
@@ -125,7 +125,7 @@ def _watch(database: Database) -> None:
         if state == READ_ONLY:
             # After a failover, the connections lead to a server that no longer accepts writes.
             database.doubted = time.monotonic()
-        if state == READ_ONLY or state.startswith(ENDED):
+        if state == READ_ONLY or state.startswith(CONNECTION_CLOSED):
             # The server reports the end before it closes the connection, and the driver has not
             # seen that yet.
             context.is_disconnect = True

@@ -189,7 +189,7 @@ class SqlTenant:
     @property
     def trail(self) -> SqlTrail:
         """Return the tenant's audit records."""
-        return SqlTrail(self._database, self._audit.settle, self._tenant)
+        return SqlTrail(self._database, self._audit.link_pending, self._tenant)
 
     @property
     def approvals(self) -> SqlApprovals:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import bindparam, delete, select
 
-from gatepost.storage.entries import CHANGES, NO_TENANT
+from gatepost.storage.entries import CHANGE_COUNTER, NO_TENANT
 from gatepost.storage.revocations import SUBJECT, RevocationRecord
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.entries import SqlEntries
@@ -49,11 +49,11 @@ class SqlRevocations:
     async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
         which = {"its_tenant": tenant, "its_id": revocation_id}
-        there = await self._database.change(_DELETE, which) == 1
+        existed = await self._database.change(_DELETE, which) == 1
         await self._tell()
-        return there
+        return existed
 
     async def _tell(self) -> None:
         # After the change, so that a reader of the new number finds it. Also if nothing was
         # changed, because an earlier attempt may have stopped after the change.
-        await self._changes.put(CHANGES, b"", now=time.time())
+        await self._changes.put(CHANGE_COUNTER, b"", now=time.time())

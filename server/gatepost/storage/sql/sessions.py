@@ -10,7 +10,7 @@ from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import SESSIONS, insert_into
 
-FRESH = SessionRecord()
+NEW_SESSION = SessionRecord()
 
 _FIELDS = [SESSIONS.c[name] for name in SessionRecord.__struct_fields__]
 _THIS = (SESSIONS.c.tenant == bindparam("its_tenant"), SESSIONS.c.key == bindparam("its_key"))
@@ -42,7 +42,7 @@ class SqlSessions:
         """Return the state of a session."""
         found = await self._database.rows(_GET, {"its_tenant": self._tenant, "its_key": key})
         if not found:
-            return FRESH
+            return NEW_SESSION
         values = {**found[0]._mapping}
         return SessionRecord(**values | {"subscriptions": _decode(values["subscriptions"])})
 

@@ -192,13 +192,13 @@ class UpstreamCalls:
         is_prompt = definition.section == "prompts"
         kind, member = ("ref/prompt", "name") if is_prompt else ("ref/resource", "uri")
 
-        def prepare(asked: CompletionRequest) -> UpstreamCall:
+        def prepare(request: CompletionRequest) -> UpstreamCall:
             params: dict[str, Any] = {
                 "ref": {"type": kind, member: definition.key},
-                "argument": {"name": asked.argument, "value": asked.value},
+                "argument": {"name": request.argument, "value": request.value},
             }
-            if asked.given:
-                params["context"] = {"arguments": asked.given}
+            if request.given:
+                params["context"] = {"arguments": request.given}
             return UpstreamCall("completion/complete", params)
 
         def read(result: UpstreamResult, _: Any) -> Outcome:

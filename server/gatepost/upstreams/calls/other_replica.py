@@ -60,20 +60,20 @@ class OtherReplicaExchange:
         kept, reply = self._kept, secrets.token_urlsafe(16)
         self._reply = reply
         sealing = Sealing(self._keyring, self._tenant, reply)
-        heard: asyncio.Queue[bytes] = asyncio.Queue(MOST_HEARD)
+        received: asyncio.Queue[bytes] = asyncio.Queue(MOST_HEARD)
 
-        def hear(message: bytes) -> None:
-            if heard.full():
-                heard.get_nowait()  # the newest notifications matter most
-            heard.put_nowait(message)
+        def receive(message: bytes) -> None:
+            if received.full():
+                received.get_nowait()  # the newest notifications matter most
+            received.put_nowait(message)
 
-        subscription = await self._shared_store.follow(reply_topic(reply), hear)
+        subscription = await self._shared_store.follow(reply_topic(reply), receive)
         try:
             request = ParkedRequest(
                 kept.parked, kept.target.call, step, answer, valid_until=self._valid_until
             )
             await self._shared_store.put(request_note(reply), sealing.seal(request), ttl_s=NOTE_S)
-            await self._wait(reply, sealing, heard)
+            await self._wait(reply, sealing, received)
             note = await self._shared_store.take(step_note(reply))
         finally:
             with suppress(StoreUnavailable):
@@ -81,7 +81,7 @@ class OtherReplicaExchange:
         found: ExchangeStep | None = None if note is None else sealing.open(note, ExchangeStep)  # type: ignore[arg-type]
         return Ended("gone") if found is None else found
 
-    async def _wait(self, reply: str, sealing: Sealing, heard: asyncio.Queue[bytes]) -> None:
+    async def _wait(self, reply: str, sealing: Sealing, received: asyncio.Queue[bytes]) -> None:
         """Wait for the step, or until the other replica is silent for too long."""
         loop = asyncio.get_running_loop()
         last, answers = loop.time(), False
@@ -92,7 +92,7 @@ class OtherReplicaExchange:
             message = b""
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
-                    message = await heard.get()
+                    message = await received.get()
             if message == READY:
                 return
             if message:

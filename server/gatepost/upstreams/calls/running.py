@@ -27,7 +27,7 @@ log = logging.getLogger("gatepost.upstreams")
 
 CANCEL_S = 5.0
 """How long an upstream may take to accept a cancellation."""
-BROKEN = "The call ended unexpectedly."
+UNEXPECTED_END = "The call ended unexpectedly."
 
 ReceiveNotification = Callable[[UpstreamNotification], Awaitable[None]]
 OpenExchange = Callable[[], AbstractAsyncContextManager[UpstreamExchange]]
@@ -110,15 +110,15 @@ class RunningExchange:
                 self._exchange = exchange
                 await self._read(exchange)
             if not machine.over:
-                machine.failed("outcome_unknown", BROKEN)
+                machine.failed("outcome_unknown", UNEXPECTED_END)
         except ConnectionFailure as failure:
             machine.failed(failure.reason, failure.message, failure.retry_after_s)
         except asyncio.CancelledError:
-            machine.failed("outcome_unknown", BROKEN)
+            machine.failed("outcome_unknown", UNEXPECTED_END)
             if self._stopping is None:
                 raise
         finally:
-            machine.failed("outcome_unknown", BROKEN)  # nothing, if it has ended
+            machine.failed("outcome_unknown", UNEXPECTED_END)  # nothing, if it has ended
             self._exchange = None
             self._turn()
 
@@ -172,8 +172,8 @@ class RunningExchange:
 
     def _turn(self) -> None:
         """Wake all that wait for a step, and set the timer anew."""
-        heard, self._progressed = self._progressed, asyncio.Event()
-        heard.set()
+        progressed, self._progressed = self._progressed, asyncio.Event()
+        progressed.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -26,7 +26,7 @@ from gatepost.upstreams.calls.machine import (
     SessionCall,
 )
 from gatepost.upstreams.calls.other_replica import OtherReplicaExchange
-from gatepost.upstreams.calls.parked import STOPPED, ParkedCall, ParkedCalls
+from gatepost.upstreams.calls.parked import SERVER_STOPS, ParkedCall, ParkedCalls
 from gatepost.upstreams.calls.parked_messages import Sealing
 from gatepost.upstreams.calls.progress_and_logs import passed_on
 from gatepost.upstreams.calls.round_state import ParkedState, UpstreamTarget, encoded
@@ -40,7 +40,7 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 
 REJECTED = -1
 """The code with which clients say that their user refused."""
-NO_ROOM = "The client cannot be asked now."
+CLIENT_UNAVAILABLE = "The client cannot be asked now."
 
 
 class Steps(Protocol):
@@ -64,7 +64,7 @@ class SessionCalls:
     async def aclose(self) -> None:
         """Cancel all calls at their upstreams, the parked ones too."""
         await self._parked.aclose()
-        await asyncio.gather(*(one.aclose(STOPPED) for one in tuple(self._running)))
+        await asyncio.gather(*(one.aclose(SERVER_STOPS) for one in tuple(self._running)))
 
     async def begin(
         self,
@@ -90,14 +90,14 @@ class SessionCalls:
         self._running.add(running)
         running.task.add_done_callback(lambda _: self._running.discard(running))
         first = ParkedState(target, self._parked.replica, identity, 0, {})
-        wanted = False
+        is_parked = False
         try:
             return await self._converse(ctx, server, running, first, tie)
         except InputNeeded:
-            wanted = True  # it is parked
+            is_parked = True  # it is parked
             raise
         finally:
-            if not wanted:
+            if not is_parked:
                 running.cancel("The caller wants no answer any more")  # nothing if it has ended
 
     async def resume(self, ctx: CallContext, server: UpstreamServer, kept: ParkedState) -> LastStep:
@@ -115,7 +115,7 @@ class SessionCalls:
             except asyncio.CancelledError:
                 running.leave("The caller cancelled the call")
                 raise
-        there = OtherReplicaExchange(
+        remote = OtherReplicaExchange(
             self._shared_store,
             self._keyring,
             kept,
@@ -123,9 +123,9 @@ class SessionCalls:
             valid_until=ctx.caller.expires_at,
         )
         try:
-            return await self._converse(ctx, server, there, kept, None)
+            return await self._converse(ctx, server, remote, kept, None)
         except asyncio.CancelledError:
-            await there.cancel()
+            await remote.cancel()
             raise
 
     async def _converse(
@@ -171,13 +171,13 @@ class SessionCalls:
             if isinstance(steps, RunningExchange) and not await self._park(
                 ctx, server, steps, state, tie
             ):
-                return Answer(refusal=NO_ROOM, code=INTERNAL)
+                return Answer(refusal=CLIENT_UNAVAILABLE, code=INTERNAL)
             raise
         except MissingCapability:
             return Answer(refusal="The client does not support this request.")
         except StoreUnavailable:
             # The call was sent. A 503 would make the caller's client send it again.
-            return Answer(refusal=NO_ROOM, code=INTERNAL)
+            return Answer(refusal=CLIENT_UNAVAILABLE, code=INTERNAL)
         except ToolFailure as refused:
             code = REJECTED if refused.failure.kind == "denied" else INTERNAL
             return Answer(refusal="The client gave no answer.", code=code)

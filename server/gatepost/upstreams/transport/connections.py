@@ -15,7 +15,7 @@ from gatepost.upstreams.transport.stdio_connection import StdioConnection
 from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost.upstreams.upstream_server import UpstreamServer
 
-KEPT = 1_000
+IDLE_CONNECTIONS = 1_000
 """The most idle connections that a process keeps; the least recently used ones end first."""
 
 ConnectionKey = tuple[str, int, str, tuple[str, ...] | None]
@@ -55,7 +55,7 @@ class UpstreamConnections:
         credential_of: Callable[[UpstreamServer], OutboundCredential],
         programs: ProgramServices,
         *,
-        kept: int = KEPT,
+        kept: int = IDLE_CONNECTIONS,
     ) -> None:
         self._client, self._credential_of = client, credential_of
         self._programs, self._kept = programs, kept

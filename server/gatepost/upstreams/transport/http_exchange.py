@@ -40,7 +40,7 @@ from gatepost.upstreams.transport.outgoing import PreparedRequest
 from gatepost.upstreams.transport.reader import Announce, AnswerItself, Deliver, MessageReader
 from gatepost.upstreams.transport.session_stream import SessionStream
 
-ASIDE_S = 10.0
+SEND_S = 10.0
 """How long an answer or a cancellation may take to send."""
 RESUMPTIONS = 3
 """How many times in a row a broken stream is continued without a new message."""
@@ -108,7 +108,7 @@ class HttpExchange:
         body = outgoing.response(request_id, answer)
         try:
             async with self._host.requester.open(
-                "POST", self._peer.headers(), body, timeout_s=ASIDE_S
+                "POST", self._peer.headers(), body, timeout_s=SEND_S
             ) as reply:
                 raise_for_refusal(self._server, reply)
                 if reply.status == 404:

@@ -20,7 +20,7 @@ PROMPT_BYTES = 100_000
 DEPTH = 60
 LEAST = 4
 """The least bytes of a shortened part: those of `null`."""
-HIDDEN = frozenset(
+HIDDEN_HEADERS = frozenset(
     {"set-cookie", "connection", "keep-alive", "transfer-encoding", "content-encoding"}
 )
 """Response headers that concern only the connection or a session."""
@@ -41,7 +41,7 @@ class ShownBody(NamedTuple):
 
 def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the response headers that are worth showing."""
-    return {name: value for name, value in headers.items() if name not in HIDDEN}
+    return {name: value for name, value in headers.items() if name not in HIDDEN_HEADERS}
 
 
 def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) -> ShownBody:
@@ -136,16 +136,16 @@ def _beginning(text: str, most: int) -> str:
 
 
 def _text(data: bytes, content_type: str, *, truncated: bool) -> str | None:
-    told = CHARSET.search(content_type)
+    charset = CHARSET.search(content_type)
     # Only the web's character sets: Python knows more codecs, and some of them take minutes.
-    encoding = (told and webencodings.lookup(told[1])) or webencodings.UTF8
+    encoding = (charset and webencodings.lookup(charset[1])) or webencodings.UTF8
     bare = content_type.partition(";")[0].strip().lower()
     try:
         errors = "ignore" if truncated else "strict"
         text, _ = encoding.codec_info.decode(data, errors)
     except UnicodeDecodeError:
         return data.decode("utf-8", errors="replace") if TEXT.match(bare) else None
-    if "\0" in text or (told is None and not bare.startswith("text/") and _is_binary(bare)):
+    if "\0" in text or (charset is None and not bare.startswith("text/") and _is_binary(bare)):
         return None
     return text
 

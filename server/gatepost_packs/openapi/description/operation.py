@@ -9,7 +9,7 @@ from gatepost_packs.openapi.description.document import ApiDescription, Dialect,
 from gatepost_packs.openapi.description.reference import resolved
 
 Where = Literal["path", "query", "header", "cookie"]
-WHERE: Mapping[str, Where] = {
+PARAMETER_LOCATIONS: Mapping[str, Where] = {
     "path": "path",
     "query": "query",
     "header": "header",
@@ -130,7 +130,7 @@ def is_json(media_type: str) -> bool:
 
 def _parameters(written: Any, *, old: bool) -> Iterator[Parameter]:
     for one in written:
-        where = WHERE.get(str(one.get("in")))
+        where = PARAMETER_LOCATIONS.get(str(one.get("in")))
         if where is None:
             continue
         content = _media(one.get("content"))

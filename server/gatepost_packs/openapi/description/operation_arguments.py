@@ -21,8 +21,8 @@ from gatepost_packs.openapi.description.operation_request import OperationInput,
 from gatepost_packs.openapi.description.schema import Simplified
 
 LONGEST = 64
-HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-OTHER = re.compile(r"[^a-z0-9]+", re.ASCII)
+WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+NOT_IN_NAMES = re.compile(r"[^a-z0-9]+", re.ASCII)
 
 
 def tool_names(
@@ -64,7 +64,7 @@ def argument_name(name: str) -> str:
 
 
 def _snake(text: str) -> str:
-    return OTHER.sub("_", HUMP.sub("_", text).lower()).strip("_")
+    return NOT_IN_NAMES.sub("_", WORD_START.sub("_", text).lower()).strip("_")
 
 
 def _cut(name: str) -> str:
@@ -77,7 +77,7 @@ def _suffixed(name: str, place: tuple[str, str]) -> str:
 
 
 ArgumentTarget = Where | Literal["member", "body"]
-NOT_ASKED = frozenset({"accept", "content-type", "authorization"})
+IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 """Header parameters that OpenAPI says to ignore."""
 FILE = "A file: an object with `filename`, `data_base64` and `content_type`."
 
@@ -135,11 +135,12 @@ def arguments_of(
     """
     simplified = Simplified(operation.dialect, plain=plain)
     order = ("path", "query", "header", "cookie")
-    wanted = [
+    used = [
         one
         for where in order
         for one in operation.parameters
-        if one.where == where and not (where == "header" and one.name.lower() in NOT_ASKED | hidden)
+        if one.where == where
+        and not (where == "header" and one.name.lower() in IGNORED_HEADERS | hidden)
     ]
     found = [
         OperationArgument(
@@ -149,7 +150,7 @@ def arguments_of(
             required=one.required,
             schema=_described(simplified.schema(one.schema), one.description),
         )
-        for one in wanted
+        for one in used
     ]
     media_type, body = None, operation.body
     is_open = False
@@ -178,8 +179,8 @@ def _members(
     written = _joined(body.media[media_type]).get("properties", {})
     for name, inner in properties.items():
         if bare == MULTIPART and is_file(written.get(name)):
-            told = " ".join(filter(None, [str(inner.get("description", "")), FILE]))
-            inner = {"type": ["object", "string"], "description": told}
+            description = " ".join(filter(None, [str(inner.get("description", "")), FILE]))
+            inner = {"type": ["object", "string"], "description": description}
         yield OperationArgument(
             name=argument_name(name),
             target="member",
@@ -190,13 +191,13 @@ def _members(
 
 
 def _whole(body: RequestBody, media_type: str, schema: dict[str, Any]) -> OperationArgument:
-    told = body.description or f"The body of the request ({media_type})."
+    description = body.description or f"The body of the request ({media_type})."
     return OperationArgument(
         name="body",
         target="body",
         source="",
         required=body.required,
-        schema=_described(schema, "" if "description" in schema else told),
+        schema=_described(schema, "" if "description" in schema else description),
     )
 
 

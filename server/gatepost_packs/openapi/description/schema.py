@@ -41,7 +41,7 @@ class Simplified:
         if not isinstance(written, Mapping) or depth >= DEPTH:
             return {}
         made: dict[str, Any] = {}
-        for word, keep in KEPT.items():
+        for word, keep in KEPT_KEYWORDS.items():
             if word in written and keep(written[word]):
                 made[word] = written[word]
         if self._plain:
@@ -66,12 +66,12 @@ class Simplified:
         return True
 
     def _types(self, written: Mapping[str, Any], made: dict[str, Any]) -> None:
-        told = written.get("type")
-        if told == "file":
-            told = "string"
-        listed = [one for one in told if one in TYPES] if isinstance(told, list) else []
-        if isinstance(told, str) and told in TYPES:
-            made["type"] = told
+        type_ = written.get("type")
+        if type_ == "file":
+            type_ = "string"
+        listed = [one for one in type_ if one in TYPES] if isinstance(type_, list) else []
+        if isinstance(type_, str) and type_ in TYPES:
+            made["type"] = type_
         elif listed:
             made["type"] = listed
         for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
@@ -114,8 +114,8 @@ class Simplified:
             return {**made, "type": [made["type"], "null"]}
         if not made.keys() & {"allOf", "anyOf", "oneOf", "enum"}:
             return made
-        told = {"description": made.pop("description")} if "description" in made else {}
-        return {**told, "anyOf": [made, {"type": "null"}]}
+        described = {"description": made.pop("description")} if "description" in made else {}
+        return {**described, "anyOf": [made, {"type": "null"}]}
 
 
 def _is_number(value: Any) -> bool:
@@ -134,7 +134,7 @@ def _is_pattern(value: Any) -> bool:
         return False
 
 
-KEPT: Mapping[str, Callable[[Any], bool]] = {
+KEPT_KEYWORDS: Mapping[str, Callable[[Any], bool]] = {
     "description": lambda value: isinstance(value, str) and bool(value.strip()),
     "format": lambda value: isinstance(value, str),
     "enum": lambda value: isinstance(value, list) and 0 < len(value) <= MOST_CHOICES,
