@@ -16,13 +16,13 @@ from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import asks
 from gatepost_authz.issuers import (
     IssuerRegistry,
     TrustedIssuer,
     has_opaque_tokens,
     prefix_of,
 )
-from gatepost_authz.jwks import asks
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verdict_cache import DEFAULT_CAPACITY, AcceptedTokens
 from gatepost_authz.verifier import looks_like_jwt

@@ -10,7 +10,7 @@ from pathlib import Path
 from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
 
-from gatepost_keys.jwks import ALGORITHMS, KID_PREFIX, kid_of
+from gatepost_keys.public_keys import ALGORITHMS, KID_PREFIX, kid_of
 
 SUFFIX = ".private.json"
 

@@ -99,7 +99,6 @@ ROLES = {
     "failures": "turns errors into failures",
     "fetch": "reads documents of another server within limits",
     "front_matter": "the YAML head of a Markdown file",
-    "jwks": "public keys as a set",
     "lookup": "finds by name or query",
     "metadata": "a metadata document of OAuth",
     "methods": "serves the methods of MCP",

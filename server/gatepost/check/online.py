@@ -15,8 +15,8 @@ from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, n
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import KeyLocation, asks, location_of
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwks import KeyLocation, asks, location_of
 from gatepost_authz.reasons import FETCH_ADVICE, RULES
 
 OF_OPENID = frozenset(

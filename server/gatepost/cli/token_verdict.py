@@ -20,8 +20,8 @@ from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.middleware import bearer_token
 from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 from gatepost_authz.verdict_cache import VerdictCache

@@ -22,8 +22,8 @@ from gatepost_authz.errors import InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.identity import Login, check_identity
 from gatepost_authz.introspector import PAUSE_S
+from gatepost_authz.issuer_key_sets import location_of
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.jwks import location_of
 from gatepost_authz.verifier import KeySource, TokenVerifier
 
 

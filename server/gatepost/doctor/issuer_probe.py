@@ -28,8 +28,8 @@ from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry, is_loopback
-from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.reasons import RULES, UNKNOWN_REASON
 from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy, Tenancy

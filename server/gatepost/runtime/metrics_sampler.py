@@ -25,8 +25,8 @@ from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metric_families import MetricFamily
 from gatepost.telemetry.metrics import Growth, Meter
 from gatepost.tools.redaction import Redaction
+from gatepost_authz.issuer_key_sets import USABLE, IssuerKeySets
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.jwks import USABLE, IssuerKeySets
 
 EVERY_S = 0.5
 SELDOM = 10

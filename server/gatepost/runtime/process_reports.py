@@ -31,8 +31,8 @@ from gatepost.telemetry.metric_families import REFUSALS, TOKENS_REFUSED, TOOL_SE
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import totals_of
 from gatepost_authz.check import OPERATOR
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import IssuerKeySets
 
 DEPLOYMENT = "-"
 """The tenant of data that all tenants share; no real tenant has this id."""

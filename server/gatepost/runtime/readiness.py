@@ -8,8 +8,8 @@ import msgspec
 
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.runtime.stores import StoreState, Watch
+from gatepost_authz.issuer_key_sets import USABLE, IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import USABLE, IssuerKeySets
 
 SERVING = "This process can answer a call with a token of a configured issuer."
 MEANINGS = {

@@ -57,8 +57,8 @@ from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuer_key_sets import IssuerKeySets
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import TokenVerifier, Verifiers
 

@@ -26,8 +26,8 @@ from gatepost.tools.pack import Pack
 from gatepost_authz.config import Resource
 from gatepost_authz.fetch import FetchedDocument, Fetcher
 from gatepost_keys.generate import new_key
-from gatepost_keys.jwks import public_set
 from gatepost_keys.mint import MAX_LIFETIME_S, AccessTokenClaims, sign
+from gatepost_keys.public_keys import public_set
 from gatepost_keys.subject import TokenSubject
 
 PORT = 8000

@@ -36,7 +36,7 @@ from gatepost.tools.failure import Failure as Failure
 from gatepost.tools.failure import FailureKind as FailureKind
 from gatepost.tools.failure import ToolFailure as ToolFailure
 from gatepost.tools.header_arguments import Routed
-from gatepost.tools.origin import Origin as Origin
+from gatepost.tools.offer_origin import Origin as Origin
 from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
 from gatepost.tools.secret import SecretPath
 from gatepost_authz.caller import TenantContext

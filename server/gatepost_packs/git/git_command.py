@@ -17,11 +17,11 @@ from gatepost import CallContext, ToolFailure, Workspace, WorkspaceUsage
 from gatepost.sandbox import SYSTEM, Confined, ProcessResult, run
 from gatepost_packs.git import repository
 from gatepost_packs.git.concurrency import limit, tenant_lock
-from gatepost_packs.git.configuration import Configuration
-from gatepost_packs.git.environment import Ground, fixed, program, variables
 from gatepost_packs.git.policy import GitPlan
+from gatepost_packs.git.process_environment import Ground, fixed, program, variables
 from gatepost_packs.git.progress import GitProgress, without
 from gatepost_packs.git.remote_access import RemoteAccess, access_to, handed
+from gatepost_packs.git.repository_configuration import Configuration
 from gatepost_packs.git.settings import GitSettings
 from gatepost_packs.git.url import RemoteUrl
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gatepost import CallContext, ToolFailure
 from gatepost_authz import Network
-from gatepost_packs.git.environment import Ground, pinned, ssh_command, ssh_configuration
+from gatepost_packs.git.process_environment import Ground, pinned, ssh_command, ssh_configuration
 from gatepost_packs.git.settings import GitSettings
 from gatepost_packs.git.url import USUAL_PORTS, RemoteUrl, Scheme
 from gatepost_packs.ssh.settings import SshSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gatepost import ToolFailure
 from gatepost.workspace import clear
-from gatepost_packs.git.configuration import (
+from gatepost_packs.git.repository_configuration import (
     MOST_BYTES,
     Configuration,
     UnusableConfiguration,

@@ -66,15 +66,15 @@ NEWEST_SEGMENTS = 8
 
 _SEGMENTS, _HEADS, _CHECKPOINTS = AUDIT_SEGMENTS.c, AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
 _SIGNED = [_CHECKPOINTS[name] for name in Checkpoint.__struct_fields__]
-_OURS = _SEGMENTS.tenant == bindparam("its_tenant")
-_OF_WRITER = and_(_OURS, _SEGMENTS.writer == bindparam("its_writer"))
+_OURS = _SEGMENTS.tenant == bindparam("where_tenant")
+_OF_WRITER = and_(_OURS, _SEGMENTS.writer == bindparam("where_writer"))
 
 _ENDS = (
-    select(*HEAD_COLUMNS).where(_HEADS.tenant == bindparam("its_tenant")).order_by(_HEADS.writer)
+    select(*HEAD_COLUMNS).where(_HEADS.tenant == bindparam("where_tenant")).order_by(_HEADS.writer)
 )
 _WRITERS = union(
     select(_SEGMENTS.writer).where(_OURS),
-    select(_HEADS.writer).where(_HEADS.tenant == bindparam("its_tenant")),
+    select(_HEADS.writer).where(_HEADS.tenant == bindparam("where_tenant")),
 )
 _GROWN = func.sum(case((_HEADS.writer == CHECKPOINTS, -_HEADS.number), else_=_HEADS.number)) != 0
 _OTHER_KEY = func.max(case((_HEADS.proof.startswith(bindparam("key")), 0), else_=1)) == 1
@@ -102,7 +102,7 @@ _TENANTS = union(
 )
 _CHECKS = (
     select(*_SIGNED)
-    .where(_CHECKPOINTS.tenant == bindparam("its_tenant"))
+    .where(_CHECKPOINTS.tenant == bindparam("where_tenant"))
     .order_by(_CHECKPOINTS.number)
 )
 _CUT = (
@@ -114,7 +114,7 @@ _CUT = (
 )
 _PRUNE = delete(AUDIT_SEGMENTS).where(_OF_WRITER, _SEGMENTS.first <= bindparam("through"))
 _FORGET = delete(AUDIT_CHECKPOINTS).where(
-    _CHECKPOINTS.tenant == bindparam("its_tenant"), _CHECKPOINTS.number < bindparam("through")
+    _CHECKPOINTS.tenant == bindparam("where_tenant"), _CHECKPOINTS.number < bindparam("through")
 )
 _NEWEST = (_SEGMENTS.until, _SEGMENTS.writer, _SEGMENTS.first)
 # Answered from the index alone.
@@ -142,13 +142,13 @@ class SqlTrail:
     async def heads(self) -> list[ChainHead]:
         """Implement `TenantTrail`."""
         await self._link_pending()
-        found = await self._database.rows(_ENDS, {"its_tenant": self._tenant})
+        found = await self._database.rows(_ENDS, {"where_tenant": self._tenant})
         return [*map(stored_head, found)]
 
     async def writers(self) -> list[int]:
         """Implement `TenantTrail`."""
         await self._link_pending()
-        found = await self._database.rows(_WRITERS, {"its_tenant": self._tenant})
+        found = await self._database.rows(_WRITERS, {"where_tenant": self._tenant})
         # SQLite accepts any value in any column.
         writers = {row.writer if isinstance(row.writer, int) else -1 for row in found}
         return sorted(writers - {CHECKPOINTS})
@@ -177,7 +177,7 @@ class SqlTrail:
         """Implement `TenantTrail`."""
         await self._link_pending()
         before = LAST_TIME if before is None else before
-        which = {"its_tenant": self._tenant, "before": before, "segments": segments}
+        which = {"where_tenant": self._tenant, "before": before, "segments": segments}
         found = await self._database.rows(_HORIZON, which)
         return found[0].until if found and isinstance(found[0].until, int) else None
 
@@ -193,7 +193,7 @@ class SqlTrail:
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Implement `TenantTrail`."""
-        found = await self._database.rows(_CHECKS, {"its_tenant": self._tenant})
+        found = await self._database.rows(_CHECKS, {"where_tenant": self._tenant})
         return [*map(stored_checkpoint, found)]
 
     async def check(self, sign: Sign) -> Checkpoint | None:
@@ -223,12 +223,12 @@ class SqlTrail:
             signed = heads[tenant, CHECKPOINTS]
             if signed is not None and signed.pruned >= through[CHECKPOINTS]:
                 return False
-            base = {"its_tenant": tenant, "through": through[CHECKPOINTS]}
+            base = {"where_tenant": tenant, "through": through[CHECKPOINTS]}
             which = _CHECKPOINTS.tenant == tenant, _CHECKPOINTS.number == through[CHECKPOINTS]
             if (await connection.execute(select(*_SIGNED).where(*which))).first() is None:
                 raise LookupError(through[CHECKPOINTS])
             for writer in through.keys() - {CHECKPOINTS}:
-                values = {**base, "its_writer": writer, "through": through[writer]}
+                values = {**base, "where_writer": writer, "through": through[writer]}
                 cut = sound(as_segments(await connection.execute(_CUT, values)))
                 await connection.execute(_PRUNE, values)
                 left = [rest for one in cut for rest in remainder(one, through[writer])]
@@ -239,7 +239,7 @@ class SqlTrail:
         return True
 
     async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
-        values = {"its_tenant": self._tenant, **which}
+        values = {"where_tenant": self._tenant, **which}
         return sound(as_segments(await self._database.rows(statement, values)))
 
 

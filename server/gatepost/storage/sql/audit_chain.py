@@ -21,7 +21,7 @@ PAGE_SIZE = 100
 _SEGMENTS = AUDIT_SEGMENTS.c
 FIELDS = [_SEGMENTS[name] for name in Segment.__struct_fields__]
 _OURS = and_(
-    _SEGMENTS.tenant == bindparam("its_tenant"), _SEGMENTS.writer == bindparam("its_writer")
+    _SEGMENTS.tenant == bindparam("where_tenant"), _SEGMENTS.writer == bindparam("where_writer")
 )
 
 _FROM = (
@@ -44,7 +44,7 @@ _BEHIND = (
 )
 _CHANGE = (
     update(AUDIT_SEGMENTS)
-    .where(_OURS, _SEGMENTS.first == bindparam("its_first"))
+    .where(_OURS, _SEGMENTS.first == bindparam("where_first"))
     .values(records=bindparam("left"))
 )
 
@@ -59,7 +59,7 @@ class SqlChain:
     ) -> None:
         self._database, self._link_pending = database, link_pending
         self._tenant, self._writer = tenant, writer
-        self._which = {"its_tenant": tenant, "its_writer": writer}
+        self._which = {"where_tenant": tenant, "where_writer": writer}
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
         """Implement `TenantChain`."""
@@ -97,7 +97,7 @@ class SqlChain:
                 page = sound(as_segments(await connection.execute(_BEHIND, which)))
                 left = await asyncio.to_thread(lambda: [erased(one, to_erase) for one in page])  # noqa: B023  # at once
                 changes = [
-                    {**self._which, "its_first": one.first, "left": one.records}
+                    {**self._which, "where_first": one.first, "left": one.records}
                     for one, before in zip(left, page, strict=True)
                     if one is not before
                 ]

@@ -35,7 +35,7 @@ _KEY = [_HEADS.tenant, _HEADS.writer]
 _TURN = select(
     func.pg_advisory_xact_lock(
         func.hashtextextended(
-            bindparam("its_tenant", type_=_HEADS.tenant.type), bindparam("its_writer")
+            bindparam("where_tenant", type_=_HEADS.tenant.type), bindparam("where_writer")
         )
     )
 )
@@ -72,8 +72,8 @@ _SEGMENTS = AUDIT_SEGMENTS.c
 _NEWEST_RECORDS = (
     select(_SEGMENTS.last, _SEGMENTS.first)
     .where(
-        _SEGMENTS.tenant == bindparam("its_tenant"),
-        _SEGMENTS.writer == bindparam("its_writer"),
+        _SEGMENTS.tenant == bindparam("where_tenant"),
+        _SEGMENTS.writer == bindparam("where_writer"),
         # SQLite accepts any value in any column, and sorts texts after numbers.
         _SEGMENTS.first < bindparam("too_high"),
     )
@@ -81,9 +81,9 @@ _NEWEST_RECORDS = (
     .limit(1)
 )
 _SEGMENT = select(*(_SEGMENTS[name] for name in Segment.__struct_fields__)).where(
-    _SEGMENTS.tenant == bindparam("its_tenant"),
-    _SEGMENTS.writer == bindparam("its_writer"),
-    _SEGMENTS.first == bindparam("its_first"),
+    _SEGMENTS.tenant == bindparam("where_tenant"),
+    _SEGMENTS.writer == bindparam("where_writer"),
+    _SEGMENTS.first == bindparam("where_first"),
 )
 
 OF_WALS = ""
@@ -174,7 +174,7 @@ async def locked(
     if missing and connection.dialect.name == "postgresql":
         # A missing row cannot be locked, so the first transaction takes an advisory lock instead.
         for tenant, writer in missing:
-            await connection.execute(_TURN, {"its_tenant": tenant, "its_writer": writer})
+            await connection.execute(_TURN, {"where_tenant": tenant, "where_writer": writer})
         heads |= await _ends(connection, missing)
     return heads
 
@@ -196,12 +196,12 @@ async def shown(
     It is the head unless records stand after that one, because it was set back. Records that are
     added after such a head would get the numbers of those that are there.
     """
-    which: dict[str, Any] = {"its_tenant": chain[0], "its_writer": chain[1]}
+    which: dict[str, Any] = {"where_tenant": chain[0], "where_writer": chain[1]}
     found = await connection.execute(_NEWEST_RECORDS, {**which, "too_high": TOO_HIGH})
     newest = found.first()
     if newest is None or not is_beyond(newest, head):
         return head
-    found = await connection.execute(_SEGMENT, {**which, "its_first": newest.first})
+    found = await connection.execute(_SEGMENT, {**which, "where_first": newest.first})
     values: Sequence[Any] = found.one()
     return end_of(chain, head, Segment(*values))
 

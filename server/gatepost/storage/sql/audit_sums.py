@@ -14,7 +14,7 @@ from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
 
 COLUMNS = [column.name for column in AUDIT_SUMS.columns]
 _SUMS = AUDIT_SUMS.c
-_OURS = _SUMS.tenant == bindparam("its_tenant")
+_OURS = _SUMS.tenant == bindparam("where_tenant")
 _FORGET = delete(AUDIT_SUMS).where(_OURS)
 
 ADD_ON_CONFLICT = (
@@ -77,7 +77,7 @@ async def counted(database: Database, tenant: str, since: int, slice_ms: int) ->
         .where(_OURS, _SUMS.hour >= bindparam("since"))
         .group_by(*sort)
     )
-    found = await database.rows(read, {"its_tenant": tenant, "since": since})
+    found = await database.rows(read, {"where_tenant": tenant, "since": since})
     # PostgreSQL returns the sum as a decimal.
     return sorted_counts(
         {
@@ -89,4 +89,4 @@ async def counted(database: Database, tenant: str, since: int, slice_ms: int) ->
 
 async def forget(database: Database, tenant: str) -> None:
     """Remove the sums of a tenant."""
-    await database.change(_FORGET, {"its_tenant": tenant})
+    await database.change(_FORGET, {"where_tenant": tenant})

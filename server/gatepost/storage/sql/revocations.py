@@ -16,7 +16,7 @@ from gatepost.storage.sql.tables import REVOCATIONS, insert_into
 _FIELDS = [REVOCATIONS.c[name] for name in RevocationRecord.__struct_fields__]
 _ALL = select(*_FIELDS).order_by(REVOCATIONS.c.created_at, REVOCATIONS.c.id)
 _DELETE = delete(REVOCATIONS).where(
-    REVOCATIONS.c.tenant == bindparam("its_tenant"), REVOCATIONS.c.id == bindparam("its_id")
+    REVOCATIONS.c.tenant == bindparam("where_tenant"), REVOCATIONS.c.id == bindparam("where_id")
 )
 
 
@@ -48,7 +48,7 @@ class SqlRevocations:
 
     async def delete(self, tenant: str, revocation_id: str) -> bool:
         """Delete a revocation durably; return whether there was one."""
-        which = {"its_tenant": tenant, "its_id": revocation_id}
+        which = {"where_tenant": tenant, "where_id": revocation_id}
         existed = await self._database.change(_DELETE, which) == 1
         await self._tell()
         return existed
