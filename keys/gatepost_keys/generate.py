@@ -85,12 +85,12 @@ def prepare(folder: Path) -> None:
 
 def refuse_tracked(folder: Path) -> None:
     """Refuse a *folder* in a git work tree that does not ignore it."""
-    place = folder.resolve()
-    tree = next((at for at in (place, *place.parents) if (at / ".git").exists()), None)
+    path = folder.resolve()
+    tree = next((at for at in (path, *path.parents) if (at / ".git").exists()), None)
     if tree is None:
         return
     git = shutil.which("git")
-    probe = place / f"{KID_PREFIX}probe{SUFFIX}"
+    probe = path / f"{KID_PREFIX}probe{SUFFIX}"
     command = [git or "git", "-C", str(tree), "check-ignore", "--quiet", str(probe)]
     # There is no shell, and the only argument is a path of our own.
     if git is None or subprocess.run(command, check=False).returncode != 0:  # noqa: S603

@@ -147,13 +147,16 @@ class Bearer:
         self._resource = resource
         self._challenge = challenge
 
-    def __call__(self, app: ASGIApp, *, place: ResourceLookup | None = None) -> BearerMiddleware:
+    def __call__(
+        self, app: ASGIApp, *, resource_of: ResourceLookup | None = None
+    ) -> BearerMiddleware:
         """
-        Return *app* behind the gate; *place* tells the resource of paths that are not its own.
+        Return *app* behind the gate; *resource_of* tells the resource of paths that are not its
+        own.
         """
         return BearerMiddleware(
             app,
-            resource=place or self._resource,
+            resource=resource_of or self._resource,
             verifier=self._services.verifier,
             challenge=self._challenge,
             baseline=frozenset(self._config.scopes.baseline),
@@ -221,15 +224,15 @@ def tool_routes(
         services.runner,
         services.registry,
         challenge=challenge,
-        place=paths,
+        resource_of=paths,
         suspended=services.revocations.suspended,
         running_requests=services.running_requests,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
         differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
         around=traced,
     )
-    listing = bearer(bridge.list_tools, place=paths)
-    calling = bearer(bridge.call_tool, place=paths)
+    listing = bearer(bridge.list_tools, resource_of=paths)
+    calling = bearer(bridge.call_tool, resource_of=paths)
     return [
         Route(f"{paths.base}/tools", listing, methods=["GET"]),
         Route(f"{paths.base}/tool/{{name}}/call", calling, methods=["POST"]),
@@ -245,7 +248,7 @@ def management_routes(
     limits, paths = config.limits, SiblingPaths(resource)
     exchange = RestExchange(
         challenge=challenge,
-        place=paths,
+        resource_of=paths,
         limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
         requests=services.runner.requests,
         suspended=services.revocations.suspended,
@@ -258,7 +261,7 @@ def management_routes(
     for path, route in management.management_routes(
         services.upstreams.services, exchange, config.scopes.admin
     ).items():
-        guarded = bearer(route, place=paths)
+        guarded = bearer(route, resource_of=paths)
         routes.append(Route(f"{paths.base}{path}", guarded, methods=route.methods))
     return routes
 

@@ -69,8 +69,8 @@ def approvals() -> None:
 @config_option
 def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
     """List waiting requests, oldest first, 50 at a time."""
-    place = None if after is None else place_at(after)
-    if after is not None and (past or place is None):
+    position = None if after is None else place_at(after)
+    if after is not None and (past or position is None):
         raise click.UsageError(
             "--after takes what the last line of a list of waiting requests says."
         )
@@ -78,7 +78,7 @@ def list_(past: bool, after: str | None, tenant: str, path: Path) -> None:
     async def look(service: ApprovalService) -> WaitingPage:
         if past:
             return WaitingPage(tuple(await service.history(tenant, most=DECIDED_SHOWN)))
-        return await service.waiting_page(tenant, place)
+        return await service.waiting_page(tenant, position)
 
     page = with_approvals(path, tenant, look)
     if not page.requests:

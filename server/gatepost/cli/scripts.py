@@ -163,10 +163,13 @@ def show(script: Script, before: ScriptReview | None, tenant: str) -> None:
     click.echo(f"\nNothing was approved. To approve this content:\n{command}")
 
 
-async def rows_of(here: TenantScripts) -> list[tuple[str, str, str, str, str]]:
+async def rows_of(tenant_scripts: TenantScripts) -> list[tuple[str, str, str, str, str]]:
     """Return one row for each content, by name."""
-    approved = {one.name: one for one in await here.approvals.all_approved()}
-    waiting, rejected = await here.approvals.waiting(), await here.approvals.rejected()
+    approved = {one.name: one for one in await tenant_scripts.approvals.all_approved()}
+    waiting, rejected = (
+        await tenant_scripts.approvals.waiting(),
+        await tenant_scripts.approvals.rejected(),
+    )
     rows = [
         row("approved", one, one.approver.shown if one.approver else "")
         for one in approved.values()
@@ -175,7 +178,7 @@ async def rows_of(here: TenantScripts) -> list[tuple[str, str, str, str, str]]:
     rows += [row("rejected", one.review, one.by.shown, at=one.at) for one in rejected]
     known = {one.digest for one in (*approved.values(), *waiting)}
     known |= {one.review.digest for one in rejected}
-    for source in here.sources:
+    for source in tenant_scripts.sources:
         for script in (await source.all()).scripts:
             if (setting := source.allowed_by(script)) is not None:
                 rows.append((script.name, "allowed", script.digest, setting, ""))

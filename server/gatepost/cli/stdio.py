@@ -84,35 +84,35 @@ async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipe
         caller = caller_of(config, now=time.time())
         endpoint = mcp(config, services, resource, challenge_of(config), mirrors=False)
         path = urlsplit(caller.resource).path or "/"
-        talk = Stdio(endpoint, caller=caller, path=path, write=write)
+        protocol = Stdio(endpoint, caller=caller, path=path, write=write)
         garbage_collector.freeze()
-        reading = asyncio.create_task(_read(pipes, talk, config.limits.max_body_bytes))
+        reading = asyncio.create_task(_read(pipes, protocol, config.limits.max_body_bytes))
         await _first(reading, over=over)
         if not (reading.done() and over.is_set()):
             over.clear()
         within_s = config.listen.drain_s
         services.streams.stopping.set()
         services.task_runner.drain(within_s)
-        ending = talk.finish(within_s, end_streams=services.streams.close)
+        ending = protocol.finish(within_s, end_streams=services.streams.close)
         # After a second reason to end (two signals, or a signal and a closed pipe) do not wait.
         # Until then the client's answers to requests are still read.
         reasons = [] if reading.done() else [reading]
         await _first(asyncio.create_task(ending), *reasons, over=over)
-        await talk.stop()
+        await protocol.stop()
         if reading.done():
             reading.result()  # nothing, unless reading failed
         reading.cancel()
 
 
-async def _read(pipes: Pipes, talk: Stdio, limit: int) -> None:
+async def _read(pipes: Pipes, protocol: Stdio, limit: int) -> None:
     lines = LineReader(limit)
     too_long = JsonRpcError(INVALID_REQUEST, f"The message is longer than {limit} bytes")
 
     async for chunk in pipes.chunks():
         for line in lines.cut(chunk):
-            await (talk.take(line) if isinstance(line, bytes) else talk.refuse(too_long))
+            await (protocol.take(line) if isinstance(line, bytes) else protocol.refuse(too_long))
     for line in lines.rest():
-        await (talk.take(line) if isinstance(line, bytes) else talk.refuse(too_long))
+        await (protocol.take(line) if isinstance(line, bytes) else protocol.refuse(too_long))
 
 
 async def _first(*tasks: "asyncio.Task[None]", over: asyncio.Event) -> None:

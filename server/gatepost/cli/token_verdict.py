@@ -129,8 +129,8 @@ async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revoca
 
 def _is_there(database: str) -> bool:
     """Return whether the database exists; the check must not create a file."""
-    place = database.removeprefix(SQLITE)
-    return database != MEMORY and (place == database or Path(place).exists())
+    path = database.removeprefix(SQLITE)
+    return database != MEMORY and (path == database or Path(path).exists())
 
 
 def _no_revocations(caller: TenantContext) -> None:

@@ -110,9 +110,9 @@ def registrations() -> Registrations:
     return Registrations(packs, tuple(faults))
 
 
-def object_at(place: str) -> Any:
+def object_at(reference: str) -> Any:
     """Return what `module:name` names."""
-    module, _, name = place.partition(":")
+    module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 
 

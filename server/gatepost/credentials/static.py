@@ -40,23 +40,23 @@ class StaticCredential:
 
     async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
         """Implement `OutboundCredential`."""
-        held = self._fresh()
-        if held is not None:
-            return held
+        signed = self._fresh()
+        if signed is not None:
+            return signed
         async with self._lock:
-            held = self._fresh()
-            if held is not None:
-                return held
+            signed = self._fresh()
+            if signed is not None:
+                return signed
             try:
                 # The values are in the redaction set before any of them is sent.
                 await self._secrets.load(self._tenant)
             except StoreUnavailable:
                 raise CredentialUnavailable("The database does not answer.") from None
             headers = await self._read()
-            self._held = held = SignedHeaders(headers, version_of(headers))
+            self._held = signed = SignedHeaders(headers, version_of(headers))
             self._seen = self._secrets.known(self._tenant).version
             self._until = self._clock() + CACHED_S
-            return held
+            return signed
 
     async def refused(self, headers: SignedHeaders) -> bool:
         """Implement `OutboundCredential`: an operator may have replaced the secret."""

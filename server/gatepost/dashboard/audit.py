@@ -101,7 +101,7 @@ class AuditPages:
         return self._layout.page(
             "audit.html",
             page_request,
-            here="/audit",
+            tab="/audit",
             records=found.records[:PAGE_SIZE],
             looked_since=None if found.looked_since is None else found.looked_since / 1000,
             sought=sought,
@@ -113,7 +113,7 @@ class AuditPages:
 
     async def show(self, page_request: PageRequest) -> PageResponse:
         """Show one record with its proof."""
-        writer, number = _place(page_request.path["record"])
+        writer, number = _record_key(page_request.path["record"])
         trail = self._records.of(page_request.tenant).trail
         chain = trail.chain(writer)
         rows = await chain.rows(max(number - 2, 0), 2)
@@ -126,7 +126,7 @@ class AuditPages:
         return self._layout.page(
             "record.html",
             page_request,
-            here="/audit",
+            tab="/audit",
             record=record,
             proof=proof,
             arguments=argument_tree.read(arguments.encode()) if arguments else None,
@@ -233,7 +233,7 @@ def _judged(row: AuditRow, before: AuditRow | None) -> tuple[ChainState, str]:
     return "good", "The hash matches the text, the details and the previous record."
 
 
-def _place(text: str) -> tuple[int, int]:
+def _record_key(text: str) -> tuple[int, int]:
     """Return the writer and the number of a record's id (`record_id`); 0: it is none."""
     writer, _, number = text.rpartition("-")
     return (_number(writer) if writer else FIRST_WRITER), _number(number)

@@ -35,7 +35,7 @@ class GrantsPage:
         return self._layout.page(
             "grants.html",
             page_request,
-            here="/grants",
+            tab="/grants",
             status=status,
             problem=problem,
             grants=[(one, argument_tree.read(one.arguments)) for one in grants],

@@ -60,7 +60,7 @@ class HistoryPage:
         return self._layout.page(
             "history.html",
             page_request,
-            here="/history",
+            tab="/history",
             requests=[(one, address(one)) for one in found],
             wanted=filter_,
             older=f"/history?{filter_.query(before=last.id)}" if last else "",

@@ -42,13 +42,13 @@ class DashboardLocation:
         target = self._paths.locate(path) if match else None
         return DashboardPaths(target, match[1]) if match and target else None
 
-    def callback(self, spot: DashboardPaths) -> str:
+    def callback(self, paths: DashboardPaths) -> str:
         """Return the redirect URI to register at the issuers."""
-        return f"{self.resource.origin}{spot.base}/callback"
+        return f"{self.resource.origin}{paths.base}/callback"
 
-    def signed_out(self, spot: DashboardPaths) -> str:
+    def signed_out(self, paths: DashboardPaths) -> str:
         """Return the URL of the page after a sign-out, to register at the issuers."""
-        return f"{self.resource.origin}{spot.base}/signed-out"
+        return f"{self.resource.origin}{paths.base}/signed-out"
 
 
 def below(path: str) -> str:

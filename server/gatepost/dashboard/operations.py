@@ -77,7 +77,7 @@ class OperationsPage:
         return self._layout.page(
             "operations.html",
             page_request,
-            here="/operations",
+            tab="/operations",
             processes=found,
             late={one.process for one in found if now - one.written_at > OUTDATED_S},
             versions=sorted({one.version for one in found}),

@@ -155,7 +155,7 @@ class RequestPage:
         """Return the page again with the reason, keeping everything that the approver entered."""
         request = await self._approvals.get(page_request.tenant, _id(page_request))
         if request is None:
-            return self._layout.page("gone.html", page_request, here="", status=409, why=why)
+            return self._layout.page("gone.html", page_request, tab="", status=409, why=why)
         return await self._page(page_request, request, status=409, problem=why, **values)
 
     async def _page(  # noqa: PLR0913  # each is a state of the page
@@ -205,8 +205,8 @@ class RequestPage:
         if not is_open:
             page = await self._approvals.waiting_page(page_request.tenant)
             values["others"] = f"{PAGE} or" if page.later else len(page.requests)
-        here = "" if is_open else "/history"
-        return self._layout.page("request.html", page_request, here=here, status=status, **values)
+        tab = "" if is_open else "/history"
+        return self._layout.page("request.html", page_request, tab=tab, status=status, **values)
 
     def _fields(self, request: ApprovalRequest) -> list[Field]:
         tool = self._tools().get(request.tool)

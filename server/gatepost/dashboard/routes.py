@@ -58,9 +58,9 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
     assets = Assets()
     parties = _parties(config, services)
     around = page_services(config, services, resource, Templates(assets.path), parties)
-    place, view = around.place, around.view
+    location, view = around.location, around.view
     gateway = SignInServices(
-        place=place,
+        location=location,
         parties=parties,
         verifier=SignInVerifier(
             services.verifier,
@@ -86,7 +86,7 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
             development=config.development,
             sign_out_origins=_sign_out_origins(config),
         )
-        return Route(place.pattern + below, guarded, methods=list(methods))
+        return Route(location.pattern + below, guarded, methods=list(methods))
 
     leaving = PageRoute(path="/sign-out", post=_sign_out, roles=frozenset())
     shown = pages(config, services, view)
@@ -101,7 +101,7 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
         route(FOLDER + "/{digest}/{name}", assets, ["GET"]),
         route("/{rest:path}", SignInStep(missing, gateway), ["GET"]),
     )
-    return DashboardRoutes(made, _painter(place, view, guards_of(resource)))
+    return DashboardRoutes(made, _painter(location, view, guards_of(resource)))
 
 
 def page_services(
@@ -112,9 +112,9 @@ def page_services(
     parties: Parties | None = None,
 ) -> PageServices:
     """Return what all pages of the dashboard share."""
-    place = DashboardLocation(resource)
+    location = DashboardLocation(resource)
     return PageServices(
-        place=place,
+        location=location,
         sessions=DashboardSessions(
             services.keyring,
             services.records,
@@ -128,24 +128,24 @@ def page_services(
         streams=services.streams,
         max_body_bytes=config.limits.max_body_bytes,
         note=_note(services),
-        leave=_leaving(parties or _parties(config, services), place),
+        leave=_leaving(parties or _parties(config, services), location),
     )
 
 
 def _leaving(
-    parties: Parties, place: DashboardLocation
+    parties: Parties, location: DashboardLocation
 ) -> Callable[[DashboardPaths, str, str], Awaitable[str]]:
     """Return the function that says where a user goes who signs out."""
 
-    async def leave(spot: DashboardPaths, issuer: str, hint: str) -> str:
-        back, party = place.signed_out(spot), parties(spot).get(short(issuer))
+    async def leave(paths: DashboardPaths, issuer: str, hint: str) -> str:
+        back, party = location.signed_out(paths), parties(paths).get(short(issuer))
         try:
             address = await party.sign_out_address(back, hint) if party else ""
         except FetchError as error:
             # The session here has ended in any case.
             log.warning("dashboard_sign_out_failed", extra={"issuer": issuer, "reason": str(error)})
             address = ""
-        return address or f"{spot.base}/signed-out"
+        return address or f"{paths.base}/signed-out"
 
     return leave
 
@@ -158,17 +158,17 @@ def _sign_out_origins(config: Config) -> tuple[str, ...]:
 
 
 def _painter(
-    place: DashboardLocation, view: Templates, guards: Sequence[HeaderField]
+    location: DashboardLocation, view: Templates, guards: Sequence[HeaderField]
 ) -> RenderRefusal:
     def paint(
         path: str, refusal: EdgeRefusal, request_id: str
     ) -> tuple[bytes, ResponseHeaders] | None:
-        spot = place.locate(path)
-        if spot is None:
+        paths = location.locate(path)
+        if paths is None:
             return None
         title = "Service unavailable" if refusal.status >= 500 else "Request refused"
         turned = PageRefused(refusal.status, title, f"{refusal.message} (request {request_id})")
-        html = view.bare("error.html", spot.base, turned=turned, back=spot.base)
+        html = view.bare("error.html", paths.base, turned=turned, back=paths.base)
         return html.encode(), tuple(guards)
 
     return paint
@@ -202,9 +202,9 @@ def _parties(config: Config, services: Services) -> Parties:
             secret=secrets[client.client_secret],
         )
 
-    def of(spot: DashboardPaths) -> Mapping[str, OpenIdClient]:
+    def of(paths: DashboardPaths) -> Mapping[str, OpenIdClient]:
         made = {}
-        for issuer in issuers.for_tenant(spot.target.tenant):
+        for issuer in issuers.for_tenant(paths.target.tenant):
             if issuer not in known:
                 known[issuer] = party(issuer)
             one = known[issuer]

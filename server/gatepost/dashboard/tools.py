@@ -106,7 +106,7 @@ class ToolsPage:
         return self._layout.page(
             "tools.html",
             page_request,
-            here="/tools",
+            tab="/tools",
             packs=_by_pack(rows),
             count=len(rows),
             callers=[(key_of(one), one) for one in callers],
@@ -118,7 +118,7 @@ class ToolsPage:
 
     def _entered(self, tenant: str, entered: str) -> JudgedCaller:
         given = frozenset(entered.replace(",", " ").split())
-        held = self._implications.expand(given)
+        expanded = self._implications.expand(given)
         unknown = TenantContext(
             tenant_id=tenant,
             issuer="",
@@ -126,9 +126,9 @@ class ToolsPage:
             subject_kind="user",
             resource="",
             expires_at=0,
-            scopes=held,
+            scopes=expanded,
         )
-        return JudgedCaller(caller=unknown, known=False, implied=held - given)
+        return JudgedCaller(caller=unknown, known=False, implied=expanded - given)
 
 
 def key_of(caller: TenantContext) -> str:

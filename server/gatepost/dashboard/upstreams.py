@@ -152,7 +152,7 @@ class UpstreamsPage:
         return self._layout.page(
             "upstreams.html",
             page_request,
-            here="/upstreams",
+            tab="/upstreams",
             status=status,
             problem=problem,
             upstreams=shown,

@@ -99,7 +99,7 @@ class UsagePage:
         return self._layout.page(
             "usage.html",
             page_request,
-            here="/usage",
+            tab="/usage",
             span=span,
             spans=SPANS,
             chart=columns(

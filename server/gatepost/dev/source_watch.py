@@ -66,7 +66,7 @@ class SourceWatch(threading.Thread):
             path = Path(file).resolve()
             if folders.isdisjoint(path.parents) or SERVER in path.parents:
                 continue
-            if not any(place in path.parents for place in INSTALLED):
+            if not any(folder in path.parents for folder in INSTALLED):
                 yield name, path
 
     def _stamps(self) -> Stamps:

@@ -58,14 +58,14 @@ class Acceptor:
         protocol: Callable[[], asyncio.Protocol],
         connections: Collection[Any],
         *,
-        room: DescriptorLimits,
+        descriptors: DescriptorLimits,
         tls: ssl.SSLContext | None = None,
         handshake_s: float | None = None,
     ) -> None:
         self._sock = sock
         self._protocol = protocol
         self._connections: Collection[IdleConnection] = connections
-        self._room = room
+        self._descriptors = descriptors
         self._tls, self._handshake_s = tls, handshake_s
         self._loop = asyncio.get_running_loop()
         self._idle: deque[tuple[float, IdleConnection]] = deque()
@@ -99,7 +99,7 @@ class Acceptor:
 
     def _accept_queue(self) -> None:
         for _ in range(QUEUE):
-            if self._room.is_full(self._sock.fileno()):
+            if self._descriptors.is_full(self._sock.fileno()):
                 return
             try:
                 accepted, _ = self._sock.accept()
@@ -121,7 +121,7 @@ class Acceptor:
 
     def _begin(self) -> None:
         self._timer = None
-        if self._room.is_full(self._sock.fileno()) and not self._make_room():
+        if self._descriptors.is_full(self._sock.fileno()) and not self._make_room():
             self._wait("descriptors")
         else:
             self._loop.add_reader(self._sock.fileno(), self._accept)
@@ -146,10 +146,10 @@ class Acceptor:
                 return
             number = accepted.fileno()
             self._open(accepted)
-            if number < self._room.near:
+            if number < self._descriptors.near:
                 continue
             made = self._make_room()
-            if number < self._room.full:
+            if number < self._descriptors.full:
                 continue
             # An ended connection is closed after this turn, and the next one takes its place.
             if not made:

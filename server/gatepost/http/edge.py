@@ -141,7 +141,7 @@ class Edge:
         if scope["type"] != "http":
             await self._other(scope, receive, send)
             return
-        wall, began = time.time(), time.perf_counter()
+        received_at, began = time.time(), time.perf_counter()
         request_id = scope[REQUEST_ID] = next(self._ids)
         raw, client = scope["headers"], scope.get("client")
         method, path = scope["method"], scope["path"]
@@ -171,7 +171,7 @@ class Edge:
         finally:
             self._append(
                 (
-                    wall,
+                    received_at,
                     method,
                     path,
                     answer.status,

@@ -342,8 +342,8 @@ class Stateless:
                 )
             )
         )
-        goes_on = params.input_responses is not UNSET or params.request_state is not UNSET
-        if not (tells or goes_on or meta.capabilities):
+        is_continued = params.input_responses is not UNSET or params.request_state is not UNSET
+        if not (tells or is_continued or meta.capabilities):
             return None
         client = RoundTripClient(
             self._server, exchange.caller, method.name, params, asks=method.asks
@@ -351,7 +351,7 @@ class Stateless:
         if tells:
             events = reads_events(exchange.headers.get(b"accept", b""))
             client.enable_messages(SseResponse(exchange.send) if events else None)
-        if goes_on and method.asks:
+        if is_continued and method.asks:
             client.remember()
         return client
 

@@ -23,7 +23,7 @@ from gatepost.outbound.http_request import (
     outbound_request,
     plain,
 )
-from gatepost.outbound.redirect import STATUSES, following, place
+from gatepost.outbound.redirect import STATUSES, following, host_and_port
 from gatepost.outbound.transport_errors import (
     SAFE_METHODS,
     failure_of,
@@ -217,10 +217,10 @@ class Sender:
         """Send one request; return the answer, or the next request of a redirect."""
         async with self.answered(outbound, timeout_s) as answer:
             if follows and answer.status_code in STATUSES:
-                onward = following(outbound, answer, self._address_policy)
-                if onward is not None:
-                    self._judge(onward)
-                    return onward
+                redirected = following(outbound, answer, self._address_policy)
+                if redirected is not None:
+                    self._judge(redirected)
+                    return redirected
             host = outbound.where.host
             return await answers.read(answer, url=outbound.url, host=host, max_bytes=max_bytes)
 
@@ -229,7 +229,7 @@ class Sender:
         if problem := self._address_policy.problem(outbound.url):
             raise refused_url(problem)
         url = outbound.where
-        if url.scheme == "https" or self._address_policy.allows_http(*place(url)):
+        if url.scheme == "https" or self._address_policy.allows_http(*host_and_port(url)):
             return
         # An attacker on the network path can read http and can answer in the server's place.
         if (

@@ -68,12 +68,12 @@ class OutboundRequest(msgspec.Struct, frozen=True):
         """Return the parts of the URL."""
         return self.parsed or httpx2.URL(self.url)
 
-    def request(self, ours: Mapping[str, str], timeout_s: float) -> httpx2.Request:
-        """Build the transport's request, with the headers *ours* of every request."""
+    def request(self, own_headers: Mapping[str, str], timeout_s: float) -> httpx2.Request:
+        """Build the transport's request, with the headers *own_headers* of every request."""
         request = httpx2.Request(
             self.method,
             self.where,
-            headers={**ours, **self.body_headers, **self.headers},
+            headers={**own_headers, **self.body_headers, **self.headers},
             content=self.body or None,
         )
         if not self.body and self.method in {"POST", "PUT", "PATCH"}:

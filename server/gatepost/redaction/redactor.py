@@ -374,9 +374,9 @@ def cleaned_for_log(text: str, tenant: str = "") -> str:
 
     Within a call, the secrets of its tenant are redacted; elsewhere of *tenant*, or of all known.
     """
-    here = CURRENT_CALL.get()
-    if here is not None and not here.over:
-        return cleaned_text(text, here.now())
+    call = CURRENT_CALL.get()
+    if call is not None and not call.over:
+        return cleaned_text(text, call.now())
     for holder in [*_holders]:
         for redactor in [holder.of(tenant)] if tenant else [*holder.redactors()]:
             text = cleaned_text(text, redactor)

@@ -183,10 +183,10 @@ class SplitScreen:
                 for _, start, _ in found:
                     # The mark that ends a string may also begin one, which is not found then.
                     strings.update(text[at : at + 1] for at in (step + start + 1, step + start + 3))
-        held = [others for string in strings for others in self._single.get(string, ())]
-        return len(held) > MOST_HELD or any(
+        others_of = [others for string in strings for others in self._single.get(string, ())]
+        return len(others_of) > MOST_HELD or any(
             all(any(quote + b"%c" % byte + quote in text for byte in either) for either in others)
-            for others in held
+            for others in others_of
         )
 
     def _is_suspected(self, text: bytes, position: int) -> bool:
@@ -315,16 +315,16 @@ def _forms(numbers: bytes) -> tuple[Sequence[PieceForm], Sequence[Sequence[int]]
     left = [_forms_of(one, numbers) for one in cuts]
     chosen: list[PieceForm] = []
     singles: list[Sequence[int]] = []
-    held = Counter(HALVES)
+    counts = Counter(HALVES)
     while left:
-        best = max(held, key=lambda form: (form.end - form.begin > 1, held[form]))
+        best = max(counts, key=lambda form: (form.end - form.begin > 1, counts[form]))
         covered = [one for one in left if best in one]
         if best.end - best.begin > 1:
             chosen.append(best)
         else:
             singles.append([form.begin for form in set.intersection(*covered)])
         left = [one for one in left if best not in one]
-        held = Counter(form for forms in left for form in forms)
+        counts = Counter(form for forms in left for form in forms)
     return chosen, singles
 
 

@@ -54,7 +54,7 @@ class RestExchange:
         self,
         *,
         challenge: Challenge,
-        place: ResourceLookup,
+        resource_of: ResourceLookup,
         limits: RestLimits,
         requests: RequestLimits,
         suspended: Set[str] = frozenset(),
@@ -62,7 +62,7 @@ class RestExchange:
         differs: Callable[[TenantDiffers], Awaitable[None]] | None = None,
     ) -> None:
         self._challenge = challenge
-        self._locate = place.locate
+        self._locate = resource_of.locate
         self._requests = requests
         self._suspended = suspended
         self.running_requests = RunningRequests() if running_requests is None else running_requests

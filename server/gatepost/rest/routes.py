@@ -62,7 +62,7 @@ class RestRoutes:
         registry: Registry,
         *,
         challenge: Challenge,
-        place: ResourceLookup,
+        resource_of: ResourceLookup,
         limits: RestLimits,
         suspended: Set[str] = frozenset(),
         running_requests: RunningRequests | None = None,
@@ -75,7 +75,7 @@ class RestRoutes:
         self._descriptors = Descriptors(registry, runner.may)
         self._exchange = RestExchange(
             challenge=challenge,
-            place=place,
+            resource_of=resource_of,
             limits=limits,
             requests=runner.requests,
             suspended=suspended,
@@ -161,13 +161,13 @@ class RestRoutes:
             if len(reply.body) <= limit:
                 return reply
             # The blocks fit into the limit, but with the members around them they did not.
-            room = limit - AROUND_BYTES - len(outcome.content)
+            left = limit - AROUND_BYTES - len(outcome.content)
             try:
                 tool = self._registry.find(call.caller, call.name)
             except (UnknownTool, StoreUnavailable):
                 # The tenant's offers have changed during the call.
                 return responses.failed(Failure("internal", TOO_LONG))
-            outcome = fit(outcome, tool, room)
+            outcome = fit(outcome, tool, left)
         if outcome.failure is not None:
             return responses.failed(outcome.failure)
         return responses.succeeded(outcome)

@@ -115,11 +115,11 @@ class TenantErasure:
 
     def _counted(self) -> WorkspaceUsage:
         size = files = 0
-        places = [self._root / PRIVATE / self.tenant]
+        workspaces = [self._root / PRIVATE / self.tenant]
         if not self._is_foreign():
-            places.append(self._root / self.tenant)
-        for place in places:
-            for folder, folders, names in os.walk(place):
+            workspaces.append(self._root / self.tenant)
+        for workspace in workspaces:
+            for folder, folders, names in os.walk(workspace):
                 files += len(folders) + len(names)
                 for name in names:
                     with suppress(OSError):

@@ -206,8 +206,8 @@ class RecentCallers:
         await self.write()
         found: list[tuple[str, RecentCaller]] = []
         for tenant, entry in await self._records.latest(SUBJECT, KEY, MOST_ENTRIES):
-            theirs = merged(_read(entry), (), self._clock())[:most]
-            found += [(tenant, one) for one in theirs if not self._is_out(context(tenant, one))]
+            of_tenant = merged(_read(entry), (), self._clock())[:most]
+            found += [(tenant, one) for one in of_tenant if not self._is_out(context(tenant, one))]
         return sorted(found, key=lambda one: -one[1].seen_at)[:most]
 
     @asynccontextmanager
@@ -280,12 +280,12 @@ async def forget_person(records: TenantRecords, issuer: str, subject: str) -> in
     """
     gone = 0
 
-    def theirs(one: RecentCaller) -> bool:
+    def is_person(one: RecentCaller) -> bool:
         return one.issuer == issuer and subject in (one.subject, one.actor)
 
     def without(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
         nonlocal gone
-        left = tuple(one for one in before if not theirs(one))
+        left = tuple(one for one in before if not is_person(one))
         gone = len(before) - len(left)
         return left
 

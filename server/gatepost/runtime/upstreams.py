@@ -260,10 +260,10 @@ class UpstreamServices:
 
     async def _secret(self, tenant: str, name: str) -> str | None:
         try:
-            held = await self._parts.secrets.value(tenant, name)
+            secret = await self._parts.secrets.value(tenant, name)
         except SecretUnreadable:
             return None
-        return None if held is None else held.value
+        return None if secret is None else secret.value
 
     def _redacted(self, tenant: str, text: str) -> str:
         return self._redaction.of(tenant).clean(text)

@@ -86,9 +86,9 @@ class CapturedOutput:
         while stream is not None and (part := await stream.read(CHUNK)):
             if self._on_part is not None:
                 self._on_part(part)
-            room = self._most - len(self.data)
-            self.data += part[:room]
-            self.cut = self.cut or len(part) > room
+            left = self._most - len(self.data)
+            self.data += part[:left]
+            self.cut = self.cut or len(part) > left
 
 
 def confines() -> bool:
@@ -140,7 +140,7 @@ async def spawned(program: Confined, *, given: bool) -> asyncio.subprocess.Proce
         stderr=asyncio.subprocess.PIPE,
         env=dict(program.env),
         start_new_session=True,
-        pass_fds=[ours for ours, _ in program.handles],
+        pass_fds=[descriptor for descriptor, _ in program.handles],
         close_fds=True,
     )
 
@@ -159,7 +159,7 @@ def _launch_arguments(program: Confined) -> list[str]:
     arguments = {
         "root": (program.root,),
         "folder": program.folder,
-        "handles": (f"{ours}:{known_as}" for ours, known_as in program.handles),
+        "handles": (f"{descriptor}:{known_as}" for descriptor, known_as in program.handles),
         "limits": (f"{name}:{most}" for name, most in program.limits.items()),
         "runs": program.runs,
         "reads": (*ANSWERS, *program.reads),

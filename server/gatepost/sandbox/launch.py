@@ -270,10 +270,10 @@ def main(words: Sequence[str]) -> None:
         name, _, value = word.partition("=")
         settings.setdefault(name, []).append(value)
     os.umask(0o077)
-    for ours, known_as in _pairs(settings.get("handles", ())):
-        if ours != known_as:
-            os.dup2(int(ours), int(known_as))
-            os.close(int(ours))
+    for descriptor, known_as in _pairs(settings.get("handles", ())):
+        if descriptor != known_as:
+            os.dup2(int(descriptor), int(known_as))
+            os.close(int(descriptor))
     _go(settings["root"][0], settings.get("folder", ()))
     _limit({name: int(most) for name, most in _pairs(settings.get("limits", ()))})
     # Python ignores SIGPIPE, and a program would go on after its reader is gone.

@@ -116,16 +116,16 @@ class SecretCache:
         async with cached.lock:
             cached.used_at = self._clock()
             try:
-                held = await self._vault.get(tenant, name)
+                secret = await self._vault.get(tenant, name)
             except SecretUnreadable as failure:
                 log.error(
                     "secret_unreadable",
                     extra={"tenant": tenant, "secret": name, "reason": failure.reason},
                 )
                 raise
-            hidden = held is not None and not held.username
-            self._put(cached, name, held.value if held is not None and hidden else None)
-            return held
+            hidden = secret is not None and not secret.username
+            self._put(cached, name, secret.value if secret is not None and hidden else None)
+            return secret
 
     async def names(self, tenant: str) -> list[str]:
         """Return the names of the secrets that a tenant's operator set."""

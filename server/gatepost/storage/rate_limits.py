@@ -163,12 +163,12 @@ class Buckets:
         kept = self._kept.get(bucket)
         return burst if kept is None else burst - max(kept.full_at - now, 0.0) * rate
 
-    def _make_room(self, now: float, places: int) -> None:
-        if len(self._kept) + places <= self._most:
+    def _make_room(self, now: float, needed: int) -> None:
+        if len(self._kept) + needed <= self._most:
             return
         self._forgetting()
         # Drop more than the one that is needed now, because each search looks through all buckets.
-        excess = len(self._kept) + max(places, self._most // 10) - self._most
+        excess = len(self._kept) + max(needed, self._most // 10) - self._most
         # All are in use at once. Drop those that will be full first; new buckets replace them. A
         # caller that has used up its calls is among the last, so inventing many names gains it
         # nothing.

@@ -51,7 +51,7 @@ class RevocationStore(Protocol):
     async def all(self) -> list[RevocationRecord]:
         """Return all revocations, the oldest first, including expired ones."""
 
-    async def put(self, cut: RevocationRecord) -> bool:
+    async def put(self, record: RevocationRecord) -> bool:
         """Store a revocation durably; return False if its tenant has one with this id already."""
 
     async def delete(self, tenant: str, revocation_id: str) -> bool:

@@ -304,10 +304,10 @@ class MemoryTenantSharedStore:
     ) -> list[float]:
         """Return the tokens in each bucket, then the running calls of each limit; takes nothing."""
         now = self._clock()
-        held = [
+        tokens = [
             self._buckets.held(one.bucket, now, rate=one.rate, burst=one.burst) for one in spendings
         ]
-        return [*held, *(self._taken[limit.name] for limit in concurrency)]
+        return [*tokens, *(self._taken[limit.name] for limit in concurrency)]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """Append to a log and return the entry's number; only the *most* newest entries stay."""

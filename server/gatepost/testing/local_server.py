@@ -16,7 +16,7 @@ from gatepost.app import build_app
 from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
-from gatepost.dev.composition import IssuerHabits, dev_config
+from gatepost.dev.composition import IssuerOptions, dev_config
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Operator, Undecidable
 from gatepost.runtime.services import Services
 from gatepost.runtime.startup import opened
@@ -243,7 +243,7 @@ async def serving(*packs: Pack | str, **settings: Any) -> AsyncIterator[LocalSer
 
 def _config(folder: Path, settings: Mapping[str, Any]) -> Config:
     """Return the configuration of `gatepost dev`, in memory and with these tables on top."""
-    base = dev_config(PORT, tools=(), state=folder, habits=IssuerHabits())
+    base = dev_config(PORT, tools=(), state=folder, issuer_options=IssuerOptions())
     usual: dict[str, dict[str, Any]] = {
         "tenancy": {"create_on_first_use": True},
         "storage": {"database": "memory:"},

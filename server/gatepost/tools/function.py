@@ -168,8 +168,8 @@ def check_options(owner: str, options: Mapping[str, Any], known: frozenset[str])
 def owner_of(pack: str, kind: str, function: Callable[..., Any]) -> str:
     """Describe a function so that its author finds it: its pack, name, file and line."""
     code = getattr(unwrap(function), "__code__", None)
-    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    return f"pack {pack}, {kind} {getattr(function, '__name__', function)}{place}"
+    location = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return f"pack {pack}, {kind} {getattr(function, '__name__', function)}{location}"
 
 
 def check_function(owner: str, function: Any, written: str) -> None:

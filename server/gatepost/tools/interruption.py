@@ -256,15 +256,15 @@ class ToolDeadline(Interruptible[T]):
         """Stop the clock for the time of a block; of several at once the last one starts it."""
         self._holds += 1
         if self._holds == 1:
-            self._turn()
+            self._restart()
         try:
             yield
         finally:
             self._holds -= 1
             if self._holds == 0:
-                self._turn()
+                self._restart()
 
-    def _turn(self) -> None:
+    def _restart(self) -> None:
         """Stop the clock, or let it go on; it does not run before the tool first waits."""
         stop = self._stop
         if stop is not None and self._timer is not None:
@@ -317,9 +317,9 @@ class ToolDeadline(Interruptible[T]):
 
     def abandoned(self) -> None:
         """Log which tool goes on although it was cancelled."""
-        here = CURRENT_CALL.get()
-        if isinstance(here, RedactedCall):
-            name, request_id = here.call.name, here.call.request_id
+        call = CURRENT_CALL.get()
+        if isinstance(call, RedactedCall):
+            name, request_id = call.call.name, call.call.request_id
             log.warning(
                 "tool_abandoned",
                 extra={"tool": name, "request_id": request_id, "after_s": self.abandon_s},

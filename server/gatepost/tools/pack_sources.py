@@ -134,7 +134,7 @@ def title_of(document: Mapping[str, Any] | Path | str) -> object:
 def openapi_maker(function: str) -> Any:
     """Return a function of the pack that makes packs in code; RuntimeError if there is none."""
     registered = (pack.registration.in_code for pack in registrations().packs.values())
-    place = next(filter(None, registered), None)
-    if place is None:
+    entry_point = next(filter(None, registered), None)
+    if entry_point is None:
         raise RuntimeError("no installed distribution registers a pack that makes packs in code")
-    return getattr(import_module(place), function)
+    return getattr(import_module(entry_point), function)

@@ -326,15 +326,15 @@ def _shown(value: Any) -> str:
 
 def remark(name: str, value: str) -> None:
     """Add a remark to the record of the call that this code runs for."""
-    here = CURRENT_CALL.get()
-    if isinstance(here, RedactedCall):
-        here.remarks = {**(here.remarks or {}), name: value}
+    current = CURRENT_CALL.get()
+    if isinstance(current, RedactedCall):
+        current.remarks = {**(current.remarks or {}), name: value}
 
 
 def peer_here() -> str:
     """Return the address of the current call's client; empty outside of calls."""
-    here = CURRENT_CALL.get()
-    return here.call.peer if isinstance(here, RedactedCall) else ""
+    current = CURRENT_CALL.get()
+    return current.call.peer if isinstance(current, RedactedCall) else ""
 
 
 def _double(number: float) -> float:

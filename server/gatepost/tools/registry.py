@@ -170,13 +170,13 @@ class Registry:
         """Return what this caller can see; the same object for the same permissions."""
         if self.source is not None:
             return self._visible_to(self._at_hand(caller)).visible(caller)
-        held = caller.scopes & self._deciding
-        visible = self._visible.get(held)
+        scopes = caller.scopes & self._deciding
+        visible = self._visible.get(scopes)
         if visible is None:
             if len(self._visible) >= REMEMBERED_SETS:
                 self._visible.pop(next(iter(self._visible)))
-            visible = Visible(offer for offer, required in self._all if required <= held)
-            self._visible[held] = visible
+            visible = Visible(offer for offer, required in self._all if required <= scopes)
+            self._visible[scopes] = visible
         return visible
 
     def searchable(self, caller: TenantContext) -> Visible:

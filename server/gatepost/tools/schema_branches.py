@@ -271,8 +271,8 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
         yield from properties.items()
     if isinstance(patterns := schema.get("patternProperties"), Mapping):
         yield from ((None, one) for one in patterns.values())
-    if isinstance(places := schema.get("prefixItems"), list):
-        yield from enumerate(places)
+    if isinstance(items := schema.get("prefixItems"), list):
+        yield from enumerate(items)
     for keyword in _ANY:
         value = schema.get(keyword)
         yield from ((None, one) for one in (value if isinstance(value, list) else [value]))

@@ -183,7 +183,9 @@ def literals(paths: Sequence[SecretPath], arguments: bytes) -> list[str]:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
         return []
-    texts = [text for path in paths for place in _at(value, path) for text in _texts(place)]
+    texts = [
+        text for path in paths for found_value in _at(value, path) for text in _texts(found_value)
+    ]
     return [text for text in dict.fromkeys(texts) if not text.startswith(REFERENCE_PREFIX)]
 
 

@@ -45,8 +45,8 @@ class ToolIndex:
         for number, tool in enumerate(tools):
             for text, weight in _texts(tool):
                 for word in WORD.findall(text.lower()):
-                    places = self._found.setdefault(word, {})
-                    places[number] = max(weight, places.get(number, 0))
+                    positions = self._found.setdefault(word, {})
+                    positions[number] = max(weight, positions.get(number, 0))
         self._words = sorted(self._found)
 
     def best(self, query: str, limit: int) -> tuple[list[Tool], int]:
@@ -194,10 +194,10 @@ def _call_tool(reachable: Reachable) -> Tool:
 
     def reads(arguments: CallToolArguments) -> bool:
         """Return whether the called tool only reads, so that no answer is stored for retries."""
-        here = CURRENT_CALL.get()
-        if not isinstance(here, RedactedCall):
+        current = CURRENT_CALL.get()
+        if not isinstance(current, RedactedCall):
             return False
-        tools = reachable(here.call.caller).tools
+        tools = reachable(current.call.caller).tools
         return any(one.effects.read_only for one in tools if one.name == arguments.name)
 
     return Tool(

@@ -117,8 +117,8 @@ class AgentAdministration:
         return references
 
     async def _note(self, outcome: str, agent: AgentRegistration, actor: ManagementActor) -> None:
-        details_ = {"agent": agent.name, "id": agent.id, "client": " ".join(agent.client_ids)}
-        await self._audit.note(agent.tenant, "agent", outcome, actor, details_)
+        recorded = {"agent": agent.name, "id": agent.id, "client": " ".join(agent.client_ids)}
+        await self._audit.note(agent.tenant, "agent", outcome, actor, recorded)
 
 
 def taken(agent: AgentRegistration) -> Conflict:

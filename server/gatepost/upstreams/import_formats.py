@@ -80,10 +80,10 @@ def without_comments(text: str) -> str:
 def servers_of(document: Mapping[str, Any]) -> tuple[ImportedServer, ...]:
     """Return the servers of an `mcpServers` or `servers` object; raises ImportProblem."""
     nested = document.get("mcp")
-    places = [document, *([nested] if isinstance(nested, dict) else [])]
-    for place in places:
+    containers = [document, *([nested] if isinstance(nested, dict) else [])]
+    for container in containers:
         for section in SECTIONS:
-            servers = place.get(section)
+            servers = container.get(section)
             if isinstance(servers, dict):
                 return tuple(_server(name, entry) for name, entry in servers.items())
     raise ImportProblem("there is neither `mcpServers` nor `servers` in it")

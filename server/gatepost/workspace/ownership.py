@@ -55,12 +55,12 @@ class Owned:
 
     def _closed(self) -> bool:
         """Remove other users' permissions from the folders; return whether all folders exist."""
-        places = ((PRIVATE,), (PRIVATE, self._tenant), (self._tenant,))
-        return all(self._close(place) for place in places)
+        folders = ((PRIVATE,), (PRIVATE, self._tenant), (self._tenant,))
+        return all(self._close(folder) for folder in folders)
 
-    def _close(self, place: tuple[str, ...]) -> bool:
+    def _close(self, folder: tuple[str, ...]) -> bool:
         try:
-            handle = self._resolver.open(self._root, place, DIRECTORY)
+            handle = self._resolver.open(self._root, folder, DIRECTORY)
         except OSError:
             return False  # a link or a file in the way; opening it reports the error
         try:
@@ -68,9 +68,9 @@ class Owned:
             # changed.
             if os.fstat(handle).st_uid in (os.geteuid(), os.fstat(self._root).st_uid):
                 with suppress(PermissionError):
-                    close_to_others(handle, "/".join(place))
+                    close_to_others(handle, "/".join(folder))
             else:
-                close_to_others(handle, "/".join(place))
+                close_to_others(handle, "/".join(folder))
         finally:
             os.close(handle)
         return True

@@ -108,7 +108,7 @@ def kernel_resolves() -> bool:
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return False
     with contextlib.suppress(OSError):
-        os.close(Kernel().open(_here(), (), DIRECTORY))
+        os.close(Kernel().open(_current_directory(), (), DIRECTORY))
         return True
     return False
 
@@ -128,6 +128,6 @@ def place_of(handle: int) -> str:
     return os.readlink(f"/proc/self/fd/{handle}")
 
 
-def _here() -> int:
+def _current_directory() -> int:
     # AT_FDCWD (fcntl.h): the working directory, for a call that only asks whether it may be made.
     return -100

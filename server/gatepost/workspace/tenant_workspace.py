@@ -183,8 +183,8 @@ class Home:
             areas = [name for name in os.listdir(handle) if AREA_NAME.fullmatch(name)]
         finally:
             os.close(handle)
-        places = [(self.tenant,), *((PRIVATE, self.tenant, area) for area in areas)]
-        counts = [Tree(self.root, place, self.resolver, "").count() for place in places]
+        folders = [(self.tenant,), *((PRIVATE, self.tenant, area) for area in areas)]
+        counts = [Tree(self.root, folder, self.resolver, "").count() for folder in folders]
         return WorkspaceUsage(sum(one.bytes for one in counts), sum(one.files for one in counts))
 
 

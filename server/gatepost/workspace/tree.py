@@ -194,8 +194,8 @@ class Tree:
             items += [one for one in below if one.type == "file" or not files_only]
             if recursive:
                 todo += [tuple(one.path.split("/")) for one in below if one.type == "folder"]
-        cut = len(items) > limit
-        return FolderListing(sorted(items[:limit], key=lambda item: item.path), cut)
+        is_cut = len(items) > limit
+        return FolderListing(sorted(items[:limit], key=lambda item: item.path), is_cut)
 
     def count(self) -> WorkspaceUsage:
         """Count all files, including links and odd names; remove leftovers of a crash."""

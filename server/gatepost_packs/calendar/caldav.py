@@ -74,13 +74,13 @@ class CalDav:
 
     async def collections(self) -> list[Collection]:
         """Return the calendar at the URL, or those of the principal or home there."""
-        here = await self._found(self._url, depth=0)
-        for found in here:
+        found_here = await self._found(self._url, depth=0)
+        for found in found_here:
             if found.is_calendar:
                 return [Collection(found.url, "")]
-        home = next((found.home for found in here if found.home), "")
+        home = next((found.home for found in found_here if found.home), "")
         if not home:
-            principal = next((found.principal for found in here if found.principal), "")
+            principal = next((found.principal for found in found_here if found.principal), "")
             if principal:
                 found_there = await self._found(principal, depth=0)
                 home = next((found.home for found in found_there if found.home), "")

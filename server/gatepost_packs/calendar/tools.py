@@ -168,24 +168,26 @@ def _chosen(
 ) -> tuple[list[CalendarSource], str]:
     """Return the tenant's calendars, or the one of that name and its selected part."""
     tenant = ctx.caller.tenant_id
-    theirs = {
+    chosen_calendars = {
         name: one
         for name, one in settings.calendars.items()
         if not one.tenants or tenant in one.tenants
     }
-    if not theirs:
+    if not chosen_calendars:
         message = (
             "No calendar is set up for you. "
             "An administrator names them in [packs.calendar.calendars]."
         )
         raise ToolFailure("not_found", message)
     if calendar is None:
-        return [CalendarSource(ctx, name, one, settings) for name, one in theirs.items()], ""
+        return [
+            CalendarSource(ctx, name, one, settings) for name, one in chosen_calendars.items()
+        ], ""
     name, _, part = calendar.partition("/")
-    if name not in theirs:
-        message = f"There is no calendar {calendar!r}. There are: {', '.join(theirs)}."
+    if name not in chosen_calendars:
+        message = f"There is no calendar {calendar!r}. There are: {', '.join(chosen_calendars)}."
         raise ToolFailure("not_found", message, field="calendar")
-    return [CalendarSource(ctx, name, theirs[name], settings)], part
+    return [CalendarSource(ctx, name, chosen_calendars[name], settings)], part
 
 
 async def _fetched(

@@ -88,16 +88,16 @@ class ChatSettings(PackSettings, frozen=True):
                 yield SettingFault(setting, f"{name!r} is not a name for a channel", hint)
             if not 1 <= len(self.places(name)) <= MOST_PLACES:
                 yield SettingFault(setting, f"a channel has between 1 and {MOST_PLACES} URLs")
-            for place in self.places(name):
-                yield from _faults(setting, place)
+            for reference in self.places(name):
+                yield from _faults(setting, reference)
 
 
-def _faults(setting: str, place: str) -> Iterator[SettingFault]:
-    if place.startswith(REFERENCE_PREFIX):
-        if not is_reference(place):
+def _faults(setting: str, reference: str) -> Iterator[SettingFault]:
+    if reference.startswith(REFERENCE_PREFIX):
+        if not is_reference(reference):
             yield SettingFault(
                 setting, "it is not a valid name of a secret", "write secret:TEAM_CHAT_URL"
             )
-    elif problem := refusal(place):
+    elif problem := refusal(reference):
         # The URL is not shown: most URLs hold a token.
         yield SettingFault(setting, problem, "docs/chat.md lists what is supported")

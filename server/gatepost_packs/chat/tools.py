@@ -87,7 +87,7 @@ async def chat_send(
     if not message.strip():
         raise ToolFailure("validation", "`message` is empty.", field="message")
     # All are checked before any is sent, so that a missing secret is not found half way.
-    urls = [await _checked(ctx, channel, place) for place in settings.places(channel)]
+    urls = [await _checked(ctx, channel, reference) for reference in settings.places(channel)]
     trusted = await asyncio.to_thread(_trusted, ctx.settings(Network).ca_bundle)
     texts = {"body": message, "title": title or "", "ca": trusted, "max_parts": settings.max_parts}
     results = await asyncio.gather(*(_send(ctx, url, texts, settings.timeout_s) for url in urls))
@@ -102,8 +102,8 @@ async def chat_send(
     )
 
 
-async def _checked(ctx: CallContext, channel: str, place: str) -> str:
-    url = await ctx.secret(place, field="channel")
+async def _checked(ctx: CallContext, channel: str, reference: str) -> str:
+    url = await ctx.secret(reference, field="channel")
     if problem := refusal(url):
         text = f"The channel {channel} cannot be used: {problem}. An operator can set another URL."
         raise ToolFailure("denied", text)

@@ -36,11 +36,11 @@ async def limit(tenant: str) -> AsyncIterator[None]:
     """Wait for the limit of the tenant, then that of all; ToolFailure after waiting too long."""
     concurrency = _concurrency.setdefault(asyncio.get_running_loop(), GitConcurrency())
     own = concurrency.of(tenant)
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(WAIT_S):
-                await held.enter_async_context(own)
-                await held.enter_async_context(concurrency.all)
+                await stack.enter_async_context(own)
+                await stack.enter_async_context(concurrency.all)
         except TimeoutError:
             message = "Too many git commands run at once. Try again."
             raise ToolFailure("upstream_unavailable", message, retry_after=5) from None

@@ -130,13 +130,13 @@ class _Run:
             git, until = self.folder / repository.GIT, time.time() - STALE_S
             await asyncio.to_thread(repository.unlocked, git, 0.0, until)
         remotes = self._remotes(configuration)
-        room = await self._room()
+        quota = await self._quota()
         access = await access_to(self.ctx, remotes, self.ground) if remotes else RemoteAccess()
         self.began = time.time()
         ended: ProcessResult | None = None
         try:
             with handed(access.secret) as (settings, handles):
-                ended = await self._watched(self._program(access, settings, handles, room))
+                ended = await self._watched(self._program(access, settings, handles, quota))
             return self._done(ended)
         except TimeoutError:
             raise self._late() from None
@@ -203,23 +203,23 @@ class _Run:
             raise ToolFailure("not_found", message, field="args")
         return list(dict.fromkeys(found))
 
-    async def _room(self) -> WorkspaceUsage:
+    async def _quota(self) -> WorkspaceUsage:
         """
         Return the bytes that may still be written; in a full workspace no writing command starts.
         """
         if self.plan.reads:
             return WorkspaceUsage(0, 0)
-        room = await self.ctx.workspace.room()
-        if room.bytes <= 0 or room.files <= 0:
+        quota = await self.ctx.workspace.room()
+        if quota.bytes <= 0 or quota.files <= 0:
             raise ToolFailure("denied", "The workspace is full. Delete something first.")
-        return room
+        return quota
 
     def _program(
         self,
         access: RemoteAccess,
         credentials: dict[str, str],
         handles: tuple[tuple[int, int], ...],
-        room: WorkspaceUsage,
+        quota: WorkspaceUsage,
     ) -> Confined:
         plan, ground = self.plan, self.ground
         git = program()
@@ -240,7 +240,7 @@ class _Run:
         where = (str(ground.root), str(ground.home))
         limits = {"CPU": self.timeout_s + 5, "AS": MEMORY_BYTES, "NOFILE": 1024, "NPROC": 8192}
         if not plan.reads:
-            limits["FSIZE"] = room.bytes
+            limits["FSIZE"] = quota.bytes
         return Confined(
             argv=(git, "--no-pager", *argv),
             env=env | access.env,
@@ -294,8 +294,8 @@ class _Run:
             await asyncio.sleep(4 * (time.monotonic() - began - LOOK_S))
 
     async def _is_over(self) -> bool:
-        room = await self.ctx.workspace.room()
-        return room.bytes < 0 or room.files < 0
+        quota = await self.ctx.workspace.room()
+        return quota.bytes < 0 or quota.files < 0
 
     def _full(self) -> ToolFailure:
         message = f"git {self.plan.command} would need more room than the workspace has. "

@@ -103,12 +103,12 @@ def _ssh(ctx: CallContext, hosts: dict[str, tuple[str, int]], key: str, ground: 
 
 
 async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> RemoteSecret | None:
-    place = host if port == USUAL_PORTS[scheme] else f"{host}:{port}"
-    reference = ctx.settings(GitSettings).credentials.get(place)
+    destination = host if port == USUAL_PORTS[scheme] else f"{host}:{port}"
+    reference = ctx.settings(GitSettings).credentials.get(destination)
     if reference is None or scheme != "https":
         return None
     try:
-        secret = await ctx.secret(reference, field="args", to=f"https://{place}", fixed=True)
+        secret = await ctx.secret(reference, field="args", to=f"https://{destination}", fixed=True)
     except ToolFailure as none:
         if none.failure.kind != "not_found":
             raise
@@ -118,8 +118,10 @@ async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> Rem
         # GitLab and GitHub take a token with any user name, and OAuth tokens with this one.
         user, password = "oauth2", secret
     if set("\n\r\0") & set(secret) or len(secret) > MOST_CHARACTERS:
-        raise ToolFailure("denied", f"The secret for {place} is not a user name and password.")
-    return RemoteSecret(f"https://{place}", user, password)
+        raise ToolFailure(
+            "denied", f"The secret for {destination} is not a user name and password."
+        )
+    return RemoteSecret(f"https://{destination}", user, password)
 
 
 @contextmanager

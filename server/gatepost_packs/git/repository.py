@@ -49,11 +49,11 @@ def configuration_at(folder: Path) -> Configuration | None:
 
 def require_plain(root: Path, parts: tuple[str, ...]) -> None:
     """Raise ToolFailure if a link is on the path from the workspace to a folder."""
-    place = root
+    path = root
     for name in parts:
-        place /= name
-        if place.is_symlink():
-            shown = f"/workspace/{place.relative_to(root)}"
+        path /= name
+        if path.is_symlink():
+            shown = f"/workspace/{path.relative_to(root)}"
             raise ToolFailure("validation", f"{shown} is a link, not a folder.", field="args")
 
 

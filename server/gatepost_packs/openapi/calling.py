@@ -93,13 +93,13 @@ async def openapi_call(  # noqa: PLR0913  # as many as a page has
     """
     record, document = await store.found(ctx, name)
     operation = await described(document, path, method, api=name)
-    place = _place(record, document, operation)
+    call_target = _target(record, document, operation)
     given = OperationInput(
         path=path_params or {}, query=query_params or {}, headers=headers or {}, body=body
     )
     target, options = _request_of(operation, given, record)
-    url = place.base + target
-    auth = await credential.headers(ctx, record.credential, url=url, home=place.home)
+    url = call_target.base + target
+    auth = await credential.headers(ctx, record.credential, url=url, home=call_target.home)
     options["headers"] = {**options.get("headers", {}), **auth}
     options["timeout_s"] = timeout_s
     options["max_bytes"] = max(READ_BYTES, max_response_bytes)
@@ -110,7 +110,7 @@ async def openapi_call(  # noqa: PLR0913  # as many as a page has
     return _answered(reply, max_response_bytes)
 
 
-def _place(record: store.ApiRecord, document: Any, operation: Operation) -> CallTarget:
+def _target(record: store.ApiRecord, document: Any, operation: Operation) -> CallTarget:
     try:
         home = base_url(document, override=record.base_url, spec_url=record.spec_url)
         if record.base_url:

@@ -73,8 +73,8 @@ def _sentence(value: Any, depth: int = 0) -> tuple[str, str | None]:
             sentence, inner = _sentence(value[word], depth + 1)
             if sentence:
                 named = field or inner
-                place = f"{named}: " if field and depth and field not in sentence else ""
-                return f"{place}{sentence}", named
+                prefix = f"{named}: " if field and depth and field not in sentence else ""
+                return f"{prefix}{sentence}", named
     return "", field
 
 
@@ -84,7 +84,7 @@ def _field(value: Mapping[str, Any]) -> str | None:
     """
     if isinstance(value.get("field"), str):
         return str(value["field"])
-    place = value.get("loc")
-    if isinstance(place, list) and place and isinstance(place[-1], str):
-        return place[-1]
+    location = value.get("loc")
+    if isinstance(location, list) and location and isinstance(location[-1], str):
+        return location[-1]
     return None

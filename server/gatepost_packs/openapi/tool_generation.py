@@ -77,10 +77,10 @@ def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | SettingF
                 yield SettingFault(f"apis.{name}", str(error))
 
 
-def _read(place: str, fetch: Fetch) -> bytes:
-    if place.startswith(("http://", "https://")):
-        return fetch(place)
-    path = Path(place)
+def _read(location: str, fetch: Fetch) -> bytes:
+    if location.startswith(("http://", "https://")):
+        return fetch(location)
+    path = Path(location)
     if path.stat().st_size > MOST_BYTES:
         raise DescriptionUnreadable(f"it has more than {MOST_BYTES} bytes")
     return path.read_bytes()
@@ -254,14 +254,14 @@ class Offered:
         """
         if isinstance(body, dict) and self._validator.is_valid(body):
             return
-        place = f"{self.operation.entry.method} {self.operation.entry.path}"
+        operation_name = f"{self.operation.entry.method} {self.operation.entry.path}"
         why = (
             ("a response longer than is read")
             if cut
             else "not the answer that it is described with"
         )
         text = msgspec.json.encode(body).decode()[:LONGEST]
-        message = f"{place} was done ({reply.status}), with {why}: {text}"
+        message = f"{operation_name} was done ({reply.status}), with {why}: {text}"
         raise ToolFailure("internal", message)
 
 

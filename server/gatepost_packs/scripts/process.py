@@ -111,7 +111,7 @@ class ScriptProcess:
         self, process: asyncio.subprocess.Process, host: Host, settings: ScriptsSettings
     ) -> None:
         self._process = process
-        self._out = cast(asyncio.StreamWriter, process.stdin)
+        self._input = cast(asyncio.StreamWriter, process.stdin)
         self._in = cast(asyncio.StreamReader, process.stdout)
         self._host = host
         self._settings = settings
@@ -177,8 +177,8 @@ class ScriptProcess:
         data = _encode(frame)
         # Reading shows when a worker has died.
         with contextlib.suppress(ConnectionError):
-            self._out.write(len(data).to_bytes(4, "big") + data)
-            await self._out.drain()
+            self._input.write(len(data).to_bytes(4, "big") + data)
+            await self._input.drain()
 
     async def _frame(self) -> WorkerMessage:
         try:

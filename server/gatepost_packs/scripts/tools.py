@@ -223,10 +223,10 @@ async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) 
         return
     rejection = await ScriptApprovals.of(ctx).rejection(script)
     if rejection is not None:
-        message_ = REJECTED.format(
+        text = REJECTED.format(
             file=script.file, by=rejection.by.shown, reason=rejection.reason_sentence
         )
-        raise ToolFailure("denied", message_)
+        raise ToolFailure("denied", text)
     await _submit(ctx, settings, script)
     raise ToolFailure("denied", PENDING.format(file=script.file))
 

@@ -109,14 +109,14 @@ class VaultCatalog:
         heads = await self.space.heads(notes, limit=MOST_NOTE_BYTES)
         found = dict(zip(notes, heads, strict=True))
 
-        def parsed(place: Path, stop: threading.Event) -> list[IndexedFile]:
+        def parsed(folder: Path, stop: threading.Event) -> list[IndexedFile]:
             return [_known(item, found.get(item.path), scanned_at) for item in batch]
 
         return await self.space.apart(parsed)
 
     async def _index(self, work: Callable[[Index], T]) -> T:
         return await self.space.apart(
-            lambda place, stop: work(Index(place, stop, self._most_bytes))
+            lambda folder, stop: work(Index(folder, stop, self._most_bytes))
         )
 
 

@@ -42,15 +42,15 @@ def query_of(text: str) -> Query:
 
     ToolFailure if no word is left.
     """
-    words_: list[str] = []
+    phrases: list[str] = []
     unwanted: list[str] = []
     for minus, phrase, word in QUERY_WORD.findall(text):
         quoted = _quoted(phrase or word.rstrip("*"))
         if quoted is None:
             continue
         begins = not phrase and word.endswith("*")
-        (unwanted if minus else words_).append(f"{quoted}*" if begins else quoted)
-    if not words_:
+        (unwanted if minus else phrases).append(f"{quoted}*" if begins else quoted)
+    if not phrases:
         message = (
             '`query` holds no word to search for. Write words, "a phrase", prefixes (`meet*`), '
             "and `-word` to exclude a word."
@@ -58,10 +58,10 @@ def query_of(text: str) -> Query:
         raise ToolFailure("validation", message, field="query")
     # Each word once: its positions in a text are compared with those of every other.
     without = "".join(f" NOT {quoted}" for quoted in [*dict.fromkeys(unwanted)][:MOST_QUERY_WORDS])
-    words_ = [*dict.fromkeys(words_)][:MOST_QUERY_WORDS]
+    phrases = [*dict.fromkeys(phrases)][:MOST_QUERY_WORDS]
     return Query(
-        f"({' AND '.join(words_)}){without}",
-        f"({' OR '.join(words_)}){without}",
+        f"({' AND '.join(phrases)}){without}",
+        f"({' OR '.join(phrases)}){without}",
     )
 
 
@@ -128,5 +128,5 @@ def _parts(body: str) -> Iterator[str]:
 def _beginning(body: str) -> str:
     if len(body) <= BEGINNING:
         return body
-    cut = body.rfind(" ", 1, BEGINNING)
-    return f"{body[: cut if cut > 0 else BEGINNING]}…"
+    end = body.rfind(" ", 1, BEGINNING)
+    return f"{body[: end if end > 0 else BEGINNING]}…"

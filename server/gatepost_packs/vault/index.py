@@ -110,8 +110,8 @@ class Index:
     locks do not work. A damaged or foreign file is removed.
     """
 
-    def __init__(self, place: Path, stop: threading.Event, most_bytes: int) -> None:
-        self._file = place / FILE
+    def __init__(self, folder: Path, stop: threading.Event, most_bytes: int) -> None:
+        self._file = folder / FILE
         self._stop = stop
         self._pages = max(most_bytes // PAGE_BYTES, 16)
 

@@ -100,7 +100,7 @@ class LinkResolver:
         self._rows = rows
         self._known: dict[str, list[tuple[str, str]]] = {}
 
-    def leads(self, source: str, target: str, *, relative: bool) -> str | None:
+    def target_of(self, source: str, target: str, *, relative: bool) -> str | None:
         """Return the file that a link in a note means; None if there is none."""
         files = self._files(name_of(target))
         if relative or target.startswith(("./", "../")):
@@ -128,18 +128,20 @@ def links_of(
     rows: Rows, source: str, links: Iterable[NoteLink]
 ) -> list[tuple[NoteLink, str | None]]:
     """Return each link with its target file."""
-    ways = LinkResolver(rows)
-    return [(link, ways.leads(source, link.target, relative=link.relative)) for link in links]
+    resolver = LinkResolver(rows)
+    return [
+        (link, resolver.target_of(source, link.target, relative=link.relative)) for link in links
+    ]
 
 
 def backlinks(rows: Rows, path: str) -> tuple[list[tuple[str, str]], bool]:
     """Return path and title of each note that links to this file, and whether there may be more."""
     found: dict[str, str] = {}
-    ways = LinkResolver(rows)
+    resolver = LinkResolver(rows)
     linking = rows.execute(LINKING, (name_of(path), MOST_FITTING + 1)).fetchall()
     for source, title, target, relative in linking[:MOST_FITTING]:
-        leads = ways.leads(source, target, relative=bool(relative))
-        if source != path and leads == path:
+        found_target = resolver.target_of(source, target, relative=bool(relative))
+        if source != path and found_target == path:
             found[source] = title
     return list(found.items()), len(linking) > MOST_FITTING
 

@@ -249,10 +249,10 @@ def _embeds(prose: str, at: int) -> bool:
 
 
 def _markdown_link(at: int, raw: str, text: str, *, embed: bool) -> Iterator[tuple[int, NoteLink]]:
-    place = raw.removeprefix("<").removesuffix(">")
-    target = of_markdown(place)
+    address = raw.removeprefix("<").removesuffix(">")
+    target = of_markdown(address)
     if target is not None:
-        heading = place.partition("#")[2]
+        heading = address.partition("#")[2]
         yield at, NoteLink(target, heading, text.strip(), embed=embed, relative=True)
 
 

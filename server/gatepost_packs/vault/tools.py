@@ -130,7 +130,7 @@ async def vault_read(
     found, heading, remarks = await _found(catalog, path)
     head = await catalog.space.head(found, limit=MOST_NOTE_BYTES)
     item = await catalog.space.stat(found)
-    note, part = await catalog.space.apart(lambda place, stop: _parsed(found, head, heading))
+    note, part = await catalog.space.apart(lambda folder, stop: _parsed(found, head, heading))
     (links, (back, more)), state = await catalog.ask(
         lambda rows: (
             lookup.links_of(rows, found, note.links[:SHOWN_LINKS]),

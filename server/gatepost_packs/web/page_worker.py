@@ -91,10 +91,10 @@ class Page:
 
     def _resolve(self, part: Document | Element) -> None:
         """Make links and images absolute; leave the text alone of those that cannot be fetched."""
-        here = self._url.partition("#")[0]
+        own_url = self._url.partition("#")[0]
         for link in part.select("a"):
             target = self._absolute(link.attr("href") or "", ("http", "https", "mailto"))
-            same_page = target.partition("#")[0] == here
+            same_page = target.partition("#")[0] == own_url
             if same_page and link.text.strip() in ANCHORS:
                 link.decompose()
             elif same_page or not target or not link.text.strip():

@@ -156,7 +156,7 @@ class Replay(OpenSessionStream):
     only makes this stream read the log before the next beat.
     """
 
-    __slots__ = ("_after", "_events", "_last", "_stirred", "_stored", "me", "stream")
+    __slots__ = ("_after", "_events", "_is_stale", "_last", "_stored", "me", "stream")
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Replay(OpenSessionStream):
         self._after = after
         self._stored = channel.stored_events(stream)
         self._events: deque[LogEvent] = deque()
-        self._stirred = True
+        self._is_stale = True
         self._last = False
 
     async def check(self) -> None:
@@ -202,11 +202,11 @@ class Replay(OpenSessionStream):
     @property
     def is_behind(self) -> bool:
         """Return whether the log must be read; events that were read are sent first."""
-        return self._stirred and not self._events
+        return self._is_stale and not self._events
 
     async def catch_up(self) -> None:
         """Read new events from the log."""
-        self._stirred = False
+        self._is_stale = False
         events = await self._read(self._after)
         if events is None:
             # The process that wrote the log is gone. The client gets an error when it asks again.
@@ -217,7 +217,7 @@ class Replay(OpenSessionStream):
 
     def beat(self) -> None:
         """Keep the connection alive and read the log, because a message may be lost."""
-        self._stirred = True
+        self._is_stale = True
         super().beat()
 
     async def is_needed(self) -> bool:
@@ -230,7 +230,7 @@ class Replay(OpenSessionStream):
         if signal.about != self.stream:
             return
         if signal.kind == "event":
-            self._stirred = True
+            self._is_stale = True
             self._streams.wake(self)
         elif signal.kind == "resume" and signal.by != self.me:
             self.end()

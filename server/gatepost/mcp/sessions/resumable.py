@@ -266,7 +266,7 @@ class Resumable(SseResponse):
                     await self._event(body, more=False)
                 elif self.started:
                     await self._event_log.write(SILENT_END)
-                    await self._stir()
+                    await self._reread()
                     await self._put(b"", more=False)
                 else:
                     await self._open(b": cancelled\n\n")
@@ -327,13 +327,13 @@ class Resumable(SseResponse):
                 await self._put(b"", more=False)
                 self._let_go = True
         # Announce the events that were logged before the other connection was known.
-        await self._stir()
+        await self._reread()
 
     async def _event(self, data: bytes, *, more: bool) -> None:
         await self._start()
         event_id = await self._event_log.write(EVENT if more else LAST_MESSAGE, data)
         if self._let_go:
-            await self._stir()
+            await self._reread()
         await self._put(frame(data, event_id), more=more)
 
     async def _start(self) -> None:
@@ -357,7 +357,7 @@ class Resumable(SseResponse):
         if not self._let_go:
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def _stir(self) -> None:
+    async def _reread(self) -> None:
         """Tell the readers of the event log that there are new events."""
         try:
             await self._request_messages.channel.send("event", self._event_log.name)

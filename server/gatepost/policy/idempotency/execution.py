@@ -126,8 +126,8 @@ class IdempotentExecution:
             self._wake_ups.wake()
 
     async def _go(self) -> None:
-        held = await self._begin(self._new_record())
-        if held is None or await self._follow(held):
+        stored = await self._begin(self._new_record())
+        if stored is None or await self._follow(stored):
             await self._lead()
 
     async def _begin(self, record: IdempotencyRecord) -> IdempotencyRecord | None:
@@ -138,9 +138,9 @@ class IdempotentExecution:
                 return await self._store.begin(record, now=now)
         except QuotaExceeded as full:
             # Outcomes that are stored already are still returned.
-            held = await self._store.get(record.key)
-            if held is not None and held.expires_at > now:
-                return held
+            stored = await self._store.get(record.key)
+            if stored is not None and stored.expires_at > now:
+                return stored
             raise no_room(full) from None
 
     def _room(self, size: int) -> AbstractAsyncContextManager[None]:
@@ -172,13 +172,13 @@ class IdempotentExecution:
 
     # Another process holds the record.
 
-    async def _follow(self, held: IdempotencyRecord) -> bool:
+    async def _follow(self, stored: IdempotencyRecord) -> bool:
         """Wait for another process's outcome; return True if this process took over the record."""
-        if self._settled(held):
+        if self._is_finished(stored):
             return False
         async with self._wake_ups:
             while (found := await self._store.get(self._template.key)) is not None:
-                if self._settled(found):
+                if self._is_finished(found):
                     return False
                 if found.leased_until <= self._clock():
                     if not self._may_take_over(found):
@@ -193,18 +193,18 @@ class IdempotentExecution:
         # Released, because nothing was done. Each waiting caller tries again.
         return False
 
-    def _settled(self, held: IdempotencyRecord) -> bool:
-        if held.expires_at <= self._clock():
+    def _is_finished(self, stored: IdempotencyRecord) -> bool:
+        if stored.expires_at <= self._clock():
             self._resolve(NOT_RUN)
-        elif held.digest != self._template.digest:
+        elif stored.digest != self._template.digest:
             self._resolve(OTHER_ARGUMENTS)
-        elif held.outcome is not None:
-            self._resolve(replay(held.outcome))
+        elif stored.outcome is not None:
+            self._resolve(replay(stored.outcome))
         return self._done.done()
 
-    def _may_take_over(self, held: IdempotencyRecord) -> bool:
+    def _may_take_over(self, stored: IdempotencyRecord) -> bool:
         after = self._template.unknown_s
-        counts_no_more = after is not None and held.leased_until + after <= self._clock()
+        counts_no_more = after is not None and stored.leased_until + after <= self._clock()
         return self._work.repeatable or counts_no_more
 
     # This process holds the record.
@@ -257,8 +257,8 @@ class IdempotentExecution:
             until = self._clock() + LEASE_S
             if await self._store.renew(self._template.key, self._template.holder, until):
                 return
-            held = await self._store.get(self._template.key)
-            if held is not None and held.holder != self._template.holder:
+            stored = await self._store.get(self._template.key)
+            if stored is not None and stored.holder != self._template.holder:
                 # The database was unreachable for so long that another process took over the key
                 # and may run the same call.
                 self.stop()
@@ -326,8 +326,8 @@ class RunningCalls:
         allowed_s = max(caller.expires_at - self._clock(), 0.0) + GRACE_S
         until = loop.time() + (work.limit_s if work.call.lasting else min(work.limit_s, allowed_s))
         while True:
-            place = (template.key, template.digest)
-            run = self._open.get(place)
+            call_key = (template.key, template.digest)
+            run = self._open.get(call_key)
             own = run is None
             if run is None:
                 run = self._begin(work, template)
@@ -342,16 +342,16 @@ class RunningCalls:
                 return outcome
 
     def _begin(self, work: IdempotentWork, template: RecordTemplate) -> IdempotentExecution:
-        tenant, place = work.call.caller.tenant_id, (template.key, template.digest)
+        tenant, call_key = work.call.caller.tenant_id, (template.key, template.digest)
         run = IdempotentExecution(
             work,
             template,
             shared_store=self._shared_store.of(tenant),
             quota=self.quota,
             clock=self._clock,
-            ended=lambda: self._open.pop(place, None),
+            ended=lambda: self._open.pop(call_key, None),
         )
-        self._open[place] = run
+        self._open[call_key] = run
         self._tasks.add(run.task)
         run.task.add_done_callback(self._tasks.discard)
         return run

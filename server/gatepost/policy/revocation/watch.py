@@ -34,8 +34,8 @@ class RevocationSnapshot:
         self._by_tenant: dict[str, list[RevocationRecord]] = {}
         for record in self.revocations:
             if not (record.suspends or record.is_hold):
-                place, name = self._place(record)
-                place.setdefault(name, []).append(record)
+                index, name = self._index_of(record)
+                index.setdefault(name, []).append(record)
         self._revokes_any = bool(self._by_subject or self._by_client or self._by_tenant)
 
     def revokes(self, caller: TenantContext, now: float) -> bool:
@@ -54,7 +54,7 @@ class RevocationSnapshot:
         for client in {caller.client_id or caller.subject, caller.subject}:
             yield from self._by_client.get(client, ())
 
-    def _place(self, record: RevocationRecord) -> tuple[dict[str, list[RevocationRecord]], str]:
+    def _index_of(self, record: RevocationRecord) -> tuple[dict[str, list[RevocationRecord]], str]:
         if record.subject:
             return self._by_subject, record.subject
         return (

@@ -164,8 +164,8 @@ class MemoryTenant:
         for kept in (entries.held for entries in self._entries.values()):
             ends = [(key, one.expires_at) for key, one in kept.items()]
             over += [(kept, key) for key, end in ends if end is not None and end <= now]
-        for held, key in over:
-            del held[key]
+        for records, key in over:
+            del records[key]
         return len(over)
 
 

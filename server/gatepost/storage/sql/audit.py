@@ -229,9 +229,9 @@ class SqlTrail:
                 raise LookupError(through[CHECKPOINTS])
             for writer in through.keys() - {CHECKPOINTS}:
                 values = {**base, "where_writer": writer, "through": through[writer]}
-                cut = sound(as_segments(await connection.execute(_CUT, values)))
+                outdated = sound(as_segments(await connection.execute(_CUT, values)))
                 await connection.execute(_PRUNE, values)
-                left = [rest for one in cut for rest in remainder(one, through[writer])]
+                left = [rest for one in outdated for rest in remainder(one, through[writer])]
                 await put(connection, tenant, left)
             await connection.execute(_FORGET, base)
             batch = {(tenant, writer): new_records[writer] for writer in new_records}

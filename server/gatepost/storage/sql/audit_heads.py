@@ -64,8 +64,8 @@ def _sign(dialect: str) -> Any:
     # Another process may have signed the same heads a moment ago.
     put = insert_into(AUDIT_CHECKPOINTS, dialect)
     changes = {name: put.excluded[name] for name in ("statement", "signature")}
-    places = [_CHECKPOINTS.tenant, _CHECKPOINTS.number]
-    return put.on_conflict_do_update(index_elements=places, set_=changes)
+    columns = [_CHECKPOINTS.tenant, _CHECKPOINTS.number]
+    return put.on_conflict_do_update(index_elements=columns, set_=changes)
 
 
 _SEGMENTS = AUDIT_SEGMENTS.c

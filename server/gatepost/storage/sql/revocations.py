@@ -39,10 +39,10 @@ class SqlRevocations:
         """Return all revocations, the oldest first, including expired ones."""
         return [RevocationRecord(**row._mapping) for row in await self._database.rows(_ALL, {})]
 
-    async def put(self, cut: RevocationRecord) -> bool:
+    async def put(self, record: RevocationRecord) -> bool:
         """Store a revocation durably; return False if its tenant has one with this id already."""
         statement = _put(self._database.dialect)
-        put = await self._database.change(statement, msgspec.structs.asdict(cut)) == 1
+        put = await self._database.change(statement, msgspec.structs.asdict(record)) == 1
         await self._tell()
         return put
 

@@ -235,8 +235,8 @@ class ValkeyConcurrency:
                     [one for key, most in request.concurrency for one in (concurrency[key], most)],
                 )
             )
-        held = [self._held.get(key, 0) for key in concurrency]
-        answer = await self._run([*buckets, *concurrency], _encode((self._me, held, encoded)))
+        running = [self._held.get(key, 0) for key in concurrency]
+        answer = await self._run([*buckets, *concurrency], _encode((self._me, running, encoded)))
         self._unsure = frozenset()
         denials: list[Denial | None] = [None] * len(requests)
         for number, at, wait_s in _denials(answer) if answer else ():

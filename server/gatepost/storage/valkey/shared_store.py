@@ -151,8 +151,8 @@ class ValkeyTenantSharedStore:
         keys = [self._key(b"bucket", one.bucket) for one in spendings]
         keys += [self._key(b"limit", limit.name) for limit in concurrency]
         levels = await self._shared_store.levels(keys, len(spendings))
-        held = [one.burst - s * one.rate for one, s in zip(spendings, levels, strict=False)]
-        return [*held, *levels[len(spendings) :]]
+        tokens = [one.burst - s * one.rate for one, s in zip(spendings, levels, strict=False)]
+        return [*tokens, *levels[len(spendings) :]]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """Append to a log and return the entry's number; only the *most* newest entries stay."""

@@ -308,7 +308,9 @@ class _OneCall:
                 self._declared,
                 target,
                 self._open,
-                tie=idempotency_key(self._ctx, self._server, self._way.definition.key),
+                idempotency_digest=idempotency_key(
+                    self._ctx, self._server, self._way.definition.key
+                ),
             )
         return await self._in_rounds(target, kept)
 

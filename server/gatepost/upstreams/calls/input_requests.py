@@ -104,7 +104,7 @@ def checked_page(url: Any) -> str:
 
 
 def _sampling(params: Mapping[str, Any]) -> InputRequest:
-    options = {ours: params[name] for name, ours in SAMPLING.items() if params.get(name)}
+    options = {option: params[name] for name, option in SAMPLING.items() if params.get(name)}
     hints = (params.get("modelPreferences") or {}).get("hints") or ()
     models = [str(hint["name"]) for hint in hints if hint.get("name")]
     most = params["maxTokens"]

@@ -85,7 +85,7 @@ class ModernCall:
         kept, self._open = self._open, None
         if kept is None:
             raise ValueError("no request is open")
-        responses = {theirs: answers[ours] for ours, theirs in kept.names.items()}
+        responses = {upstream_key: answers[own_key] for own_key, upstream_key in kept.names.items()}
         return Send(responses, kept.upstream)
 
     def received(self, message: UpstreamResult | UpstreamError) -> RoundAction:
@@ -111,17 +111,17 @@ class ModernCall:
                 f"{self._server.name} asked for more than {MOST_TOGETHER} inputs at once."
             )
         requests, names = {}, {}
-        for number, (theirs, one) in enumerate(input_requests.items()):
-            ours = f"upstream-{self.round}-{number}"
+        for number, (upstream_key, one) in enumerate(input_requests.items()):
+            own_key = f"upstream-{self.round}-{number}"
             try:
                 method, params = str(one["method"]), one.get("params") or {}
-                requests[ours] = input_request(self._server, self._declared, method, params)
+                requests[own_key] = input_request(self._server, self._declared, method, params)
             except (Unsupported, TypeError, KeyError, AttributeError):
                 return Refuse(
                     f"{self._server.name} asked for input that it may not ask for, or in a form "
                     "that no client can show. Its call was not finished."
                 )
-            names[ours] = theirs
+            names[own_key] = upstream_key
         self._open = ModernState(self._target, self.round, requests, names, state)
         return self._ask(self._open)
 

@@ -78,7 +78,7 @@ class RunningExchange:
             raise NoSuchStep
         if answer is not None:
             await self._act(machine.answered(step, answer, self._loop.time()))
-            self._turn()
+            self._wake_waiters()
         self.waiting += 1
         try:
             while len(machine.steps) <= step:
@@ -120,14 +120,14 @@ class RunningExchange:
         finally:
             machine.failed("outcome_unknown", UNEXPECTED_END)  # nothing, if it has ended
             self._exchange = None
-            self._turn()
+            self._wake_waiters()
 
     async def _read(self, exchange: UpstreamExchange) -> None:
-        self._turn()
+        self._wake_waiters()
         try:
             async for message in exchange.messages():
                 await self._act(self._machine.received(message, self._loop.time()))
-                self._turn()
+                self._wake_waiters()
                 if self._machine.over:
                     return
         except asyncio.CancelledError:
@@ -163,14 +163,14 @@ class RunningExchange:
         for action in actions:
             if isinstance(action, StopExchange):
                 self._stop(action)
-        self._turn()
+        self._wake_waiters()
 
     def _stop(self, action: StopExchange) -> None:
         if self._stopping is None and not self.task.done():
             self._stopping = action.reason
             self.task.cancel()
 
-    def _turn(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake all that wait for a step, and set the timer anew."""
         progressed, self._progressed = self._progressed, asyncio.Event()
         progressed.set()

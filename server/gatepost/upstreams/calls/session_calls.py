@@ -74,14 +74,18 @@ class SessionCalls:
         target: UpstreamTarget,
         open_: OpenExchange,
         *,
-        tie: str | None,
+        idempotency_digest: str | None,
     ) -> LastStep:
         """
         Send the call, and return its end; raises InputNeeded when it is parked.
 
-        *tie* names the caller's idempotency key: a call that is parked under it is not sent again.
+        *idempotency_digest* names the caller's idempotency key: a call that is parked under it is
+        not sent again.
         """
-        if tie is not None and (tied := await self._tied(target, tie)) is not None:
+        if (
+            idempotency_digest is not None
+            and (tied := await self._parked_call(target, idempotency_digest)) is not None
+        ):
             return await self.resume(ctx, server, tied)
         identity = secrets.token_urlsafe(24)
         loop = asyncio.get_running_loop()
@@ -92,7 +96,7 @@ class SessionCalls:
         first = ParkedState(target, self._parked.replica, identity, 0, {})
         is_parked = False
         try:
-            return await self._converse(ctx, server, running, first, tie)
+            return await self._converse(ctx, server, running, first, idempotency_digest)
         except InputNeeded:
             is_parked = True  # it is parked
             raise
@@ -134,7 +138,7 @@ class SessionCalls:
         server: UpstreamServer,
         steps: Steps,
         kept: ParkedState,
-        tie: str | None,
+        idempotency_digest: str | None,
     ) -> LastStep:
         """Ask the caller what the upstream asks, until the call ends."""
         number, requests = kept.step, kept.requests
@@ -146,7 +150,7 @@ class SessionCalls:
                     # round the answers are in the request, and a task would ask once more.
                     await ctx.detach()
                 state = msgspec.structs.replace(kept, step=number, requests=requests)
-                answer = await self._ask(ctx, server, steps, state, tie)
+                answer = await self._ask(ctx, server, steps, state, idempotency_digest)
             steps.listener = partial(passed_on, ctx, server)
             step = await steps.after(number, answer)
             if not isinstance(step, InputRequested):
@@ -159,7 +163,7 @@ class SessionCalls:
         server: UpstreamServer,
         steps: Steps,
         state: ParkedState,
-        tie: str | None,
+        idempotency_digest: str | None,
     ) -> Answer:
         """Return the answers of the caller's client, or why there are none."""
         text = encoded(state)
@@ -169,7 +173,7 @@ class SessionCalls:
             given = await ctx.client.request(state.requests, state=text)
         except InputNeeded:
             if isinstance(steps, RunningExchange) and not await self._park(
-                ctx, server, steps, state, tie
+                ctx, server, steps, state, idempotency_digest
             ):
                 return Answer(refusal=CLIENT_UNAVAILABLE, code=INTERNAL)
             raise
@@ -189,7 +193,7 @@ class SessionCalls:
         server: UpstreamServer,
         running: RunningExchange,
         state: ParkedState,
-        tie: str | None,
+        idempotency_digest: str | None,
     ) -> bool:
         running.listener = None
         target = state.target
@@ -197,9 +201,9 @@ class SessionCalls:
         try:
             if not await self._parked.park(call):
                 return False
-            if tie is not None:
-                sealed = Sealing(self._keyring, target.tenant, tie).seal(state)
-                log = _tie_log(tie)
+            if idempotency_digest is not None:
+                sealed = Sealing(self._keyring, target.tenant, idempotency_digest).seal(state)
+                log = _call_log_name(idempotency_digest)
                 await self._shared_store.of(target.tenant).append(
                     log, sealed, ttl_s=2 * PARKED_S, most=1
                 )
@@ -208,12 +212,18 @@ class SessionCalls:
             return False
         return True
 
-    async def _tied(self, target: UpstreamTarget, tie: str) -> ParkedState | None:
+    async def _parked_call(
+        self, target: UpstreamTarget, idempotency_digest: str
+    ) -> ParkedState | None:
         """Return the call that is parked under the caller's idempotency key."""
-        events = await self._shared_store.of(target.tenant).read(_tie_log(tie), 0)
+        events = await self._shared_store.of(target.tenant).read(
+            _call_log_name(idempotency_digest), 0
+        )
         if not events:
             return None
-        found = Sealing(self._keyring, target.tenant, tie).open(events[-1].data, ParkedState)
+        found = Sealing(self._keyring, target.tenant, idempotency_digest).open(
+            events[-1].data, ParkedState
+        )
         return found if found is not None and found.target.call == target.call else None
 
     def _ended(self, identity: str, last: LastStep) -> None:
@@ -221,5 +231,5 @@ class SessionCalls:
         self._parked.ended(identity, size)
 
 
-def _tie_log(tie: str) -> str:
-    return f"parked-key:{tie}"
+def _call_log_name(idempotency_digest: str) -> str:
+    return f"parked-key:{idempotency_digest}"

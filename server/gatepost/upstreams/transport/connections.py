@@ -75,7 +75,7 @@ class UpstreamConnections:
         if found is None:
             found = self._made(server, principal)
         self._connections[key] = found  # at the end, so that the mapping is in the order of use
-        self._tidy(found)
+        self._close_idle(found)
         return found
 
     async def forget(self, server_id: str) -> None:
@@ -114,7 +114,7 @@ class UpstreamConnections:
             keeps_state=principal is not None,
         )
 
-    def _tidy(self, used: KeptConnection) -> None:
+    def _close_idle(self, used: KeptConnection) -> None:
         """Close the connections that were not used for longest, beyond those that are kept."""
         over = len(self._connections) - self._kept
         if over <= 0:

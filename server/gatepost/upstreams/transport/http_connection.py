@@ -153,7 +153,7 @@ class HttpConnection:
                 return known
             if known.credential_version == await self.requester.credential_version():
                 return known
-            self.lose(known, era_too=False)
+            self.drop_peer(known, era_too=False)
             self._end(known)
         return await self._once(key, lambda: self._open(key, capabilities))
 
@@ -261,7 +261,7 @@ class HttpConnection:
         """Return an id that no other request of this connection has."""
         return next(self._ids)
 
-    def lose(self, peer: UpstreamPeer, *, era_too: bool) -> None:
+    def drop_peer(self, peer: UpstreamPeer, *, era_too: bool) -> None:
         """Forget a session that the server ended, or everything if it speaks another revision."""
         peer.lost = True
         self._close_stream(peer)

@@ -94,7 +94,7 @@ async def _pumped(
             opened.set_result(None)
             await asyncio.Event().wait()
         identity = host.next_id()
-        read = _listened(host, peer, uris, identity) if is_modern else got(host, peer)
+        read = _listened(host, peer, uris, identity) if is_modern else read_stream(host, peer)
         async with aclosing(read) as messages:
             async with asyncio.timeout(WITHIN_S):
                 await anext(messages)
@@ -153,7 +153,9 @@ async def _listened(
             yield one
 
 
-async def got(host: NotificationHost, peer: UpstreamPeer) -> AsyncGenerator[ReceivedMessage, None]:
+async def read_stream(
+    host: NotificationHost, peer: UpstreamPeer
+) -> AsyncGenerator[ReceivedMessage, None]:
     """Yield an empty notification once the GET stream of a session is open, and what follows."""
     name = host.requester.server.name
     headers = peer.headers() | {"accept": EVENTS}

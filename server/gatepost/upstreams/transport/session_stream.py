@@ -15,7 +15,7 @@ from gatepost.upstreams.connection import (
 )
 from gatepost.upstreams.transport import outgoing
 from gatepost.upstreams.transport.attribution import owner_of
-from gatepost.upstreams.transport.http_notifications import NotificationHost, got
+from gatepost.upstreams.transport.http_notifications import NotificationHost, read_stream
 from gatepost.upstreams.transport.incoming import ReceivedMessage, UpstreamResponse
 from gatepost.upstreams.transport.negotiation import UpstreamPeer
 from gatepost.upstreams.transport.reader import CHANGE_NOTIFICATIONS, AnswerItself, judged_request
@@ -57,7 +57,7 @@ class SessionStream(msgspec.Struct):
         while attempts < ATTEMPTS and not peer.lost:
             attempts += 1
             try:
-                async with aclosing(got(host, peer)) as messages:
+                async with aclosing(read_stream(host, peer)) as messages:
                     async for received in messages:
                         self.is_open, attempts = True, 0
                         opened.set()

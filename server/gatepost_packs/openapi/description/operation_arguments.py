@@ -46,13 +46,15 @@ def tool_names(
         for entry in entries
     }
     named = {
-        place: name if name != prefix else prefix + _snake(f"{place[1]} {place[0]}")
-        for place, name in plain.items()
+        parameter: name if name != prefix else prefix + _snake(f"{parameter[1]} {parameter[0]}")
+        for parameter, name in plain.items()
     }
     counted = Counter(_cut(name) for name in named.values())
     return {
-        place: name if len(name) <= LONGEST and counted[name] == 1 else _suffixed(name, place)
-        for place, name in named.items()
+        parameter: name
+        if len(name) <= LONGEST and counted[name] == 1
+        else _suffixed(name, parameter)
+        for parameter, name in named.items()
     }
 
 
@@ -71,8 +73,8 @@ def _cut(name: str) -> str:
     return name[:LONGEST]
 
 
-def _suffixed(name: str, place: tuple[str, str]) -> str:
-    digest = hashlib.sha256(" ".join(place).encode()).hexdigest()[:6]
+def _suffixed(name: str, parameter: tuple[str, str]) -> str:
+    digest = hashlib.sha256(" ".join(parameter).encode()).hexdigest()[:6]
     return f"{name[: LONGEST - 7].rstrip('_')}_{digest}"
 
 

@@ -189,12 +189,12 @@ def is_file(schema: Any) -> bool:
     if not isinstance(schema, Mapping):
         return False
     inner = schema.get("items") if schema.get("type") == "array" else schema
-    schema_ = inner if isinstance(inner, Mapping) else {}
+    inner_schema = inner if isinstance(inner, Mapping) else {}
     return (
-        schema_.get("type") == "file"
-        or schema_.get("format") in ("binary", "byte")
-        or "contentMediaType" in schema_
-        or "contentEncoding" in schema_
+        inner_schema.get("type") == "file"
+        or inner_schema.get("format") in ("binary", "byte")
+        or "contentMediaType" in inner_schema
+        or "contentEncoding" in inner_schema
     )
 
 

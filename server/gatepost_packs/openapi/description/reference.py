@@ -86,8 +86,8 @@ def resolved(document: ApiDescription, value: Any) -> Any:
             reference = _reference(container[key], place)
             if reference is None:
                 break
-            room = left if depth < DEPTH else 0
-            found, brought = _followed(document, container[key], reference, chain, room)
+            budget = left if depth < DEPTH else 0
+            found, brought = _followed(document, container[key], reference, chain, budget)
             container[key] = found
             left -= brought
             chain = (*chain, reference)
@@ -111,7 +111,7 @@ def _followed(
     value: dict[str, Any],
     reference: str,
     chain: tuple[str, ...],
-    room: int,
+    budget: int,
 ) -> tuple[dict[str, Any], int]:
     """Return the replacement of a reference, and how many bytes it added."""
     if reference in chain:
@@ -124,7 +124,7 @@ def _followed(
     except Unresolvable:
         return {"description": note, "x-unresolved-ref": reference}, SMALLEST
     size = max(len(memoryview(raw)), SMALLEST)
-    if size > room:
+    if size > budget:
         note = "Left out: with this, the operation would be too large to show."
         return {"description": note, "x-omitted-ref": reference}, 0
     found = msgspec.json.decode(raw)

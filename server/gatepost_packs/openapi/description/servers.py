@@ -105,14 +105,14 @@ def _absolute(url: str, spec_url: str) -> str:
 
 
 def _old_server(document: ApiDescription, spec_url: str) -> str:
-    here = urlsplit(spec_url)
+    loaded_from = urlsplit(spec_url)
     host = document.member("host")
-    host = host if isinstance(host, str) and host else here.netloc
+    host = host if isinstance(host, str) and host else loaded_from.netloc
     listed = document.member("schemes")
     schemes = [one for one in listed if one in PORTS] if isinstance(listed, list) else []
     if "https" in schemes:
         schemes = ["https"]
-    scheme = schemes[0] if schemes else here.scheme or "https"
+    scheme = schemes[0] if schemes else loaded_from.scheme or "https"
     path = document.member("basePath")
     path = path if isinstance(path, str) else ""
     if not host:
