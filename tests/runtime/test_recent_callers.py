@@ -148,7 +148,7 @@ async def test_tenants_without_end_are_not_all_remembered(
 ) -> None:
     """Memory for unwritten callers is bounded; those left out are noted the next time."""
     monkeypatch.setattr(register, "MOST_TENANTS", 2)
-    monkeypatch.setattr(register, "MOST_TOLD", 2)
+    monkeypatch.setattr(register, "MOST_WRITTEN", 2)
     tenants = ["acme", "globex", "initech"]
     for _ in range(2):
         for tenant in tenants:

@@ -30,7 +30,7 @@ from gatepost.storage.sql.sqlite import empty_log
 from gatepost.storage.tenant_data import ErasureSubject
 from gatepost_authz.caller import SubjectKind, TenantContext
 
-SETTLE_S = 2.0
+PROPAGATION_S = 2.0
 """Seconds until every server has applied a suspension, doubled."""
 LONGEST_S = 86_400.0
 NOT_TRUNCATED = (
@@ -119,7 +119,7 @@ async def erased(
     await notify(shared_store)
     click.echo(f"Tenant {tenant_id} is suspended.")
     # Servers apply the suspension within a second and end the tenant's calls.
-    await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(PROPAGATION_S)
     await erasure.run(click.echo)
     if stores.keyring is not None:
         gone = await Record(records, stores.keyring).erase_tenant(tenant_id)
@@ -165,7 +165,7 @@ async def forgotten(whom: ErasedPerson, yes: bool, reason: str, stores: OpenStor
         everything_before(tenant_id, time.time(), administrator(), issuer=issuer, subject=subject)
     )
     await notify(stores.shared_store)
-    await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(PROPAGATION_S)
     gone = 0
     while removed := await records.tenant_data.clear_of(tenant_id, ownership):
         gone += removed

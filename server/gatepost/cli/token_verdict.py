@@ -109,7 +109,7 @@ async def _verified(
 async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revocations | None]:
     """Yield the revocations that running servers know; None if they cannot be read here."""
     database = plain(config.storage.database)
-    if not _is_there(database):
+    if not _exists(database):
         notes.append(REVOCATIONS_UNREAD.format(why="the database is not on this machine"))
         yield None
         return
@@ -127,7 +127,7 @@ async def _revocations(config: Config, notes: list[str]) -> AsyncIterator[Revoca
         yield revocations
 
 
-def _is_there(database: str) -> bool:
+def _exists(database: str) -> bool:
     """Return whether the database exists; the check must not create a file."""
     path = database.removeprefix(SQLITE)
     return database != MEMORY and (path == database or Path(path).exists())

@@ -243,7 +243,7 @@ class RoundTripClient(StreamClient):
             raise JsonRpcError(INTERNAL_ERROR, "The call asked for input too often", status=200)
         shown = b'{"resultType":"input_required"'
         if needed.requests:
-            shown += b',"inputRequests":' + _encode(_told(needed.requests))
+            shown += b',"inputRequests":' + _encode(_traced(needed.requests))
         # An approval page is shown between two runs of the tool, and the state is the tool's.
         kept = self._kept if is_page else needed.state
         state = self._seal(needed.requests, kept, is_page=is_page)
@@ -300,7 +300,7 @@ def _mark(page: InputRequest) -> str:
     return str(page.params["url"])
 
 
-def _told(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:
+def _traced(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:
     """Add the trace context to the requests for input; their digests do not contain it."""
     if shared() is None:
         return requests

@@ -143,9 +143,13 @@ class Sender:
         )
         self._lookups = client.resolver_of(tenant)
         self._tenant, self._upstream = tenant, upstream
-        self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
+        self._own_headers = {
+            "user-agent": AGENT,
+            "accept": "*/*",
+            "accept-encoding": "gzip, deflate",
+        }
         if correlation is not None and PRINTABLE.fullmatch(correlation):
-            self._ours[CORRELATION] = correlation
+            self._own_headers[CORRELATION] = correlation
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
         """Send one request with the call's correlation id, and return the answer."""
@@ -208,8 +212,8 @@ class Sender:
         """Return the client's own headers; only configured origins get the trace context."""
         parent = outgoing() if self._traced else None
         if parent is None or origin_of(httpx2.URL(url)) not in self._traced:
-            return self._ours
-        return {**self._ours, "traceparent": parent}
+            return self._own_headers
+        return {**self._own_headers, "traceparent": parent}
 
     async def _hop(
         self, outbound: OutboundRequest, follows: bool, timeout_s: float, max_bytes: int

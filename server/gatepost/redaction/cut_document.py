@@ -50,13 +50,13 @@ def is_clear_before(encoded: bytes, cut_at: int, redactor: Redactor) -> bool:
         return False
     if redactor.plain:
         return True
-    if _room(near, cut_at, document.text) < redactor.longest:
+    if _searched_size(near, cut_at, document.text) < redactor.longest:
         return False
     split = document.split(redactor)
     return not (split.strings or split.numbers or document.numbers(redactor, split))
 
 
-def _room(near: bytes, cut_at: int, strings: bytes) -> int:
+def _searched_size(near: bytes, cut_at: int, strings: bytes) -> int:
     """
     Return how many bytes of a known value that begins before *cut_at* certainly stand behind it.
 

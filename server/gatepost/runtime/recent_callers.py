@@ -44,7 +44,7 @@ MOST_TENANTS = 1_000
 """Tenants with unwritten callers; callers of further tenants are noted the next time."""
 TENANTS_PER_WRITE = 100
 """Tenants whose callers are written in one transaction."""
-MOST_TOLD = 100_000
+MOST_WRITTEN = 100_000
 MOST_ENTRIES = 200
 """How many entries the operators' page reads for the callers of all tenants."""
 CLOSING_S = 2.0
@@ -177,7 +177,7 @@ class RecentCallers:
         of_tenant[key] = caller, now
         if len(of_tenant) > CALLERS_PER_TENANT:
             del of_tenant[next(iter(of_tenant))]
-        if len(self._written) >= MOST_TOLD:
+        if len(self._written) >= MOST_WRITTEN:
             self._written.clear()
         self._written[key] = caller, now
         self._woken.set()

@@ -54,13 +54,13 @@ class RefusedTokens:
     def by_gate(self, scope: Scope, error: AuthError) -> None:
         """Report a refused request."""
         self._meter.refused(GATE_REASONS.get(type(error).__name__, ""))
-        self._heard(scope, error, "gate")
+        self._report(scope, error, "gate")
 
     def by_sign_in(self, scope: Scope, error: AuthError) -> None:
         """Report a refused sign-in to the dashboard."""
-        self._heard(scope, error, "sign_in")
+        self._report(scope, error, "sign_in")
 
-    def _heard(self, scope: Scope, error: AuthError, at: str) -> None:
+    def _report(self, scope: Scope, error: AuthError, at: str) -> None:
         self._failed_tokens.failed(scope, error)
         if isinstance(error, MissingToken):
             return  # the first request of each client, which has no token

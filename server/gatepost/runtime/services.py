@@ -62,7 +62,7 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import TokenVerifier, Verifiers
 
-SETTLE_S = 1.0
+PROPAGATION_S = 1.0
 """How long clients are notified of a reload after it, so that all processes have reloaded."""
 
 
@@ -277,7 +277,7 @@ class Services:
         if changed := lists_changed(self.registry, registry):
             # Delayed until the other processes have reloaded as well, because a client may list at
             # any of them.
-            asyncio.get_running_loop().call_later(SETTLE_S, self.pubsub.relisted, changed)
+            asyncio.get_running_loop().call_later(PROPAGATION_S, self.pubsub.relisted, changed)
             if "resources" in changed:
                 # They were checked against the old resources; their clients subscribe again.
                 self.streams.end_watching()

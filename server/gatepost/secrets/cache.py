@@ -60,7 +60,7 @@ class SecretCache:
         self._versions = count(1)
         self._own: Mapping[str, str] = {}
         self._keys = vault.keyring.keys
-        self._no_secrets = self._told({})
+        self._no_secrets = self._secrets_of({})
         self._change = 0
         self._searched_at = ALREADY_EXPIRED
         self.version = next(self._versions)
@@ -229,18 +229,18 @@ class SecretCache:
 
     def _tell_all(self) -> None:
         self._keys = self._vault.keyring.keys
-        self._no_secrets = self._told({})
+        self._no_secrets = self._secrets_of({})
         for cached in self._tenants.values():
             self._tell(cached)
         self.version = next(self._versions)
 
     def _tell(self, cached: "_TenantCache") -> None:
         # All tenants without secrets share one version.
-        cached.known = self._told(values) if (values := cached.all()) else self._no_secrets
+        cached.known = self._secrets_of(values) if (values := cached.all()) else self._no_secrets
         # Last, because a thread that sees this version must find its values.
         self.version = next(self._versions)
 
-    def _told(self, values: Mapping[str, str]) -> TenantSecrets:
+    def _secrets_of(self, values: Mapping[str, str]) -> TenantSecrets:
         keys = {f"{SERVER_NAME}.{key.id}": key.text for key in self._keys}
         return TenantSecrets(
             next(self._versions), MappingProxyType({**keys, **self._own, **values})
@@ -269,8 +269,8 @@ class _TenantCache:
         """Replace the values; return whether the redacted values changed."""
         before = self.all()
         self.readings += 1
-        went = [(n, v, now + REPLACED_S) for n, v in self.values.items() if values.get(n) != v]
-        self.gone = (*(one for one in self.gone if one[2] > now), *went)
+        replaced = [(n, v, now + REPLACED_S) for n, v in self.values.items() if values.get(n) != v]
+        self.gone = (*(one for one in self.gone if one[2] > now), *replaced)
         self.values = values
         return self.all() != before
 

@@ -183,14 +183,14 @@ class Bounds:
         self._names = frozenset(_names_in(schema))
         self._validator: Any = None
         self._harmless = min(
-            self._room(branching.members[-1]),
+            self._share(branching.members[-1]),
             MOST_STEPS // branching.steps[-1],
             MOST_EXTREME if self._divides else MOST_STEPS,
         )
         self.harmless_bytes = 2 * self._harmless
         """A document of this length cannot have too many values: each takes two bytes."""
 
-    def _room(self, members: int) -> int:
+    def _share(self, members: int) -> int:
         """Return how many values a document may have if all its validation errors are built."""
         share = self._most_errors // members
         return min(share, isqrt(MOST_COPIED // members)) if self._copying else share
@@ -217,7 +217,7 @@ class Bounds:
         values, depth = _size(value)
         subschemas, members, steps = self._branching.at(depth)
         self._bound(value, values, subschemas, steps)
-        if not is_long and values <= self._room(members):
+        if not is_long and values <= self._share(members):
             return False
         if not self.validator.is_valid(value):
             raise self._explained(value, subschemas, members, self.hidden(arguments))
@@ -269,7 +269,7 @@ class Bounds:
         name.
         """
         for most in SHOWN_ITEMS:
-            budget = [self._room(members)]
+            budget = [self._share(members)]
             with suppress(_TooLong):
                 beginning = _beginning(value, most, self._names, budget)
                 if failure := self._explain(beginning, hidden):

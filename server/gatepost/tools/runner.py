@@ -254,7 +254,7 @@ class Runner:
             clean = redacted.promptly(outcome) or await redacted.apart(outcome)
             return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
-            if _is_ours():
+            if _is_cancelled():
                 raise
             # The tool awaited what other code cancelled: the tool's fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
@@ -352,7 +352,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     return Outcome(failure=Failure("internal", message))
 
 
-def _is_ours() -> bool:
+def _is_cancelled() -> bool:
     """Return whether the running task itself was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -32,21 +32,21 @@ class Owned:
 
     def __init__(self, root: int, tenant: str, resolver: Resolver) -> None:
         self._root, self._tenant, self._resolver = root, tenant, resolver
-        self._ours = self._told = False
+        self._is_closed = self._is_logged = False
 
     def check(self) -> None:
         """Raise ToolFailure if the folder was not made by Gatepost for this tenant."""
-        if self._ours:
+        if self._is_closed:
             return
         if self._root == NO_ROOT:
             raise ToolFailure("denied", NO_WORKSPACES)
         try:
             if is_foreign_folder(self._root, self._tenant, self._resolver):
                 raise ForeignOwner(1, "it was there before, and is not empty")
-            self._ours = self._closed()
+            self._is_closed = self._closed()
         except ForeignOwner as error:
-            if not self._told:
-                self._told = True
+            if not self._is_logged:
+                self._is_logged = True
                 log.error(
                     "workspace_refused",
                     extra={"tenant": self._tenant, "reason": f"its folder: {error.strerror}"},

@@ -107,14 +107,14 @@ class Home:
         """The work of all tenants that is running; each is stopped by its event."""
         self._owned = Owned(root, tenant, self.resolver)
         self._threads = threads
-        self._turns = asyncio.Semaphore(THREADS_PER_TENANT)
+        self._running_threads = asyncio.Semaphore(THREADS_PER_TENANT)
         self._changes = asyncio.Lock()
 
     async def run(self, work: Callable[[threading.Event], T]) -> T:
         """
         Run blocking work in a thread; it gets an event that is set when the caller stops waiting.
         """
-        async with self._turns:
+        async with self._running_threads:
             stop = threading.Event()
             self.running.add(stop)
             future = asyncio.get_running_loop().run_in_executor(
@@ -127,7 +127,7 @@ class Home:
                 await asyncio.wait((future,))
             except asyncio.CancelledError:
                 stop.set()
-                future.add_done_callback(_unheard)
+                future.add_done_callback(_discard_error)
                 raise
             return future.result()
 
@@ -188,7 +188,7 @@ class Home:
         return WorkspaceUsage(sum(one.bytes for one in counts), sum(one.files for one in counts))
 
 
-def _unheard(future: asyncio.Future[Any]) -> None:
+def _discard_error(future: asyncio.Future[Any]) -> None:
     """Retrieve the result, so that asyncio does not log an error whose caller has gone."""
     if not future.cancelled():
         future.exception()

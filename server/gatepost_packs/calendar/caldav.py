@@ -74,16 +74,16 @@ class CalDav:
 
     async def collections(self) -> list[Collection]:
         """Return the calendar at the URL, or those of the principal or home there."""
-        found_here = await self._found(self._url, depth=0)
-        for found in found_here:
+        at_url = await self._found(self._url, depth=0)
+        for found in at_url:
             if found.is_calendar:
                 return [Collection(found.url, "")]
-        home = next((found.home for found in found_here if found.home), "")
+        home = next((found.home for found in at_url if found.home), "")
         if not home:
-            principal = next((found.principal for found in found_here if found.principal), "")
+            principal = next((found.principal for found in at_url if found.principal), "")
             if principal:
-                found_there = await self._found(principal, depth=0)
-                home = next((found.home for found in found_there if found.home), "")
+                at_principal = await self._found(principal, depth=0)
+                home = next((found.home for found in at_principal if found.home), "")
         below = await self._found(home or self._url, depth=1)
         calendars = [Collection(one.url, one.name) for one in below if one.is_calendar]
         if not calendars:

@@ -160,7 +160,7 @@ async def calendar_read(
         "calendars": [_request_of(one) for one in documents],
     }
     read = await _read(request, settings.timeout_s)
-    return _told(begins, ends, read, gaps)
+    return _agenda(begins, ends, read, gaps)
 
 
 def _chosen(
@@ -230,7 +230,7 @@ async def _read(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     return read
 
 
-def _told(begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[Gap]) -> Agenda:
+def _agenda(begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[Gap]) -> Agenda:
     unreadable, left_out = read["unreadable"], read["left_out"]
     if unreadable and not read["readable"] and not gaps:
         named, reason = unreadable[0]["calendar"], unreadable[0]["reason"]

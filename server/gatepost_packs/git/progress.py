@@ -28,7 +28,7 @@ class GitProgress:
         self._report = report
         self._rest = ""
         self._reached = 0.0
-        self._said = ""
+        self._message = ""
         self._news = asyncio.Event()
 
     def receive(self, part: bytes) -> None:
@@ -43,7 +43,7 @@ class GitProgress:
             # The number only grows, as MCP requires, although git starts to count again for each
             # remote.
             if at > self._reached:
-                self._reached, self._said = at, found[0].strip()
+                self._reached, self._message = at, found[0].strip()
                 self._news.set()
 
     async def report(self) -> None:
@@ -51,7 +51,7 @@ class GitProgress:
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._report(self._reached, TOTAL, self._said)
+            await self._report(self._reached, TOTAL, self._message)
 
 
 def without(text: str) -> str:

@@ -12,7 +12,7 @@ from gatepost_packs.retry_after import retry_after
 WAIT_S = 60.0
 """Seconds to wait for a limit that does not say when it ends (GitHub's own advice)."""
 MOST_WAIT_S = 3_600.0
-MOST_SAID = 500
+MOST_MESSAGE = 500
 
 
 class FieldError(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ def _message_of(reply: OutboundReply) -> str:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return f"status {reply.status}"
     text = "; ".join([body.message or f"status {reply.status}", *map(str, body.errors)])
-    return " ".join(text.split())[:MOST_SAID]
+    return " ".join(text.split())[:MOST_MESSAGE]
 
 
 def _is_limit(reply: OutboundReply, message: str) -> bool:

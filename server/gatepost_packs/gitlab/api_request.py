@@ -77,12 +77,12 @@ def _leaves(
                 if isinstance(one, Mapping | list):
                     message = f"`{field}.{name}` holds lists within lists; send it as `json_body`."
                     raise ToolFailure("validation", message, field=f"{field}.{name}")
-                yield key if key.endswith("[]") else f"{key}[]", _said(one)
+                yield key if key.endswith("[]") else f"{key}[]", _query_value(one)
         elif value is not None:
             yield key, value
 
 
-def _said(value: Any) -> Any:
+def _query_value(value: Any) -> Any:
     return "" if value is None else value
 
 

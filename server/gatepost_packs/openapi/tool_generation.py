@@ -99,7 +99,7 @@ def pack_of(
     home = base_url(document, override=api.base_url, spec_url=spec_url)
     names = tool_names(document.entries, api.prefix)
     for entry in document.entries:
-        if not _is_wanted(entry, api):
+        if not _is_selected(entry, api):
             continue
         try:
             operation = read_operation(document, entry)
@@ -123,7 +123,7 @@ def _is_fixed(api: Api, home: str) -> bool:
     return bool(api.base_url) or not fetched or origin_of(api.document) == origin_of(home)
 
 
-def _is_wanted(entry: OperationSummary, api: Api) -> bool:
+def _is_selected(entry: OperationSummary, api: Api) -> bool:
     return (
         (not api.tags or bool(set(api.tags) & set(entry.tags)))
         and (not api.paths or any(fnmatchcase(entry.path, one) for one in api.paths))

@@ -257,7 +257,7 @@ async def _run(
         outcome = await quiet.call(tool, arguments)
         if outcome.untrusted:
             sources.add(outcome.untrusted)
-        return _told(outcome)
+        return _shown_outcome(outcome)
 
     async def tell(seconds: float, so_far: str) -> None:
         await ctx.progress(seconds, settings.timeout_s, f"{script.file} runs: {so_far}")
@@ -287,7 +287,7 @@ def _without(function: str | None, script: Script, code: str) -> ToolFailure:
     return ToolFailure("not_found", message, field="function")
 
 
-def _told(outcome: Outcome) -> Mapping[str, Any]:
+def _shown_outcome(outcome: Outcome) -> Mapping[str, Any]:
     """Return a tool's result as a script gets it: its value, else its text."""
     if outcome.failure is not None:
         return {"error": outcome.failure.message, "kind": outcome.failure.kind}

@@ -75,10 +75,10 @@ class SessionNotifications(OpenSessionStream):
             change = next(iter(self._new))
             del self._new[change]
             if change.what != "document":
-                return _said(f"{change.what}/list_changed", {})
+                return _notification(f"{change.what}/list_changed", {})
             watched = change.name in self.channel.record.subscriptions
             if watched and self._server.may_read(self.caller, change.name):
-                return _said("resources/updated", {"uri": change.name})
+                return _notification("resources/updated", {"uri": change.name})
         return None
 
     @property
@@ -118,7 +118,7 @@ class SessionNotifications(OpenSessionStream):
             self.interest.end()
 
 
-def _said(what: str, params: Any) -> bytes:
+def _notification(what: str, params: Any) -> bytes:
     return frame(notification(f"notifications/{what}", params))
 
 

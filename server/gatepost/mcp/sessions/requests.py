@@ -287,7 +287,7 @@ class SessionEndpoint:
             refusal = await self._server.counted(exchange.caller, message.refusal)
             return error(identity, refusal)
         if message.method is None or identity is None:
-            await self._told(exchange, message, channel)
+            await self._receive_message(exchange, message, channel)
             return None
         request_messages = RequestMessages(channel, identity)
         work = self._begun(exchange, message, request_messages, earlier)
@@ -307,7 +307,7 @@ class SessionEndpoint:
             await self._check_on(exchange.caller, request_messages.channel, earlier)
         return await self._work(exchange, message, request_messages, None)
 
-    async def _told(
+    async def _receive_message(
         self, exchange: Exchange, message: IncomingMessage, channel: MessageChannel
     ) -> None:
         """

@@ -134,7 +134,7 @@ class IdempotentExecution:
         """Call `IdempotencyStore.begin`; ToolFailure if the quota has no room for the key."""
         now = self._clock()
         try:
-            async with self._room(RESERVED_BYTES):
+            async with self._reserve(RESERVED_BYTES):
                 return await self._store.begin(record, now=now)
         except QuotaExceeded as full:
             # Outcomes that are stored already are still returned.
@@ -143,7 +143,7 @@ class IdempotentExecution:
                 return stored
             raise no_room(full) from None
 
-    def _room(self, size: int) -> AbstractAsyncContextManager[None]:
+    def _reserve(self, size: int) -> AbstractAsyncContextManager[None]:
         owner = self._template.owner
         return (
             nullcontext() if owner is None else self._quota.room(self.caller.tenant_id, owner, size)
@@ -271,7 +271,7 @@ class IdempotentExecution:
 
         async def finish() -> None:
             try:
-                async with self._room(len(kept)):
+                async with self._reserve(len(kept)):
                     await self._store.finish(template.key, template.holder, kept, expires_at)
             except QuotaExceeded as full:
                 # Store at least that the call was carried out, so that a retry does not run it

@@ -298,10 +298,10 @@ def template_of(
         # against it. The idempotency key, which only the client has, is not stored.
         digest = hmac.digest(idempotency_key.key.encode(errors="surrogatepass"), digest, "sha256")
     named = (*caller.identity_key, tool.name, idempotency_key.kind, idempotency_key.key)
-    episode = digest.hex() if idempotency_key.kind == "correlation" else None
+    bound_to = digest.hex() if idempotency_key.kind == "correlation" else None
     return RecordTemplate(
         # As JSON, so that no choice of ids makes two different callers the same.
-        key=hashlib.sha256(msgspec.json.encode((*named, episode))).digest(),
+        key=hashlib.sha256(msgspec.json.encode((*named, bound_to))).digest(),
         digest=digest,
         holder=secrets.token_hex(8),
         running_s=DAY_S,

@@ -66,14 +66,14 @@ NEWEST_SEGMENTS = 8
 
 _SEGMENTS, _HEADS, _CHECKPOINTS = AUDIT_SEGMENTS.c, AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
 _SIGNED = [_CHECKPOINTS[name] for name in Checkpoint.__struct_fields__]
-_OURS = _SEGMENTS.tenant == bindparam("where_tenant")
-_OF_WRITER = and_(_OURS, _SEGMENTS.writer == bindparam("where_writer"))
+_OF_TENANT = _SEGMENTS.tenant == bindparam("where_tenant")
+_OF_WRITER = and_(_OF_TENANT, _SEGMENTS.writer == bindparam("where_writer"))
 
 _ENDS = (
     select(*HEAD_COLUMNS).where(_HEADS.tenant == bindparam("where_tenant")).order_by(_HEADS.writer)
 )
 _WRITERS = union(
-    select(_SEGMENTS.writer).where(_OURS),
+    select(_SEGMENTS.writer).where(_OF_TENANT),
     select(_HEADS.writer).where(_HEADS.tenant == bindparam("where_tenant")),
 )
 _GROWN = func.sum(case((_HEADS.writer == CHECKPOINTS, -_HEADS.number), else_=_HEADS.number)) != 0
@@ -120,7 +120,7 @@ _NEWEST = (_SEGMENTS.until, _SEGMENTS.writer, _SEGMENTS.first)
 # Answered from the index alone.
 _HORIZON = (
     select(_SEGMENTS.until)
-    .where(_OURS, _SEGMENTS.until <= bindparam("before"))
+    .where(_OF_TENANT, _SEGMENTS.until <= bindparam("before"))
     .order_by(*(column.desc() for column in _NEWEST))
     .offset(bindparam("segments"))
     .limit(1)
@@ -156,7 +156,7 @@ class SqlTrail:
     async def find(self, query: AuditQuery) -> list[AuditRow]:
         """Implement `TenantTrail`."""
         await self._link_pending()
-        narrowed = select(*FIELDS).where(_OURS, *_narrowed(query))
+        narrowed = select(*FIELDS).where(_OF_TENANT, *_narrowed(query))
         latest = narrowed.order_by(*(column.desc() for column in _NEWEST))
         latest = latest.limit(bindparam("most"))
         rows: list[AuditRow] = []

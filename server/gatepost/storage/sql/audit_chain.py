@@ -20,22 +20,24 @@ PAGE_SIZE = 100
 
 _SEGMENTS = AUDIT_SEGMENTS.c
 FIELDS = [_SEGMENTS[name] for name in Segment.__struct_fields__]
-_OURS = and_(
+_OF_CHAIN = and_(
     _SEGMENTS.tenant == bindparam("where_tenant"), _SEGMENTS.writer == bindparam("where_writer")
 )
 
 _FROM = (
     select(*FIELDS)
-    .where(_OURS, _SEGMENTS.first >= bindparam("start"))
+    .where(_OF_CHAIN, _SEGMENTS.first >= bindparam("start"))
     .order_by(_SEGMENTS.first)
     .limit(bindparam("most"))
 )
 # Begin with the segment that contains the record after that number.
-_START = select(func.max(_SEGMENTS.first)).where(_OURS, _SEGMENTS.first <= bindparam("after") + 1)
+_START = select(func.max(_SEGMENTS.first)).where(
+    _OF_CHAIN, _SEGMENTS.first <= bindparam("after") + 1
+)
 _BEHIND = (
     select(*FIELDS)
     .where(
-        _OURS,
+        _OF_CHAIN,
         _SEGMENTS.first >= func.coalesce(_START.scalar_subquery(), bindparam("after")),
         _SEGMENTS.last > bindparam("after"),
     )
@@ -44,7 +46,7 @@ _BEHIND = (
 )
 _CHANGE = (
     update(AUDIT_SEGMENTS)
-    .where(_OURS, _SEGMENTS.first == bindparam("where_first"))
+    .where(_OF_CHAIN, _SEGMENTS.first == bindparam("where_first"))
     .values(records=bindparam("left"))
 )
 

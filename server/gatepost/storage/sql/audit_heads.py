@@ -32,7 +32,7 @@ _HEADS, _CHECKPOINTS = AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
 HEAD_COLUMNS = [_HEADS[name] for name in ChainHead.__struct_fields__]
 _KEY = [_HEADS.tenant, _HEADS.writer]
 
-_TURN = select(
+_LOCK_HEAD = select(
     func.pg_advisory_xact_lock(
         func.hashtextextended(
             bindparam("where_tenant", type_=_HEADS.tenant.type), bindparam("where_writer")
@@ -174,7 +174,7 @@ async def locked(
     if missing and connection.dialect.name == "postgresql":
         # A missing row cannot be locked, so the first transaction takes an advisory lock instead.
         for tenant, writer in missing:
-            await connection.execute(_TURN, {"where_tenant": tenant, "where_writer": writer})
+            await connection.execute(_LOCK_HEAD, {"where_tenant": tenant, "where_writer": writer})
         heads |= await _ends(connection, missing)
     return heads
 

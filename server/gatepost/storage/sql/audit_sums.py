@@ -14,8 +14,8 @@ from gatepost.storage.sql.tables import AUDIT_SUMS, escaped
 
 COLUMNS = [column.name for column in AUDIT_SUMS.columns]
 _SUMS = AUDIT_SUMS.c
-_OURS = _SUMS.tenant == bindparam("where_tenant")
-_FORGET = delete(AUDIT_SUMS).where(_OURS)
+_OF_TENANT = _SUMS.tenant == bindparam("where_tenant")
+_FORGET = delete(AUDIT_SUMS).where(_OF_TENANT)
 
 ADD_ON_CONFLICT = (
     f"ON CONFLICT ({', '.join(column.name for column in AUDIT_SUMS.primary_key)}) "
@@ -74,7 +74,7 @@ async def counted(database: Database, tenant: str, since: int, slice_ms: int) ->
     number = func.sum(_SUMS.number).label("number")
     read = (
         select(at.label("at"), *sort[1:], number)
-        .where(_OURS, _SUMS.hour >= bindparam("since"))
+        .where(_OF_TENANT, _SUMS.hour >= bindparam("since"))
         .group_by(*sort)
     )
     found = await database.rows(read, {"where_tenant": tenant, "since": since})

@@ -21,7 +21,7 @@ RECYCLE_S = 1800
 STATEMENTS = 100
 """The number of prepared statements that a connection keeps."""
 # An acknowledged write is on disk, whatever the role or the server has as its default.
-SETTLE = f"SET statement_timeout = {STATEMENT_MS}; SET synchronous_commit = on"
+SESSION_SETTINGS = f"SET statement_timeout = {STATEMENT_MS}; SET synchronous_commit = on"
 READ_ONLY = "25006"
 """The SQLSTATE of a write to a server that is read-only: a standby, or one that has become one."""
 CONNECTION_CLOSED = ("08", "57P")
@@ -78,7 +78,7 @@ class PostgresDatabase(Database):
             return connection
         with contextlib.ExitStack() as undo:
             undo.callback(connection.terminate)
-            await connection.execute(SETTLE)
+            await connection.execute(SESSION_SETTINGS)
             undo.pop_all()
         return connection
 

@@ -47,7 +47,7 @@ class ValkeyRateLimits:
         self._taken = taken
         self._sent: list[RateLimitRequest] = []
         self._waiting: list[RateLimitRequest] = []
-        self._told = True
+        self._is_reported = True
         self._task: asyncio.Task[None] | None = None
 
     def put(self, request: RateLimitRequest) -> None:
@@ -59,7 +59,7 @@ class ValkeyRateLimits:
         """
         Send a batch soon, even without requests, because other processes should learn of a change.
         """
-        self._told = False
+        self._is_reported = False
         self._serve()
 
     async def aclose(self) -> None:
@@ -75,12 +75,12 @@ class ValkeyRateLimits:
             self._task.add_done_callback(self._over, context=context)
 
     async def _ask_always(self) -> None:
-        while self._waiting or not self._told:
+        while self._waiting or not self._is_reported:
             self._sent, self._waiting = (
                 self._waiting[:REQUESTS_PER_RUN],
                 self._waiting[REQUESTS_PER_RUN:],
             )
-            self._told = True
+            self._is_reported = True
             answers = await self._ask(self._sent)
             for request, answer in zip(self._sent, answers, strict=True):
                 if not request.answer.done():  # the tokens are spent even if the caller hung up

@@ -24,7 +24,7 @@ from gatepost.upstreams.calls.round_state import ParkedState
 from gatepost.upstreams.calls.running import ReceiveNotification
 from gatepost.upstreams.connection import UpstreamNotification
 
-MOST_HEARD = 256
+MOST_MESSAGES = 256
 """The number of messages that wait here to be passed on."""
 
 
@@ -60,7 +60,7 @@ class OtherReplicaExchange:
         kept, reply = self._kept, secrets.token_urlsafe(16)
         self._reply = reply
         sealing = Sealing(self._keyring, self._tenant, reply)
-        received: asyncio.Queue[bytes] = asyncio.Queue(MOST_HEARD)
+        received: asyncio.Queue[bytes] = asyncio.Queue(MOST_MESSAGES)
 
         def receive(message: bytes) -> None:
             if received.full():

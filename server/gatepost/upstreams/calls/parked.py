@@ -224,10 +224,10 @@ class ParkedCalls:
             if tenant not in self._subscriptions:
                 topic = replica_topic(self.replica)
                 self._subscriptions[tenant] = await self.shared_store.of(tenant).follow(
-                    topic, lambda message: self._heard(tenant, message)
+                    topic, lambda message: self._receive(tenant, message)
                 )
 
-    def _heard(self, tenant: str, message: bytes) -> None:
+    def _receive(self, tenant: str, message: bytes) -> None:
         if self._closed:
             return
         reply = message.decode(errors="replace")

@@ -51,14 +51,14 @@ class Simplified:
         self._types(written, made)
         self._objects(written, made, depth)
         for word in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            if isinstance(written.get(word), list) and self._room(len(written[word])):
+            if isinstance(written.get(word), list) and self._fits(len(written[word])):
                 made[word] = [self.schema(one, depth + 1) for one in written[word]]
         for word in ("items", "not", "contains", "propertyNames", "if", "then", "else"):
-            if isinstance(written.get(word), Mapping) and self._room(1):
+            if isinstance(written.get(word), Mapping) and self._fits(1):
                 made[word] = self.schema(written[word], depth + 1)
         return self._nullable(made) if self._old and written.get("nullable") is True else made
 
-    def _room(self, parts: int) -> bool:
+    def _fits(self, parts: int) -> bool:
         """Return whether there is room for so many parts, and take it."""
         if not 0 < parts <= self.left:
             return False
@@ -84,7 +84,7 @@ class Simplified:
     def _objects(self, written: Mapping[str, Any], made: dict[str, Any], depth: int) -> None:
         properties = written.get("properties")
         dropped: set[str] = set()
-        if isinstance(properties, Mapping) and self._room(len(properties)):
+        if isinstance(properties, Mapping) and self._fits(len(properties)):
             dropped = {name for name, one in properties.items() if self._is_dropped(one)}
             made["properties"] = {
                 name: self.schema(one, depth + 1)
@@ -97,7 +97,7 @@ class Simplified:
             if kept:
                 made["required"] = sorted(kept)
         more = written.get("additionalProperties")
-        if isinstance(more, Mapping) and self._room(1):
+        if isinstance(more, Mapping) and self._fits(1):
             made["additionalProperties"] = self.schema(more, depth + 1)
         elif isinstance(more, bool) and not (self._lenient and more is False):
             made["additionalProperties"] = more
