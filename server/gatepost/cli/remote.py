@@ -43,7 +43,7 @@ def server_options(command: Command) -> Command:
                 help="Access token. `-` reads it from standard input. Or set GATEPOST_TOKEN. "
                 "Default: sign in with the browser.",
             ),
-            click.option("--client-id", default="", help="Id of a client that is registered."),
+            click.option("--client-id", default="", help="Id of a registered client."),
             click.option("--scopes", default="", help="Scopes to request, separated by spaces."),
             click.option("--no-browser", is_flag=True, help="Only print the sign-in page's URL."),
             click.option("--no-keep", is_flag=True, help="Do not use or store a sign-in."),

@@ -30,7 +30,7 @@ class RevocationTarget(NamedTuple):
 
 
 class Duration(click.ParamType[float]):
-    """A time span: `90s`, `30m`, `2h`, `7d`, `ever`."""
+    """A time span: `90s`, `30m`, `2h`, `7d`, `forever`."""
 
     name = "span"
 
@@ -56,7 +56,7 @@ class Duration(click.ParamType[float]):
     "block_s",
     type=Duration(),
     default=0.0,
-    help="Also refuse new tokens for this time: 2h, 7d, ever.",
+    help="Also refuse new tokens for this time: 2h, 7d, or forever.",
 )
 @click.option(
     "--leeway",

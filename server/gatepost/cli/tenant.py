@@ -75,7 +75,7 @@ def list_(as_json: bool, path: Path) -> None:
 @reason_option
 @config_option
 def suspend(tenant_id: str, reason: str, path: Path) -> None:
-    """Suspend TENANT: refuse its callers and end everything of it that runs or waits."""
+    """Suspend TENANT: refuse its callers and end its calls, streams, tasks and requests."""
     config = configured(path)
     if at_stores(config, lambda stores: shut(tenant_id, reason, config, stores)):
         click.echo(f"Tenant {tenant_id} is suspended at every server within a second.")

@@ -76,10 +76,10 @@ def hold_id(caller: TenantContext) -> str:
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a duration (`90s`, `30m`, `2h`, `7d`, `ever`); raise ValueError."""
-    if text == "ever":
+    """Return the seconds of a duration (`90s`, `30m`, `2h`, `7d`, `forever`); raise ValueError."""
+    if text == "forever":
         return NEVER_EXPIRES
     match = SPAN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no span of time: write 90s, 30m, 2h, 7d or ever")
+        raise ValueError(f"{text!r} is no span of time: write 90s, 30m, 2h, 7d or forever")
     return float(int(match[1]) * UNITS[match[2]])
