@@ -193,7 +193,7 @@ def _requests(
     page.get_by_label("to", exact=True).fill("accounts@mueller.example")
     page.get_by_role("button", name="Approve with these arguments").click()
     expect(page.get_by_role("alert")).to_be_visible()
-    yield "edit-mistake", page
+    yield "edit-error", page
     yield "file", dave.open(f"/approvals/{write}")
     yield "script", dave.open(f"/approvals/{_script(billing)}")
     billing.decides("carol", two)
@@ -299,7 +299,7 @@ SERIES: tuple[tuple[str, dict[str, Any], frozenset[str] | None], ...] = (
             {
                 "waiting",
                 "request",
-                "edit-mistake",
+                "edit-error",
                 "history",
                 "audit",
                 "tools",

@@ -16,7 +16,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.reasons import RULES, UNKNOWN_REASON, RefusalReason
 
-OUTCOME_KINDS = ("answered", "waiting", "failed", "refused")
+OUTCOME_KINDS = ("answered", "waited", "failed", "refused")
 WAITING_OUTCOMES = frozenset({"approval_pending", "input_required"})
 """Outcomes of calls that wait for approval or input."""
 CALLERS = 20
@@ -141,7 +141,7 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
         if (kind := kind_of(one)) is None:
             continue
         kinds.setdefault(one.tool, Counter())[kind] += one.number
-        if kind not in {"answered", "waiting"}:
+        if kind not in {"answered", "waited"}:
             outcomes.setdefault(one.tool, Counter())[one.outcome] += one.number
     most = max((found.total() for found in kinds.values()), default=1)
     used = [
@@ -182,7 +182,7 @@ def kind_of(count: Count) -> str | None:
     if count.kind not in {"call", "refusal"}:
         return None
     if count.outcome in WAITING_OUTCOMES:
-        return "waiting"
+        return "waited"
     if count.kind == "refusal":
         return "refused"
     return "answered" if count.outcome == "success" else "failed"
