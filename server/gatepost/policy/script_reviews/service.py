@@ -27,8 +27,8 @@ from gatepost.storage.records import Records
 
 APPROVERS = (("role:admin",),)
 UNKNOWN_SUBMITTER = (
-    "The person who submitted this script was erased, so Gatepost cannot tell whether that was you. "
-    "An operator can allow it with `gatepost scripts approve`."
+    "The person who submitted this script was erased, so Gatepost cannot tell whether that was "
+    "you. An operator can approve it with `gatepost scripts approve`."
 )
 GONE = "Nothing of that content waits any more; look at what waits now."
 
