@@ -213,7 +213,7 @@ async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
 
 @pytest.mark.requirement("P11", "CO4")
 async def test_an_erased_person_cannot_approve_their_own_rejected_script() -> None:
-    """They could sign in again as an admin; only an operator may approve what nobody submitted."""
+    """The person could sign in again as an admin, so only an operator may approve the script."""
     deployment = ApprovalDeployment()
     service = deployment.replica().service
     approvals = await submitted(deployment)
