@@ -79,6 +79,13 @@ def test_credentials_in_json_are_found_by_their_long_texts() -> None:
     )
 
 
+def test_credentials_in_json_are_found_under_a_repeated_name() -> None:
+    """Programs differ in which of the two they read."""
+    account = '{"key": "first-0123456789abcdef", "key": "second-0123456789abcdef"}'
+
+    assert Redactor({"GCP": account}).clean("first-0123456789abcdef") == "[REDACTED:GCP]"
+
+
 OVERLAPS = [
     ({"LONG": "abcdefghij", "PART": "cdefgh"}, "xabcdefghijy", "x[REDACTED:LONG]y"),
     ({"LEFT": "abcdefgh", "RIGHT": "efghijklm"}, "xabcdefghijklmy", "x[REDACTED:RIGHT]y"),

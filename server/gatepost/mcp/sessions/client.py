@@ -39,7 +39,6 @@ from gatepost.tools.client import (
 )
 from gatepost.tools.elicitation import UrlElicitation
 from gatepost.tools.json_shape import decoder_of
-from gatepost.tools.redacted_call import paused
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "client-request"
@@ -214,8 +213,7 @@ class SessionClient(StreamClient):
         ]
         self._client_requests.open(self._caller, len(out))
         try:
-            with paused(self._clock):
-                return await self._exchange(stream, out, shown)
+            return await self._exchange(stream, out, shown)
         finally:
             self._client_requests.close(self._caller, len(out))
 

@@ -14,7 +14,6 @@ from gatepost.tools.client import (
     InputRequest,
     LoggingLevel,
     MissingCapability,
-    ToolClock,
     Unaccepted,
     Waiting,
     lacking,
@@ -22,7 +21,7 @@ from gatepost.tools.client import (
     required_by,
 )
 from gatepost.tools.elicitation import UrlElicitation
-from gatepost.tools.redacted_call import paused
+from gatepost.tools.redacted_call import has_tool_started
 
 OPEN_PAGE = "gatepost:page"
 """The key of the approval page; a tool cannot ask with this key."""
@@ -74,7 +73,6 @@ class TaskClient:
         """Whether the call waits for a decision and its tool has not started."""
         self._client = client
         self._task: StartedTask | None = None
-        self._clock: ToolClock | None = None
         self._accepted = asyncio.Event()
         self._refused = False
 
@@ -112,11 +110,6 @@ class TaskClient:
         if self._task is not None and state:
             await self._task.keep(state)
 
-    def timed(self, clock: ToolClock) -> None:
-        """Stop this clock while the call waits for the user's input or for an approval."""
-        self._clock = clock
-        self._client.timed(clock)
-
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress to the client, or set the task's status message."""
         if self._task is None:
@@ -149,8 +142,7 @@ class TaskClient:
             return answers
         if missing := lacking(self.capabilities, required_by(requests)):
             raise MissingCapability(missing)
-        with paused(self._clock):
-            return await self._task.ask(requests)
+        return await self._task.ask(requests)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """
@@ -159,8 +151,7 @@ class TaskClient:
         The task's record shows the page to a client that opens pages. The client's answer does
         not matter, unless it declines.
         """
-        # The clock is created when the tool starts, so without one nothing has been done.
-        unstarted = self._clock is None
+        unstarted = not has_tool_started()
         if self._task is None:
             self.unstarted = unstarted
             await self.detach()
@@ -169,12 +160,11 @@ class TaskClient:
             return
         page = self._page(waiting)
         await self._task.wait(waiting.told, unstarted=unstarted)
-        with paused(self._clock):
-            if page is None:
-                async with watched(waiting) as over:
-                    await over
-            else:
-                await self._show(self._task, waiting, page)
+        if page is None:
+            async with watched(waiting) as over:
+                await over
+        else:
+            await self._show(self._task, waiting, page)
         await self._task.go_on()
 
     def _page(self, waiting: Waiting) -> InputRequest | None:
