@@ -11,7 +11,7 @@ from typing import Any
 
 PAUSE_S = 2.0
 """About how long a task pauses after an unexpected error."""
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 log = logging.getLogger("gatepost.background")
 
@@ -33,7 +33,7 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
         log.error("background_task_ended", extra={"background_task": name, **reason_of(task)})
         # Random, so that not all processes retry at the same moment: the database's answer may be
         # the cause.
-        await asyncio.sleep(PAUSE_S * DICE.uniform(0.7, 1.3))
+        await asyncio.sleep(PAUSE_S * RANDOM.uniform(0.7, 1.3))
 
 
 def started(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":
