@@ -1,6 +1,5 @@
 """A server whose tools repeat what they are told, and the forms a secret may be written in."""
 
-import asyncio
 import base64
 import binascii
 import html
@@ -9,14 +8,13 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 import msgspec
 
-from gatepost.runtime.services import Services
 from gatepost.telemetry.logs import LogFormat, configure
 from tests.rest.conftest import Octopus
 from tests.support.client import MODERN, modern
@@ -212,18 +210,17 @@ SECRETS = {
 }
 
 
-class EchoServer:
+class EchoServer(Server):
     """The server, its tenants' secrets, and every way to make it say something."""
 
-    def __init__(self, gatepost: Server, loop: asyncio.AbstractEventLoop) -> None:
-        self.gatepost, self._loop = gatepost, loop
-        self.tokens = {name: gatepost.token(org_id=name) for name in (*SECRETS, "bare")}
+    @cached_property
+    def tokens(self) -> dict[str, str]:
+        """An agent's token for each tenant."""
+        return {name: self.token(org_id=name) for name in (*SECRETS, "bare")}
 
     def put(self, tenant: str, name: str, value: str) -> None:
         """Set a secret in the running server."""
-        work = self.gatepost.services.secrets.put(tenant, name, value)
-        kept: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
-        kept.result(5)
+        self.run(self.services.secrets.put(tenant, name, value))
 
     def mcp(self, method: str, *, tenant: str = "acme", **params: Any) -> str:
         """Everything that comes of one request of 2026-07-28, events included."""
@@ -235,7 +232,7 @@ class EchoServer:
             META + "clientCapabilities": TASKS,
         }
         sent = json.dumps(asked).encode()
-        answer = self.gatepost.client.send("POST", None, fields, sent, token=self.tokens[tenant])
+        answer = self.client.send("POST", None, fields, sent, token=self.tokens[tenant])
         return answer.body.decode()
 
     def call(self, tool: str, *, tenant: str = "acme", **arguments: Any) -> str:
@@ -244,7 +241,7 @@ class EchoServer:
 
     def old(self, tool: str, **arguments: Any) -> str:
         """A call within a session of 2025-06-18."""
-        client, token = self.gatepost.client, self.tokens["acme"]
+        client, token = self.client, self.tokens["acme"]
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": 1}}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         fields = [("Accept", "application/json, text/event-stream")]
@@ -253,7 +250,7 @@ class EchoServer:
 
     def rest(self, tool: str, *fields: tuple[str, str], **arguments: Any) -> str:
         """A call by plain REST."""
-        octopus = Octopus(self.gatepost, self.tokens["acme"])
+        octopus = Octopus(self, self.tokens["acme"])
         return octopus.call(tool, arguments, *fields).raw.body.decode()
 
     def task(self, **arguments: Any) -> str:
@@ -271,7 +268,7 @@ class EchoServer:
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
         body = json.dumps(asked).encode()
         token = self.tokens["acme"]
-        return self.gatepost.client.send("POST", None, fields, body, token=token).body.decode()
+        return self.client.send("POST", None, fields, body, token=token).body.decode()
 
 
 @contextmanager
@@ -294,11 +291,6 @@ def overheard(form: LogFormat) -> Iterator[io.StringIO]:
 @contextmanager
 def opened() -> Iterator[EchoServer]:
     """The server with the secrets of both tenants."""
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    def prepare(services: Services) -> None:
-        loops.append(asyncio.get_running_loop())
-
     settings: Mapping[str, Any] = {
         "tools": {"packs": [], "load": ["tests.secrets.conftest"]},
         "tenancy": {"create_on_first_use": True},
@@ -306,9 +298,8 @@ def opened() -> Iterator[EchoServer]:
     }
     with (
         Idp() as idp,
-        running_server(idp, [issuer_settings(idp)], prepare=prepare, **settings) as gatepost,
+        running_server(idp, [issuer_settings(idp)], kind=EchoServer, **settings) as server,
     ):
-        server = EchoServer(gatepost, loops[0])
         for tenant, secrets in SECRETS.items():
             for name, value in secrets.items():
                 server.put(tenant, name, value)

@@ -167,9 +167,7 @@ class UpstreamScene:
 
     def pause(self) -> None:
         """Let the gate's loop turn for a moment."""
-        loop = self.gate.loop
-        assert loop is not None
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.02), loop).result(WITHIN_S)
+        self.gate.run(asyncio.sleep(0.02))
 
     def offered(self, person: UpstreamUser, name: str) -> None:
         """Wait until a tool is listed."""
@@ -179,7 +177,6 @@ class UpstreamScene:
     def never_stands_still(self) -> Iterator[None]:
         """The gate's event loop turns all the time inside the block."""
         loop, lags, running = self.gate.loop, [0.0], [True]
-        assert loop is not None
 
         def beat(due: float) -> None:
             now = loop.time()

@@ -322,9 +322,7 @@ def test_a_limit_says_when_it_ends(server: PackServer, repo: str, least: int, mo
     """From whichever of GitHub's headers says it."""
     agent = server.agent_with("rest", GITHUB_TOKEN=TOKEN)
 
-    answer = Octopus(server.gatepost, agent.token).call(
-        "github_list_issues", {"repo": f"octo/{repo}"}
-    )
+    answer = Octopus(server, agent.token).call("github_list_issues", {"repo": f"octo/{repo}"})
 
     assert least <= answer.json["retry_after"] <= most
 
@@ -351,7 +349,7 @@ def test_the_token_is_in_no_log(server: PackServer, agent: PackCaller) -> None:
     """The header that carried it is in no log either."""
     agent.call("github_list_issues", repo="octo/demo")
 
-    assert TOKEN not in server.gatepost.log()
+    assert TOKEN not in server.log()
 
 
 @pytest.mark.parametrize(

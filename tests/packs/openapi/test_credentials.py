@@ -40,7 +40,7 @@ def test_nothing_of_a_literal_is_kept_in_the_clear(
     """What is kept of the API names what is sealed."""
     load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
-    kept = repr(vars(server.gatepost.services.records))
+    kept = repr(vars(server.services.records))
 
     assert TOKEN not in kept
 
