@@ -21,8 +21,8 @@ from gatepost.mcp.client import StreamClient
 from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.sessions.get_stream import SessionNotifications as OldListener
 from gatepost.mcp.subscriptions import ListenStream
-from gatepost.mcp.tasks.client import TaskClient
 from gatepost.mcp.tasks.running_task import RunningTask
+from gatepost.mcp.tool_calls import DetachableClient
 from gatepost.tools.api import Call, CallContext, Outcome
 from gatepost.tools.interruption import Interruptible, Stop
 from gatepost.tools.redacted_call import RedactedCall
@@ -38,7 +38,7 @@ OF_A_CALL = (
     Stop,
     StreamClient,
     SseResponse,
-    TaskClient,
+    DetachableClient,
     RunningTask,
 )
 OF_A_CONNECTION = (HttptoolsProtocol, ResponseFlow, HeadWatch, IdleWatch)
