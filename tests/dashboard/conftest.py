@@ -257,16 +257,15 @@ def open_dashboard_server(
     origin, issuer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{issuer_port}/dev-as"
     base = path.rpartition("/")[0] + "/dashboard"
     (root / "secret").write_text(SECRET)
-    config = change(
-        Config(
-            resource=origin + path,
-            mode="development",
-            issuers=(issuer_of(issuer, root),),
-            tenancy=TenancySettings(tenants=("acme", "globex")),
-            storage=StorageSettings(database="memory:"),
-            limits=LimitsSettings(max_body_bytes=100_000),
-        )
+    config = Config(
+        resource=origin + path,
+        mode="development",
+        issuers=(issuer_of(issuer, root),),
+        tenancy=TenancySettings(tenants=("acme", "globex")),
+        storage=StorageSettings(database="memory:"),
+        limits=LimitsSettings(max_body_bytes=100_000),
     )
+    config = change(config)
     callbacks = [origin + base.replace("{tenant}", tenant) for tenant in ("acme", "globex")]
     provider = Provider(
         IssuerSettings(
