@@ -282,17 +282,13 @@ def open_dashboard_server(
             ),
         )
     )
-    idp = AsgiServer(app(provider), port=issuer_port).start()
     sock = listening("127.0.0.1", port, "--port")
     toolbox = load(config.tools, config.packs, config.network)
     server = DashboardServer(config, toolbox, sock, build=build, source_of=source_of)
     server.provider, server.origin = provider, origin
     server.base = base.replace("{tenant}", "acme")
-    try:
-        with server.running():
-            yield server
-    finally:
-        idp.stop()
+    with AsgiServer(app(provider), port=issuer_port), server.running():
+        yield server
 
 
 def issuer_of(issuer: str, root: Path) -> Issuer:

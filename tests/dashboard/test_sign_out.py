@@ -21,9 +21,8 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     parameters,
 )
-from tests.redaction.echo_server import overheard
 from tests.support.issuers import Idp, Receive, Scope, Send, jwk, respond, rsa_key
-from tests.support.measuring import each
+from tests.support.measuring import each, overheard
 
 
 class ChangeableProvider(ProductionProvider):

@@ -21,8 +21,7 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     parameters,
 )
-from tests.redaction.echo_server import overheard
-from tests.support.measuring import each
+from tests.support.measuring import each, overheard
 from tests.support.processes import free_port
 from tests.support.programs import BrowserUser
 

@@ -190,7 +190,7 @@ class StubResponse(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-class HttpServer:
+class HttpServer(AsgiServer):
     """
     Serves *answer* on loopback, and keeps the requests in `asked`; None leaves the request open
     until the client closes it. *options* are those of `AsgiServer`.
@@ -203,23 +203,7 @@ class HttpServer:
         self.asked: list[RecordedRequest] = []
         self.abandoned = 0
         """How many requests that were left open the client has closed."""
-        self.server = AsgiServer(self._serve, **options)
-
-    def __enter__(self) -> "HttpServer":
-        self.server.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.server.stop()
-
-    @property
-    def url(self) -> str:
-        return self.server.url
-
-    @property
-    def place(self) -> str:
-        """Return the host and port as `network.allow_hosts` names them."""
-        return f"127.0.0.1:{self.server.port}"
+        super().__init__(self._serve, **options)
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True

@@ -9,9 +9,10 @@ import pytest
 
 from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
-from tests.redaction.echo_server import FORMS, SECRETS, EchoServer, leaks, opened, overheard, texts
+from tests.redaction.test_encodings import FORMS, leaks
+from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
 from tests.secrets.conftest import SAID
-from tests.support.measuring import each, eventually, steps
+from tests.support.measuring import each, eventually, overheard, steps
 
 VALUE = SECRETS["acme"]["API_KEY"]
 MARK = "[REDACTED:API_KEY]"

@@ -23,10 +23,9 @@ from gatepost.telemetry.metric_families import TOKENS_REFUSED, FixedLabel
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
-from tests.redaction.echo_server import overheard
 from tests.support import issuers as f
 from tests.support.issuers import ABSENT, Idp, TokenFactory
-from tests.support.measuring import ManualClock, eventually, steps
+from tests.support.measuring import ManualClock, eventually, overheard, steps
 from tests.support.server import Server, issuer_settings, running_server
 
 CHOSEN = "chosen-by-the-caller"

@@ -223,15 +223,16 @@ def scene_of(
     """
     upstream_app = HostileUpstream()
     upstream_app.upstream("good")
-    server = AsgiServer(upstream_app, timeout_graceful_shutdown=1).start()
-    host = server.url.split("/")[2]
-    tables = [{"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp", **good}, *more]
-    try:
+    with AsgiServer(upstream_app) as server:
+        tables = [
+            {"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp", **good},
+            *more,
+        ]
         with running_server(
             idp,
             [issuer_settings(idp)],
             tenancy={"create_on_first_use": True},
-            network={"allow_hosts": [host, *hosts]},
+            network={"allow_hosts": [server.place, *hosts]},
             scopes={"admin": ADMIN},
             **{"upstreams": tables} | settings,
         ) as gate:
@@ -239,8 +240,6 @@ def scene_of(
             for tenant in ("acme", "globex"):
                 scene.offered(scene.of(tenant), "mcp_good__act")
             yield scene
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -202,7 +202,7 @@ class WebHost(HttpServer):
 
     @property
     def place(self) -> str:
-        return f"{self.host}:{self.server.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:

@@ -33,7 +33,7 @@ def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "old": {"document": OLD, "base_url": f"{petstore.url}/v2"},
         "new": new | {"tags": ["pet", "store"], "paths": ["/pet/*"], "methods": ["get"]},
     }
-    network = {"allow_hosts": [petstore.host]}
+    network = {"allow_hosts": [petstore.place]}
     packs = {"openapi": {"apis": apis}}
     folder = tmp_path_factory.mktemp("offering")
     with open_server(folder, [], packs=packs, network=network) as server:
