@@ -108,6 +108,7 @@ class Server:
     services: Services
     idp: Idp
     loop: asyncio.AbstractEventLoop
+    run_loop = staticmethod(asyncio.run)
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class Server:
         """Serve for the time of a block; starting and stopping are bounded."""
         handler = logging.StreamHandler(io.TextIOWrapper(self.lines, write_through=True))
         logging.getLogger().addHandler(handler)
-        thread = threading.Thread(target=self.serve, daemon=True)
+        thread = threading.Thread(target=lambda: self.run_loop(self._serve()), daemon=True)
         thread.start()
         try:
             assert self.ready.wait(START_S), "the server did not start in time"
@@ -177,10 +178,6 @@ class Server:
             thread.join(STOP_S)
             logging.getLogger().removeHandler(handler)
             assert not thread.is_alive(), "the server did not stop in time"
-
-    def serve(self) -> None:
-        """Serve until the end, on an event loop of its own."""
-        asyncio.run(self._serve())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What a coroutine returns that runs on the server's own loop."""
