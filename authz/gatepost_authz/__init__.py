@@ -19,7 +19,6 @@ from gatepost_authz.config import (
     Target,
     TenantRule,
 )
-from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.effective_rules import EffectiveRule, effective_rules
 from gatepost_authz.errors import (
     AuthError,
@@ -48,6 +47,7 @@ from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.protected_app import ProtectedApp
 from gatepost_authz.scopes import Implications
 from gatepost_authz.signature import IssuerKeys
+from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.token_rules import CallerMark, TokenRules
 from gatepost_authz.tunnel import Tunnel
@@ -62,7 +62,6 @@ __all__ = [
     "CallerMark",
     "Challenge",
     "ClientRule",
-    "Confirmation",
     "EffectiveRule",
     "ExpiredToken",
     "Fetcher",
@@ -94,6 +93,7 @@ __all__ = [
     "Resource",
     "RevokedToken",
     "RoleRule",
+    "SignedTokenIntrospection",
     "SubjectKind",
     "Target",
     "Tenancy",

@@ -19,7 +19,7 @@ LOOKED_AT = 2
 """The number of entries of a cache that are examined for each new one."""
 # Not the shared generator of the process, which a tool may have seeded. The system's takes ten
 # times as long, and attackers do not learn what is replaced.
-DICE = random.Random()  # noqa: S311
+RANDOM = random.Random()  # noqa: S311
 
 AnswerKey = tuple[bytes, str, str, int]
 """The cache key: the digest of the whole token, issuer, resource and registry generation."""
@@ -41,7 +41,7 @@ class RandomCache(Generic[K, T]):
         self.capacity = capacity
         self.entries: dict[K, T | None] = {}
         """Read these directly; `keep`, `end` and `drop` change them."""
-        self._places: list[K] = []
+        self._keys: list[K] = []
         """The keys of all entries."""
         # Numbers that lie side by side: reading the entries instead would fetch five objects each,
         # which were not used for a long time, from the memory.
@@ -71,42 +71,42 @@ class RandomCache(Generic[K, T]):
             if key not in self.entries:
                 if self.capacity < 1:
                     return
-                ends, place = self._ends, self._next
-                if min(ends[place : place + LOOKED_AT], default=inf) <= now:
-                    place = self._place_of_ended(place, now)
+                ends, position = self._ends, self._next
+                if min(ends[position : position + LOOKED_AT], default=inf) <= now:
+                    position = self._position_of_ended(position, now)
                 else:
-                    place += LOOKED_AT
-                    self._next = place if place < len(ends) else 0
-                    place = -1
-                if place < 0 and len(ends) < self.capacity:
+                    position += LOOKED_AT
+                    self._next = position if position < len(ends) else 0
+                    position = -1
+                if position < 0 and len(ends) < self.capacity:
                     ends.append(until)
-                    self._places.append(key)
+                    self._keys.append(key)
                 else:
-                    if place < 0:
+                    if position < 0:
                         # `randrange` takes two calls in Python.
-                        place = int(DICE.random() * len(ends))
-                        del self.entries[self._places[place]]
-                    self._places[place], ends[place] = key, until
+                        position = int(RANDOM.random() * len(ends))
+                        del self.entries[self._keys[position]]
+                    self._keys[position], ends[position] = key, until
             self.entries[key] = entry
 
-    def _place_of_ended(self, first: int, now: float) -> int:
+    def _position_of_ended(self, first: int, now: float) -> int:
         """Remove the next entries that have ended; return the place of one, or -1 without any."""
-        places, ends = self._places, self._ends
+        keys, ends = self._keys, self._ends
         self._next = first + LOOKED_AT
         ended = []
-        for place in range(first, min(first + LOOKED_AT, len(places))):
-            entry = self.entries[places[place]]
+        for position in range(first, min(first + LOOKED_AT, len(keys))):
+            entry = self.entries[keys[position]]
             # The place was made for an entry that may have been renewed since.
-            ends[place] = max(ends[place], -inf if entry is None else self.end_of(entry))
-            if ends[place] <= now:
-                del self.entries[places[place]]
-                ended.append(place)
-        for place in reversed(ended[1:]):
-            key, end = places.pop(), ends.pop()
-            if place < len(places):
-                places[place], ends[place] = key, end
-                self._next = place
-        if self._next >= len(places):
+            ends[position] = max(ends[position], -inf if entry is None else self.end_of(entry))
+            if ends[position] <= now:
+                del self.entries[keys[position]]
+                ended.append(position)
+        for position in reversed(ended[1:]):
+            key, end = keys.pop(), ends.pop()
+            if position < len(keys):
+                keys[position], ends[position] = key, end
+                self._next = position
+        if self._next >= len(keys):
             self._next = 0
         return ended[0] if ended else -1
 
@@ -121,7 +121,7 @@ class RandomCache(Generic[K, T]):
         with self._changing:
             kept = self.entries.items()
             left = {key: one for key, one in kept if one is not None and not which(one)}
-            self._places, self._next = list(left), 0
+            self._keys, self._next = list(left), 0
             self._ends = array("d", map(self.end_of, left.values()))
             self.entries = {**left}
 

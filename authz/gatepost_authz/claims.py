@@ -157,8 +157,8 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
         value = lookup(claims, name)
         if value is MISSING:
             continue
-        said = value if isinstance(value, list) else [value]
-        if not values or any(str(one).lower() in values for one in said):
+        items = value if isinstance(value, list) else [value]
+        if not values or any(str(one).lower() in values for one in items):
             raise InvalidToken("wrong_kind").about(claim=name)
     for name, expected in preset.must_equal.items():
         if lookup(claims, name) != expected:

@@ -87,21 +87,21 @@ class Discovery:
         self._known: OrderedDict[MetadataKey, tuple[IssuerMetadata, float]] = OrderedDict()
         self._running: dict[MetadataKey, asyncio.Task[IssuerMetadata]] = {}
 
-    async def find(self, place: DiscoveryLocation) -> IssuerMetadata:
+    async def find(self, location: DiscoveryLocation) -> IssuerMetadata:
         """
-        Return the metadata of *place*; raise FetchError if it was never found.
+        Return the metadata of *location*; raise FetchError if it was never found.
 
         With ``issuer`` as reason: the documents that were found belong to other issuers.
         """
-        key = (place.issuer, place.sign_in)
+        key = (location.issuer, location.sign_in)
         known = self._known.get(key)
         if known is not None and self._monotonic() < known[1]:
             return known[0]
         task = self._running.get(key)
         if task is None:
-            task = asyncio.create_task(self._search(place))
+            task = asyncio.create_task(self._search(location))
             self._running[key] = task
-            task.add_done_callback(lambda done: self._settle(key, done))
+            task.add_done_callback(lambda done: self._finish(key, done))
         try:
             # A request that gives up must not cancel the fetch for the others.
             return await asyncio.shield(task)
@@ -127,7 +127,7 @@ class Discovery:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _settle(self, key: MetadataKey, task: asyncio.Task[IssuerMetadata]) -> None:
+    def _finish(self, key: MetadataKey, task: asyncio.Task[IssuerMetadata]) -> None:
         self._running.pop(key, None)
         if task.cancelled() or task.exception() is not None:
             return
@@ -136,24 +136,24 @@ class Discovery:
         if len(self._known) > CACHED:
             self._known.popitem(last=False)
 
-    async def _search(self, place: DiscoveryLocation) -> IssuerMetadata:
-        return (await find_document(self._fetcher, place))[0]
+    async def _search(self, location: DiscoveryLocation) -> IssuerMetadata:
+        return (await find_document(self._fetcher, location))[0]
 
 
 async def find_document(
-    fetcher: Fetcher, place: DiscoveryLocation
+    fetcher: Fetcher, location: DiscoveryLocation
 ) -> tuple[IssuerMetadata, Mapping[str, object]]:
     """
-    Return the metadata of *place*, and the whole document; raise FetchError if there is none.
+    Return the metadata of *location*, and the whole document; raise FetchError if there is none.
     """
     failure = FetchError("metadata")
-    found = locations(place.issuer, place.extra_paths)
-    if place.sign_in:
-        found.sort(key=lambda location: OPENID not in location)
-    for location in found:
+    found = locations(location.issuer, location.extra_paths)
+    if location.sign_in:
+        found.sort(key=lambda document_url: OPENID not in document_url)
+    for document_url in found:
         try:
-            document = await fetcher.get_json(location, allow_private=place.allow_private)
-            return metadata_of(place, location, document.data), document.data
+            document = await fetcher.get_json(document_url, allow_private=location.allow_private)
+            return metadata_of(location, document_url, document.data), document.data
         except FetchError as error:
             # A mismatch tells the operator more than the 404 of the next location.
             failure = failure if failure.reason == "issuer" else error
@@ -162,16 +162,17 @@ async def find_document(
     raise failure
 
 
-async def named_issuer(fetcher: Fetcher, place: DiscoveryLocation) -> str:
+async def named_issuer(fetcher: Fetcher, location: DiscoveryLocation) -> str:
     """
-    Return the issuer that the documents at *place* name, whichever it is, for an operator to read.
+    Return the issuer that the documents at *location* name, whichever it is, for an operator to
+    read.
 
     FetchError: there is no document with an issuer.
     """
     failure = FetchError("metadata")
-    for location in locations(place.issuer, place.extra_paths):
+    for document_url in locations(location.issuer, location.extra_paths):
         try:
-            document = await fetcher.get_json(location, allow_private=place.allow_private)
+            document = await fetcher.get_json(document_url, allow_private=location.allow_private)
         except FetchError as error:
             failure = error
             if not error.answered:
@@ -198,22 +199,23 @@ def locations(issuer: str, extra_paths: tuple[str, ...] = ()) -> list[str]:
 
 
 def metadata_of(
-    place: DiscoveryLocation, location: str, document: Mapping[str, object]
+    location: DiscoveryLocation, document_url: str, document: Mapping[str, object]
 ) -> IssuerMetadata:
     """
-    Parse *document*; raise FetchError ``issuer`` or ``metadata`` if it does not belong to *place*.
+    Parse *document*; raise FetchError ``issuer`` or ``metadata`` if it does not belong to
+    *location*.
 
     ``issuer`` must be equal as a string (RFC 8414 section 3.3): a host of many issuers could
     otherwise answer for the neighbour. Endpoints count only on the issuer's own host, keys also on
     those of the preset: who can plant a document below the issuer's host (an upload folder, a
     tenant's page) must not bring keys, or a place to send our secret to, from elsewhere.
     """
-    if document.get("issuer") != place.issuer:
+    if document.get("issuer") != location.issuer:
         raise FetchError("issuer")
-    own = frozenset({authority(place.issuer)})
+    own = frozenset({authority(location.issuer)})
     # Browsers are sent to some of them, with an ID token, so that no fetch checks these URLs.
-    loopback = place.issuer.startswith("http://")
-    allowed = {"jwks_uri": own.union(place.key_hosts), "introspection_endpoint": own}
+    loopback = location.issuer.startswith("http://")
+    allowed = {"jwks_uri": own.union(location.key_hosts), "introspection_endpoint": own}
     allowed |= dict.fromkeys(SIGN_IN, own)
     found: dict[str, str] = {}
     elsewhere = set()
@@ -229,8 +231,8 @@ def metadata_of(
         found[name] = url
     prompts = document.get("prompt_values_supported")
     return IssuerMetadata(
-        issuer=place.issuer,
-        location=location,
+        issuer=location.issuer,
+        location=document_url,
         prompts=frozenset(
             one for one in (prompts if isinstance(prompts, list) else ()) if isinstance(one, str)
         ),

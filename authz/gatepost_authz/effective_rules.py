@@ -28,7 +28,11 @@ def effective_rules(issuer: Issuer, resource: str) -> tuple[EffectiveRule, ...]:
     if issuer.preset not in PRESETS:
         return ()
     preset = adjusted(PRESETS[issuer.preset], issuer.tokens)
-    return (*_form(issuer, preset), *_meaning(issuer, preset, resource), *_asked(issuer, preset))
+    return (
+        *_form(issuer, preset),
+        *_meaning(issuer, preset, resource),
+        *_introspection_rules(issuer, preset),
+    )
 
 
 def _form(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
@@ -81,26 +85,32 @@ def _meaning(issuer: Issuer, preset: Preset, resource: str) -> Iterator[Effectiv
         yield EffectiveRule("clients", text, "clients")
 
 
-def _asked(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
+def _introspection_rules(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
     """Yield the rules for introspection."""
-    asked = issuer.introspection
-    if asked is None:
+    introspection = issuer.introspection
+    if introspection is None:
         text = "all" if preset.introspection_form == "tokeninfo" else "refused"
         yield EffectiveRule("opaque tokens", text)
         return
-    opaque = f"those that begin with {asked.token_prefix}" if asked.token_prefix else "all"
-    shown = ", also those of other issuers" if asked.ask_in_turn else ""
+    opaque = (
+        f"those that begin with {introspection.token_prefix}"
+        if introspection.token_prefix
+        else "all"
+    )
+    shown = ", also those of other issuers" if introspection.ask_in_turn else ""
     accepted = f"{opaque}{shown}" if has_opaque_tokens(issuer, preset) else "none"
     yield EffectiveRule("opaque tokens", accepted, "introspection")
-    if asked.when == "always" or preset.introspects_signed:
+    if introspection.when == "always" or preset.introspects_signed:
         text = "the issuer is asked about them, and both must agree"
-        setting = "introspection.when" if asked.when == "always" else ""
+        setting = "introspection.when" if introspection.when == "always" else ""
         yield EffectiveRule("signed tokens", text, setting)
-    yield EffectiveRule("audience of answers", _bound(asked), "introspection.audience")
+    yield EffectiveRule(
+        "audience of answers", _audience_of_answers(introspection), "introspection.audience"
+    )
 
 
-def _bound(asked: Introspection) -> str:
-    if asked.audience == "client":
+def _audience_of_answers(introspection: Introspection) -> str:
+    if introspection.audience == "client":
         return "may be missing: you state that the issuer answers only about tokens for us"
     return "as in tokens"
 

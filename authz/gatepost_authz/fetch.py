@@ -265,13 +265,13 @@ class Fetcher:
 
 async def exchange(
     transport: GuardedTransport,
-    asked: httpx2.Request,
+    request: httpx2.Request,
     *,
     limit_bytes: int,
     timeout_s: float,
 ) -> FetchedDocument:
-    """Send *asked* and read one JSON object back; FetchError for everything that goes wrong."""
-    asked.extensions["timeout"] = {
+    """Send *request* and read one JSON object back; FetchError for everything that goes wrong."""
+    request.extensions["timeout"] = {
         "connect": min(CONNECT_S, timeout_s),
         "read": timeout_s,
         "write": timeout_s,
@@ -281,7 +281,7 @@ async def exchange(
         # One limit for the whole exchange: a server that sends a byte a second keeps every single
         # read within its own timeout.
         async with asyncio.timeout(timeout_s):
-            answer = await transport.handle_async_request(asked)
+            answer = await transport.handle_async_request(request)
             try:
                 if answer.status_code in OAUTH_STATUSES:
                     error = await oauth_error(answer, limit_bytes)

@@ -159,8 +159,8 @@ class IdentityHeadersApp:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
-            told = self._for_app(scope["headers"], scope[self._key])
-            scope = {**scope, "headers": told}
+            headers = self._for_app(scope["headers"], scope[self._key])
+            scope = {**scope, "headers": headers}
         return self._app(scope, receive, send)
 
 

@@ -97,8 +97,10 @@ def check_party(claims: Mapping[str, object], client_id: str, *, own: Set[str]) 
     named = audience if isinstance(audience, list) else [audience]
     if client_id not in named or claims.get("azp", client_id) != client_id:
         raise InvalidToken("wrong_party")
-    ours = own | {client_id}
-    if "azp" not in claims and not all(isinstance(name, str) and name in ours for name in named):
+    expected = own | {client_id}
+    if "azp" not in claims and not all(
+        isinstance(name, str) and name in expected for name in named
+    ):
         raise InvalidToken("wrong_party")
 
 

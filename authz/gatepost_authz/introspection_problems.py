@@ -23,9 +23,9 @@ SECRET_REFERENCE = re.compile(r"(env|file|secret):.+")
 
 def problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     """Yield the problems of one issuer's introspection."""
-    asked, setting = issuer.introspection, f"{where}.introspection"
+    introspection, setting = issuer.introspection, f"{where}.introspection"
     preset = PRESETS.get(issuer.preset)
-    if asked is None:
+    if introspection is None:
         if preset and preset.introspects_signed:
             message = f"tokens of {preset.name} cannot be accepted without an answer about them"
             yield finding(HINTS, "authz.E043", setting, message)
@@ -33,25 +33,25 @@ def problems(where: str, issuer: Issuer) -> Iterator[Problem]:
             message = f"opaque tokens of {preset.name} are refused"
             yield finding(HINTS, "authz.W004", setting, message)
         return
-    yield from _credentials(setting, asked)
-    always = asked.when == "always" or (preset is not None and preset.introspects_signed)
+    yield from _credentials(setting, introspection)
+    always = introspection.when == "always" or (preset is not None and preset.introspects_signed)
     if always and "{" in issuer.issuer:
         message = "the issuers of a template have no common endpoint"
         yield finding(HINTS, "authz.E042", f"{setting}.when", message)
-    if asked.audience == "client":
+    if introspection.audience == "client":
         message = "answers without audience are accepted, because they are for this client only"
         yield finding(HINTS, "authz.W017", f"{setting}.audience", message)
 
 
-def _credentials(setting: str, asked: Introspection) -> Iterator[Problem]:
-    if asked.method == "private_key_jwt":
-        name, value = "private_key", asked.private_key
+def _credentials(setting: str, introspection: Introspection) -> Iterator[Problem]:
+    if introspection.method == "private_key_jwt":
+        name, value = "private_key", introspection.private_key
         if not value:
             message = "`private_key_jwt` needs a private key"
             yield finding(HINTS, "authz.E040", f"{setting}.{name}", message)
             return
     else:
-        name, value = "client_secret", asked.client_secret
+        name, value = "client_secret", introspection.client_secret
     if not SECRET_REFERENCE.fullmatch(value):
         # The value is not shown: it may be the secret itself.
         message = f"`{name}` is not a reference to a secret"

@@ -12,7 +12,7 @@ from gatepost_authz.discovery import Discovery
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.jwks import place_of
+from gatepost_authz.jwks import location_of
 from gatepost_authz.pinning import GuardedTransport
 from gatepost_authz.ratelimited import RateLimitedLog
 
@@ -49,7 +49,7 @@ class Introspector:
         self._fetcher = fetcher
         self._discovery = discovery
         self._monotonic = monotonic
-        self._place = place_of(trusted.settings.issuer, trusted)
+        self._location = location_of(trusted.settings.issuer, trusted)
         self._tokeninfo = trusted.preset.introspection_form == "tokeninfo"
         settings = trusted.settings.introspection
         self._authenticate = (
@@ -86,16 +86,16 @@ class Introspector:
     async def _exchange(self, token: str) -> dict[str, object]:
         if self._transport is None:
             self._transport = self._fetcher.transport(
-                allow_private=self._place.allow_private, connections=CONNECTIONS
+                allow_private=self._location.allow_private, connections=CONNECTIONS
             )
         headers, form = self._authenticate()
-        asked = (
+        fields = (
             {"access_token": token}
             if self._tokeninfo
             else {"token": token, "token_type_hint": "access_token", **form}
         )
         document = await self._fetcher.post_form(
-            await self._endpoint(), asked, headers=headers, transport=self._transport
+            await self._endpoint(), fields, headers=headers, transport=self._transport
         )
         return document.data
 
@@ -106,7 +106,7 @@ class Introspector:
         if self._monotonic() < self._search_at:
             raise FetchError("metadata")
         try:
-            metadata = await self._discovery.find(self._place)
+            metadata = await self._discovery.find(self._location)
             return metadata.endpoint("introspection_endpoint")
         except FetchError:
             self._search_at = self._monotonic() + PAUSE_S
@@ -152,11 +152,11 @@ class Introspectors:
                 raise IssuerUnavailable("introspection_too_many_requests").about(issuer=issuer)
             task = asyncio.create_task(self.of(trusted).ask(token))
             self._running[key] = task
-            task.add_done_callback(lambda done: self._settle(key, done))
+            task.add_done_callback(lambda done: self._finish(key, done))
         # A request that gives up must not cancel the introspection for the others.
         return await asyncio.shield(task)
 
-    def _settle(self, key: RunningKey, task: "asyncio.Task[dict[str, object]]") -> None:
+    def _finish(self, key: RunningKey, task: "asyncio.Task[dict[str, object]]") -> None:
         self._running.pop(key, None)
         if not task.cancelled():
             task.exception()  # retrieved, also when all requests for it have gone

@@ -38,7 +38,7 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
     """Audiences accepted in addition to the resource."""
     template: re.Pattern[str] | None
     """The pattern of a template's concrete issuers, with one group."""
-    confirms: bool
+    introspects_signed: bool
     """Whether its signed tokens are introspected too."""
     loopback: bool
     """Whether it lives on this machine, as only a development issuer may."""
@@ -57,11 +57,11 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
 
     def expects_of_answer(self, target: Target) -> Expected:
         """Return the expected claims of this issuer's answers about opaque tokens (RFC 7662)."""
-        asked = self.settings.introspection
+        introspection = self.settings.introspection
         return msgspec.structs.replace(
             self.expects(self.settings.issuer, target),
             required=self.preset.answer_required,
-            bound_by_answer=asked is not None and asked.audience == "client",
+            bound_by_answer=introspection is not None and introspection.audience == "client",
         )
 
 
@@ -167,7 +167,7 @@ def compile_issuer(settings: Issuer, preset: Preset, rules: TenantRules) -> Trus
         algorithms=with_synonyms(frozenset(settings.algorithms or preset.algorithms)),
         audiences=frozenset(settings.audiences),
         template=template_of(settings.issuer, preset) if "{" in settings.issuer else None,
-        confirms=preset.introspects_signed
+        introspects_signed=preset.introspects_signed
         or (settings.introspection is not None and settings.introspection.when == "always"),
         loopback=is_loopback(urlsplit(settings.issuer).hostname or ""),
         rules=rules,
@@ -242,9 +242,9 @@ def has_opaque_tokens(settings: Issuer, preset: Preset) -> bool:
     If introspection confirms the signed tokens of a provider that issues no others, an opaque one
     is a refresh token.
     """
-    asked = settings.introspection
-    confirms = asked is not None and asked.when == "always"
-    return preset.opaque or settings.preset == "generic" or not confirms
+    introspection = settings.introspection
+    introspects_signed = introspection is not None and introspection.when == "always"
+    return preset.opaque or settings.preset == "generic" or not introspects_signed
 
 
 def is_loopback(host: str) -> bool:

@@ -14,7 +14,7 @@ from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.fetch import TIMEOUT_S, Fetcher, FetchError
 from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.jwk import UnusableKeySet, import_set
-from gatepost_authz.keyset import DICE, INTERVAL_S, FetchedKeys, KeySet, KeySetClock
+from gatepost_authz.keyset import INTERVAL_S, RANDOM, FetchedKeys, KeySet, KeySetClock
 from gatepost_authz.ratelimited import RateLimitedLog
 
 __all__ = ["IssuerKeySets", "KeySet"]
@@ -39,11 +39,11 @@ class KeyLocation:
         trusted: TrustedIssuer,
         fetcher: Fetcher,
         discovery: Discovery,
-        strangers: RateLimitedLog | None = None,
+        unverified_log: RateLimitedLog | None = None,
     ) -> None:
-        self._strangers = strangers
+        self._unverified_log = unverified_log
         self.trusted = trusted
-        self.place = place_of(issuer, trusted)
+        self.location = location_of(issuer, trusted)
         self._fetcher = fetcher
         self._discovery = discovery
 
@@ -57,11 +57,11 @@ class KeyLocation:
             raise FetchError("timeout") from error
 
     async def _load(self) -> FetchedKeys:
-        issuer, url = self.place.issuer, self.trusted.settings.jwks_uri
+        issuer, url = self.location.issuer, self.trusted.settings.jwks_uri
         if not url:
-            url = (await self._discovery.find(self.place)).endpoint("jwks_uri")
+            url = (await self._discovery.find(self.location)).endpoint("jwks_uri")
         try:
-            document = await self._fetcher.get_json(url, allow_private=self.place.allow_private)
+            document = await self._fetcher.get_json(url, allow_private=self.location.allow_private)
             keys = import_set(
                 document.data, allowed=self.trusted.algorithms, issuer=issuer, skipped=self._skipped
             )
@@ -74,15 +74,15 @@ class KeyLocation:
 
     def _skipped(self, kid: str, reason: str) -> None:
         if reason in {"private_key", "symmetric_key"}:
-            tell = log.error if self._strangers is None else self._strangers.warning
-            tell("issuer %s publishes a secret as key %r: %s", self.place.issuer, kid, reason)
+            tell = log.error if self._unverified_log is None else self._unverified_log.warning
+            tell("issuer %s publishes a secret as key %r: %s", self.location.issuer, kid, reason)
 
     def serves(self, trusted: TrustedIssuer) -> bool:
         """Return whether *trusted* has the same key source."""
         if trusted is not self.trusted:
-            place = place_of(self.place.issuer, trusted)
+            location = location_of(self.location.issuer, trusted)
             if (
-                place != self.place
+                location != self.location
                 or trusted.settings.jwks_uri != self.trusted.settings.jwks_uri
                 or trusted.algorithms != self.trusted.algorithms
             ):
@@ -91,7 +91,7 @@ class KeyLocation:
         return True
 
 
-def place_of(issuer: str, trusted: TrustedIssuer) -> DiscoveryLocation:
+def location_of(issuer: str, trusted: TrustedIssuer) -> DiscoveryLocation:
     """Return where to look for a concrete issuer that *trusted* covers."""
     return DiscoveryLocation(
         issuer=issuer,
@@ -119,14 +119,14 @@ class TemplateIssuers:
 
     def get(self, issuer: str) -> LocatedKeys | None:
         """Return the key set of *issuer* and mark it as used."""
-        held = self._proven.get(issuer)
-        if held is not None:
+        located = self._proven.get(issuer)
+        if located is not None:
             self._proven.move_to_end(issuer)
-            return held
-        held = self._unproven.get(issuer)
-        if held is not None and held.keys.has_keys:
+            return located
+        located = self._unproven.get(issuer)
+        if located is not None and located.keys.has_keys:
             self._promote(issuer)
-        return held
+        return located
 
     def make_room(self, peer: str) -> None:
         """
@@ -137,10 +137,10 @@ class TemplateIssuers:
         """
         if self._has_room(peer):
             return
-        for issuer, held in [*self._unproven.items()]:
-            if held.keys.has_keys:
+        for issuer, located in [*self._unproven.items()]:
+            if located.keys.has_keys:
                 self._promote(issuer)
-            elif held.keys.resting:
+            elif located.keys.resting:
                 del self._unproven[issuer]
         if not self._has_room(peer):
             raise IssuerUnavailable("keys_too_many_issuers")
@@ -148,13 +148,13 @@ class TemplateIssuers:
     def _has_room(self, peer: str) -> bool:
         if len(self._unproven) >= UNPROVEN:
             return False
-        theirs = sum(held.peer == peer for held in self._unproven.values())
-        return not peer or theirs < UNPROVEN_OF_PEER
+        of_peer = sum(located.peer == peer for located in self._unproven.values())
+        return not peer or of_peer < UNPROVEN_OF_PEER
 
-    def add(self, issuer: str, held: LocatedKeys) -> None:
+    def add(self, issuer: str, located: LocatedKeys) -> None:
         """Add the set of an issuer whose keys have not been fetched yet."""
         self._proven.pop(issuer, None)
-        self._unproven[issuer] = held
+        self._unproven[issuer] = located
 
     def all(self) -> Iterator[LocatedKeys]:
         """Yield every set, proven or not."""
@@ -183,14 +183,14 @@ class IssuerKeySets:
         discovery: Discovery | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        die: Callable[[], float] = DICE.random,
+        random: Callable[[], float] = RANDOM.random,
     ) -> None:
         self.fetched = self.failed = 0
         """The number of successful and failed fetches."""
         self.discovery = discovery or Discovery(fetcher, monotonic=monotonic)
         self._fetcher = fetcher
-        self._strangers = RateLimitedLog(log, monotonic=monotonic)
-        self._clock = KeySetClock(monotonic, sleep, die)
+        self._unverified_log = RateLimitedLog(log, monotonic=monotonic)
+        self._clock = KeySetClock(monotonic, sleep, random)
         self._exact: dict[str, LocatedKeys] = {}
         self._families: dict[str, TemplateIssuers] = {}
         self._looked_for: dict[str, float] = {}
@@ -208,22 +208,22 @@ class IssuerKeySets:
         named more issuers of the template than can be looked up.
         """
         if issuer == trusted.settings.issuer:
-            held = self._exact.get(issuer)
-            if held is None or not held.source.serves(trusted):
-                if held is not None:
-                    held.keys.discard()
-                held = self._exact[issuer] = self._make(issuer, trusted, permanent=True)
-            return held.keys
+            located = self._exact.get(issuer)
+            if located is None or not located.source.serves(trusted):
+                if located is not None:
+                    located.keys.discard()
+                located = self._exact[issuer] = self._make(issuer, trusted, permanent=True)
+            return located.keys
         family = self._families.setdefault(trusted.settings.issuer, TemplateIssuers())
-        held = family.get(issuer)
-        if held is None or not held.source.serves(trusted):
-            if held is not None:
-                held.keys.discard()
+        located = family.get(issuer)
+        if located is None or not located.source.serves(trusted):
+            if located is not None:
+                located.keys.discard()
             network = network_of_peer(peer)
             family.make_room(network)
-            held = self._make(issuer, trusted, permanent=False)._replace(peer=network)
-            family.add(issuer, held)
-        return held.keys
+            located = self._make(issuer, trusted, permanent=False)._replace(peer=network)
+            family.add(issuer, located)
+        return located.keys
 
     def warm(self, trusted: Iterable[TrustedIssuer]) -> None:
         """
@@ -237,7 +237,7 @@ class IssuerKeySets:
                 continue
             if asks(one):
                 self._look_for(one)
-            if not asks(one) or one.confirms:
+            if not asks(one) or one.introspects_signed:
                 self.of(one.settings.issuer, one).warm()
 
     def state_of(self, trusted: TrustedIssuer) -> str:
@@ -250,19 +250,19 @@ class IssuerKeySets:
         """
         if trusted.template is not None:
             return "template"
-        held = self._exact.get(trusted.settings.issuer)
-        if held is not None and held.keys.has_keys:
+        located = self._exact.get(trusted.settings.issuer)
+        if located is not None and located.keys.has_keys:
             return "ready"
         if asks(trusted):
             return "asked" if self._knows_where(trusted) else "not_fetched"
-        return "not_fetched" if held is None else held.keys.failure or "not_fetched"
+        return "not_fetched" if located is None else located.keys.failure or "not_fetched"
 
     def age_of(self, trusted: TrustedIssuer) -> float | None:
         """Return the age in seconds of an issuer's keys in use; None if there are none."""
-        held = self._exact.get(trusted.settings.issuer)
-        if held is None or not held.keys.has_keys or held.keys.fetched_at is None:
+        located = self._exact.get(trusted.settings.issuer)
+        if located is None or not located.keys.has_keys or located.keys.fetched_at is None:
             return None
-        return self._clock.monotonic() - held.keys.fetched_at
+        return self._clock.monotonic() - located.keys.fetched_at
 
     def _knows_where(self, trusted: TrustedIssuer) -> bool:
         """Return whether the introspection endpoint of an issuer is known."""
@@ -278,7 +278,7 @@ class IssuerKeySets:
         if self._knows_where(trusted) or now < self._looked_for.get(issuer, 0.0):
             return
         self._looked_for[issuer] = now + INTERVAL_S
-        search = asyncio.create_task(self.discovery.find(place_of(issuer, trusted)))
+        search = asyncio.create_task(self.discovery.find(location_of(issuer, trusted)))
         self._searches.add(search)
         search.add_done_callback(self._searched)
 
@@ -295,10 +295,10 @@ class IssuerKeySets:
         """
         groups = [self._exact.values(), *(family.all() for family in self._families.values())]
         fetched = [
-            held.keys.fetched_at
+            located.keys.fetched_at
             for group in groups
-            for held in group
-            if held.keys.has_keys and held.keys.fetched_at is not None
+            for located in group
+            if located.keys.has_keys and located.keys.fetched_at is not None
         ]
         return self._clock.monotonic() - min(fetched) if fetched else 0.0
 
@@ -307,13 +307,13 @@ class IssuerKeySets:
         for issuer in [known for known in self._exact if known not in issuers]:
             self._exact.pop(issuer).keys.discard()
         for template in [known for known in self._families if known not in issuers]:
-            for held in self._families.pop(template).all():
-                held.keys.discard()
+            for located in self._families.pop(template).all():
+                located.keys.discard()
 
     async def aclose(self) -> None:
         """Remove all keys and cancel all work; the owner closes the fetcher."""
         groups = [self._exact.values(), *(family.all() for family in self._families.values())]
-        tasks = [task for group in groups for held in group for task in held.keys.discard()]
+        tasks = [task for group in groups for located in group for task in located.keys.discard()]
         self._exact.clear()
         self._families.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -324,8 +324,8 @@ class IssuerKeySets:
     def _make(self, issuer: str, trusted: TrustedIssuer, *, permanent: bool) -> LocatedKeys:
         # Any caller can name issuers of a template, and an attacker can serve the documents of
         # some.
-        strangers = None if permanent else self._strangers
-        source = KeyLocation(issuer, trusted, self._fetcher, self.discovery, strangers)
+        unverified_log = None if permanent else self._unverified_log
+        source = KeyLocation(issuer, trusted, self._fetcher, self.discovery, unverified_log)
 
         async def load() -> FetchedKeys:
             try:
@@ -344,7 +344,7 @@ class IssuerKeySets:
                 versions=self._versions,
                 clock=self._clock,
                 permanent=permanent,
-                strangers=strangers,
+                unverified_log=unverified_log,
             ),
         )
 

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 # Not the module's own generator: seeding it would determine the refreshes, and a property test that
 # draws from it would see it change.
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 
 class FetchedKeys(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class KeySetClock(msgspec.Struct, frozen=True):
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    die: Callable[[], float] = DICE.random
+    random: Callable[[], float] = RANDOM.random
 
 
 class KeySet:
@@ -78,7 +78,7 @@ class KeySet:
         versions: Iterator[int],
         clock: KeySetClock,
         permanent: bool = True,
-        strangers: RateLimitedLog | None = None,
+        unverified_log: RateLimitedLog | None = None,
     ) -> None:
         self.name = name
         self.version = next(versions)
@@ -91,7 +91,7 @@ class KeySet:
         self._versions = versions
         self._clock = clock
         self._permanent = permanent
-        self._strangers = strangers
+        self._unverified_log = unverified_log
         self._keys: tuple[VerificationKey, ...] = ()
         self._table: Table = {}
         self._ids: frozenset[str | None] = frozenset()
@@ -265,9 +265,9 @@ class KeySet:
         backoff = min(INTERVAL_S * 2**self._failures, LONGEST_BACKOFF_S)
         self._failures = min(self._failures + 1, 10)
         # With jitter: a thousand servers that lost the same issuer must not return as one.
-        backoff *= 1 + 0.5 * self._clock.die()
+        backoff *= 1 + 0.5 * self._clock.random()
         self._refresh_at = max(self._refresh_at, self._clock.monotonic() + backoff)
-        (self._strangers or log).warning("keys of %s cannot be fetched: %s", self.name, error)
+        (self._unverified_log or log).warning("keys of %s cannot be fetched: %s", self.name, error)
 
     async def _keep(self) -> None:
         """

@@ -65,7 +65,7 @@ class SystemResolver:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[str]] = loop.create_future()
 
-        def settle(addresses: Sequence[str] | None, error: OSError | None) -> None:
+        def finish(addresses: Sequence[str] | None, error: OSError | None) -> None:
             self._running.pop((host, port), None)
             if answer.done():
                 return
@@ -83,7 +83,7 @@ class SystemResolver:
             except (OSError, UnicodeError) as error:
                 failure = OSError(str(error))
             try:
-                loop.call_soon_threadsafe(settle, addresses, failure)
+                loop.call_soon_threadsafe(finish, addresses, failure)
             except RuntimeError:
                 return  # the loop was closed in the meantime
 
@@ -167,8 +167,8 @@ def alternated(addresses: Sequence[str]) -> Sequence[str]:
     first = ":" in addresses[0]
     same = [address for address in addresses if (":" in address) is first]
     other = [address for address in addresses if (":" in address) is not first]
-    turns = [one for pair in zip_longest(same, other) for one in pair if one is not None]
-    return turns[:ATTEMPTS]
+    ordered = [one for pair in zip_longest(same, other) for one in pair if one is not None]
+    return ordered[:ATTEMPTS]
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
@@ -205,12 +205,12 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
         self._proxied: httpcore2.AsyncHTTPProxy | None = None
         if proxy and named:
-            way_out = httpx2.Proxy(proxy)
+            proxy_settings = httpx2.Proxy(proxy)
             self._proxied = httpcore2.AsyncHTTPProxy(
-                str(way_out.url),
-                proxy_auth=way_out.raw_auth,
+                str(proxy_settings.url),
+                proxy_auth=proxy_settings.raw_auth,
                 ssl_context=tls,
-                proxy_ssl_context=tls if way_out.url.scheme == "https" else None,
+                proxy_ssl_context=tls if proxy_settings.url.scheme == "https" else None,
                 max_connections=limits.max_connections,
                 max_keepalive_connections=limits.max_keepalive_connections,
                 keepalive_expiry=limits.keepalive_expiry,
@@ -289,5 +289,5 @@ CORE_ERRORS = (
 def translated(error: Exception) -> httpx2.TransportError:
     """Return the httpx2 error for an httpcore2 error."""
     kind = getattr(httpx2, type(error).__name__, httpx2.TransportError)
-    made: httpx2.TransportError = kind(str(error))
-    return made
+    raised: httpx2.TransportError = kind(str(error))
+    return raised

@@ -22,18 +22,18 @@ class HeadBudget:
         self.left = HEAD_BYTES
 
 
-_ROOM: ContextVar[HeadBudget | None] = ContextVar("gatepost_head", default=None)
+_BUDGET: ContextVar[HeadBudget | None] = ContextVar("gatepost_head", default=None)
 """The budget of the current request while its response head is awaited."""
 
 
 @contextmanager
 def awaited() -> Iterator[None]:
     """Limit the head that this task reads during the block."""
-    token = _ROOM.set(HeadBudget())
+    token = _BUDGET.set(HeadBudget())
     try:
         yield
     finally:
-        _ROOM.reset(token)
+        _BUDGET.reset(token)
 
 
 class Measured(httpcore2.AsyncNetworkStream):
@@ -44,12 +44,12 @@ class Measured(httpcore2.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Read from the connection; raise RemoteProtocolError if a head does not end."""
-        room = _ROOM.get()
-        if room is None:
+        budget = _BUDGET.get()
+        if budget is None:
             return await self._stream.read(max_bytes, timeout)
         data = await self._stream.read(min(max_bytes, STEP_BYTES), timeout)
-        room.left -= len(data)
-        if room.left < 0:
+        budget.left -= len(data)
+        if budget.left < 0:
             raise httpcore2.RemoteProtocolError("the head of the answer does not end")
         await asyncio.sleep(0)
         return data

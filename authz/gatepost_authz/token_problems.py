@@ -110,8 +110,8 @@ def _machines_as_people(where: str, rules: TokenRules, preset: Preset) -> Iterat
 def is_one_mark(mark: CallerMark) -> bool:
     """Return whether *mark* names exactly one property, with no part of another."""
     named = (mark.no_subject, mark.subject_is_client, mark.subject, mark.claim, mark.absent)
-    stray = (mark.suffix and not mark.subject_is_client) or (mark.value and not mark.claim)
-    return sum(map(bool, named)) == 1 and not stray
+    incomplete = (mark.suffix and not mark.subject_is_client) or (mark.value and not mark.claim)
+    return sum(map(bool, named)) == 1 and not incomplete
 
 
 def _contradictions(where: str, rules: TokenRules, preset: Preset) -> Iterator[Problem]:

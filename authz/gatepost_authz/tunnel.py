@@ -23,16 +23,16 @@ class Tunnel:
     """
 
     def __init__(self, proxy: str, tls: ssl.SSLContext | None) -> None:
-        way_out = httpx2.Proxy(proxy)
-        self.host = way_out.url.host
-        self.scheme = way_out.url.scheme
-        self.port = way_out.url.port or (443 if self.scheme == "https" else 80)
+        proxy_settings = httpx2.Proxy(proxy)
+        self.host = proxy_settings.url.host
+        self.scheme = proxy_settings.url.scheme
+        self.port = proxy_settings.url.port or (443 if self.scheme == "https" else 80)
         self._tls = tls
         self._authorization = b""
-        if way_out.raw_auth is not None:
-            basic = httpx2.BasicAuth(*way_out.raw_auth)
-            asked = next(basic.auth_flow(httpx2.Request("GET", way_out.url)))
-            self._authorization = asked.headers["authorization"].encode()
+        if proxy_settings.raw_auth is not None:
+            basic = httpx2.BasicAuth(*proxy_settings.raw_auth)
+            authorized = next(basic.auth_flow(httpx2.Request("GET", proxy_settings.url)))
+            self._authorization = authorized.headers["authorization"].encode()
         self._network = httpcore2.AnyIOBackend()
 
     async def connect(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:

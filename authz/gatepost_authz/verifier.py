@@ -10,10 +10,10 @@ from gatepost_authz.answer_cache import GOOD_S
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
-from gatepost_authz.confirmation import Confirmation, confirmed
 from gatepost_authz.errors import AuthError, ExpiredToken, InvalidToken, IssuerUnavailable
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.signature import IssuerKeys, proved, try_each
+from gatepost_authz.signed_introspection import SignedTokenIntrospection, introspected_claims
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verdict_cache import LIFETIME, DecisionKey, Verdict, VerdictCache, verdict_on
 
@@ -97,12 +97,12 @@ class JwtVerifier:
         decisions: VerdictCache,
         *,
         policy: Policy | None = None,
-        confirmation: Confirmation | None = None,
+        signed_introspection: SignedTokenIntrospection | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
         self.keys = keys
-        self.confirmation = confirmation
+        self.signed_introspection = signed_introspection
         self.decisions = decisions
         self.policy = policy or Policy()
         self.clock = clock
@@ -152,7 +152,7 @@ class JwtVerifier:
         """
         caller = ended.caller
         found = registry.find(caller.issuer)
-        if found is None or found[0].confirms:
+        if found is None or found[0].introspects_signed:
             return False
         header = signature.header_of(token.partition(".")[0].encode())
         keys = self.keys.of(caller.issuer, found[0], peer=peer)
@@ -188,14 +188,16 @@ class JwtVerifier:
                 raise
             keys = self.keys.of(str(issuer), trusted, peer=peer)
             claims, version = await proved(parts, keys)
-            if trusted.confirms:
-                claims = await confirmed(self.confirmation, token, claims, trusted)
+            if trusted.introspects_signed:
+                claims = await introspected_claims(
+                    self.signed_introspection, token, claims, trusted
+                )
             named, now = str(issuer), self.clock()
             caller = self._judged(claims, trusted, captured, target, now=now)
         except AuthError as refusal:
             refusal.about(issuer=named)
             raise
-        lifetime = GOOD_S if trusted.confirms else LIFETIME
+        lifetime = GOOD_S if trusted.introspects_signed else LIFETIME
         verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
         self.decisions.put(key, verdict)
         return caller

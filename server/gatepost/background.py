@@ -11,7 +11,7 @@ from typing import Any
 
 PAUSE_S = 2.0
 """About how long a task pauses after an unexpected error."""
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 log = logging.getLogger("gatepost.background")
 
@@ -33,7 +33,26 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
         log.error("background_task_ended", extra={"background_task": name, **reason_of(task)})
         # Random, so that not all processes retry at the same moment: the database's answer may be
         # the cause.
-        await asyncio.sleep(PAUSE_S * DICE.uniform(0.7, 1.3))
+        await asyncio.sleep(PAUSE_S * RANDOM.uniform(0.7, 1.3))
+
+
+class TaskSet(set["asyncio.Task[None]"]):
+    """Short tasks beside the requests. Each is kept until it ends, because the loop keeps none."""
+
+    __slots__ = ()
+
+    def start(
+        self, work: Coroutine[Any, Any, None], *, context: Context | None = None
+    ) -> "asyncio.Task[None]":
+        """Begin *work* in a task, and return the task."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self.keep(task)
+        return task
+
+    def keep(self, task: "asyncio.Task[None]") -> None:
+        """Keep a task that was begun elsewhere."""
+        self.add(task)
+        task.add_done_callback(self.discard)
 
 
 def started(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":

@@ -121,7 +121,7 @@ class AuditLog:
 
 @asynccontextmanager
 async def audit_log(url: str, keyring: KeyRing | None = None) -> AsyncIterator[AuditLog]:
-    """A audit_log in that database, for the time of a block."""
+    """An audit log in that database, for the time of a block."""
     records = await open_records(url)
     try:
         one = AuditLog(records, keyring)

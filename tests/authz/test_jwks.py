@@ -42,7 +42,7 @@ class TrustedKeySets:
             self.fetcher,
             monotonic=self.clock.monotonic,
             sleep=self.clock.sleep,
-            die=lambda: 0.0,
+            random=lambda: 0.0,
         )
 
     def trust(self, name: str, **settings: Any) -> TrustedIssuer:

@@ -11,12 +11,12 @@ import pytest
 
 from gatepost_authz.check import ASYMMETRIC, problems
 from gatepost_authz.config import Issuer, Resource
-from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors, active
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey, import_set
 from gatepost_authz.presets import PRESETS
+from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, Verifiers
 from tests.support.issuers import ABSENT, compact, ec_key, jwk, rsa_key, signer
@@ -77,7 +77,7 @@ class RecordedProvider:
             registry,
             self.keys,
             VerdictCache(),
-            confirmation=Confirmation(cast("Introspectors", self.answer)),
+            signed_introspection=SignedTokenIntrospection(cast("Introspectors", self.answer)),
         )
         self.gate = Verifiers([signed])
         self.target = Resource(self.recorded["resource"]).of_tenant("")

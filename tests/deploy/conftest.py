@@ -289,7 +289,7 @@ def two_replicas(
     certificate, key = authority.certify(ISSUER)
     with (
         Idp(f"https://{ISSUER}", ssl_certfile=certificate, ssl_keyfile=key) as idp,
-        connect_proxy(idp.server.port) as out,
+        connect_proxy(idp.port) as out,
     ):
         idp.issuer("main", [f.jwk(rsa_key())])
         folder = partial(tmp_path_factory.mktemp, "deployment")

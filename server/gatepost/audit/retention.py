@@ -51,7 +51,7 @@ RELEASE_S = 1.0
 """How long a stop waits for a database that does not answer, to release the number."""
 OF_SERVERS = ""
 """The tenant of leases that belong to no tenant."""
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 log = logging.getLogger("gatepost.audit")
 
@@ -191,10 +191,10 @@ class Retention:
         loop = asyncio.get_running_loop()
         written = -1  # a stop may have left some unsigned
         signed = loop.time()
-        pruned = loop.time() - PRUNE_S * DICE.random()
+        pruned = loop.time() - PRUNE_S * RANDOM.random()
         while True:
             # Random, so that replicas do not sign at the same time.
-            await asyncio.sleep(CHECK_S * DICE.uniform(0.7, 1.3))
+            await asyncio.sleep(CHECK_S * RANDOM.uniform(0.7, 1.3))
             settings, now = self._writer.settings, loop.time()
             due = settings.checkpoint_s and now >= signed + settings.checkpoint_s
             grown = self._writer.written - written
@@ -254,7 +254,7 @@ class WriterLease:
 
     async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(LEASE_S / 3 * DICE.uniform(0.7, 1.0))
+            await asyncio.sleep(LEASE_S / 3 * RANDOM.uniform(0.7, 1.0))
             with suppress(StoreUnavailable):
                 await self.take()
 

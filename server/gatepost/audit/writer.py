@@ -51,7 +51,7 @@ RELAXED_S, MOST_UNWRITTEN = 0.02, 1_000
 NO_COMMIT = committed()
 """What the answer to a call waits for if it waits for no commit."""
 # Not the shared generator of the process, which a tool may have seeded.
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 log = logging.getLogger("gatepost.audit")
 
@@ -242,7 +242,7 @@ class AuditWriter:
                 if self._closing:
                     return
                 # Random, so that processes do not retry at the same moment.
-                await asyncio.sleep(min(pause, RETRY_S) * DICE.uniform(0.5, 1.0))
+                await asyncio.sleep(min(pause, RETRY_S) * RANDOM.uniform(0.5, 1.0))
                 pause *= 2
         finally:
             self._wake = self._begin

@@ -16,7 +16,7 @@ from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwks import KeyLocation, asks, place_of
+from gatepost_authz.jwks import KeyLocation, asks, location_of
 from gatepost_authz.reasons import FETCH_ADVICE, RULES
 
 OF_OPENID = frozenset(
@@ -108,7 +108,7 @@ class IssuerCheck:
 
     async def _metadata(self) -> tuple[IssuerMetadata, Mapping[str, object]] | None:
         try:
-            return await find_document(self._fetcher, place_of(self._issuer, self._trusted))
+            return await find_document(self._fetcher, location_of(self._issuer, self._trusted))
         except FetchError as error:
             if self._trusted.settings.jwks_uri and error.reason in {"metadata", "status"}:
                 return None  # the keys have a URL of their own, and need no metadata
@@ -121,9 +121,9 @@ class IssuerCheck:
 
     async def _named_issuer(self) -> str:
         """Return the issuer that the documents at this address name, or an empty string."""
-        place = place_of(self._issuer, self._trusted)
+        location = location_of(self._issuer, self._trusted)
         with suppress(FetchError):
-            named = await named_issuer(self._fetcher, place)
+            named = await named_issuer(self._fetcher, location)
             return "" if UNSAFE.search(named) else named
         return ""
 
@@ -158,7 +158,7 @@ class IssuerCheck:
             yield "clients name a metadata document" if by_url else "clients are registered by hand"
 
     async def _key_set(self) -> str:
-        opaque_only = asks(self._trusted) and not self._trusted.confirms
+        opaque_only = asks(self._trusted) and not self._trusted.introspects_signed
         if opaque_only and not self._trusted.settings.jwks_uri:
             return ""
         source = KeyLocation(self._issuer, self._trusted, self._fetcher, self._discovery)
@@ -225,9 +225,9 @@ class IssuerCheck:
             "code_verifier": secrets.token_urlsafe(48),
             **form,
         }
-        place = place_of(self._issuer, self._trusted)
+        location = location_of(self._issuer, self._trusted)
         await self._fetcher.post_form_once(
-            endpoint, asked, headers=headers, allow_private=place.allow_private
+            endpoint, asked, headers=headers, allow_private=location.allow_private
         )
 
 

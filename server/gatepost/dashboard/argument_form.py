@@ -64,7 +64,7 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def errors(self) -> bool:
-        """Return whether any field has a error."""
+        """Return whether any field has an error."""
         return any(field.error for field in self.fields)
 
     def encoded(self, shown: bytes) -> bytes:

@@ -23,7 +23,7 @@ from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.identity import Login, check_identity
 from gatepost_authz.introspector import PAUSE_S
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.jwks import place_of
+from gatepost_authz.jwks import location_of
 from gatepost_authz.verifier import KeySource, TokenVerifier
 
 
@@ -75,7 +75,7 @@ class OpenIdClient:
         self.client = client
         self._fetcher = fetcher
         self._discovery = discovery
-        self._place = msgspec.structs.replace(place_of(issuer, trusted), sign_in=True)
+        self._place = msgspec.structs.replace(location_of(issuer, trusted), sign_in=True)
         self._search_at = -inf
         self._headers, self._form = credentials(client, secret)
 

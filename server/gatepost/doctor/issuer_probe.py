@@ -17,7 +17,6 @@ from gatepost_authz.addresses import networks_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.check import problems
 from gatepost_authz.config import Issuer, Network, Resource
-from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.discovery import (
     Discovery,
     DiscoveryLocation,
@@ -32,6 +31,7 @@ from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry, is_loopback
 from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, looks_like_jwt
@@ -152,14 +152,14 @@ class IssuerProbe:
         async with AsyncExitStack() as closing:
             keys = IssuerKeySets(self._fetcher)
             closing.push_async_callback(keys.aclose)
-            confirmation: Confirmation | None = None
+            signed_introspection: SignedTokenIntrospection | None = None
             if proposal.preset.introspects_signed:
                 introspectors = await closing.enter_async_context(self._introspectors())
                 answer = await self._introspected(proposal, introspectors)
                 if answer is None:
                     proposal.complete()
                     return
-                confirmation = Confirmation(introspectors)
+                signed_introspection = SignedTokenIntrospection(introspectors)
                 evidence = msgspec.structs.replace(evidence, claims={**answer, **claims})
 
             async def verify(issuer: Issuer) -> TenantContext | None:
@@ -168,7 +168,7 @@ class IssuerProbe:
                     keys,
                     VerdictCache(),
                     policy=self._policy(),
-                    confirmation=confirmation,
+                    signed_introspection=signed_introspection,
                     clock=lambda: now,
                 )
                 return await verifier.verify(self._asked.token, self._target)

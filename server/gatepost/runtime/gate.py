@@ -8,12 +8,12 @@ from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.client_authentication import reference_of
-from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import IssuerKeySets, asks
 from gatepost_authz.scopes import Implications
+from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier
@@ -44,12 +44,17 @@ def verifiers_of(  # noqa: PLR0913  # the composition root hands over each part 
     decisions.restart(capacity)
     if not any(asks(trusted) for trusted in issuers.issuers):
         return JwtVerifier(issuers, keys, decisions, policy=policy, clock=clock), None
-    asked = introspectors()
-    confirmation = Confirmation(asked)
+    introspection = introspectors()
+    signed_introspection = SignedTokenIntrospection(introspection)
     signed = JwtVerifier(
-        issuers, keys, decisions, policy=policy, confirmation=confirmation, clock=clock
+        issuers,
+        keys,
+        decisions,
+        policy=policy,
+        signed_introspection=signed_introspection,
+        clock=clock,
     )
-    return signed, IntrospectionVerifier(issuers, asked, policy=policy, capacity=capacity)
+    return signed, IntrospectionVerifier(issuers, introspection, policy=policy, capacity=capacity)
 
 
 def introspection_secrets(config: Config) -> dict[str, str]:

@@ -48,7 +48,7 @@ MOST_ISSUERS, MOST_TOOLS = 100, 50
 MOST_REPORTS = 200
 BOUNDS_S = TOOL_SECONDS.buckets
 """The bounds of the buckets in `ToolTimes.counts`, in seconds; the last bucket has none."""
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 
 class ReportedKeys(msgspec.Struct, frozen=True):
@@ -188,7 +188,7 @@ class ProcessReporter:
             with contextlib.suppress(StoreUnavailable):  # the stores log that themselves
                 is_ready = await self.write()
             # Random, so that replicas do not write at the same moment.
-            await asyncio.sleep((EVERY_S if is_ready else SOON_S) * DICE.uniform(0.8, 1.0))
+            await asyncio.sleep((EVERY_S if is_ready else SOON_S) * RANDOM.uniform(0.8, 1.0))
 
 
 def tool_times(meter: Meter) -> tuple[ToolTimes, ...]:

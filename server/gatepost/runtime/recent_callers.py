@@ -54,7 +54,7 @@ MOST_TOLD = 100_000
 MOST_ENTRIES = 200
 """How many entries the operators' page reads for the callers of all tenants."""
 CLOSING_S = 2.0
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 RecentCallerKey = tuple[str, str, str, str, str]
 """Tenant, issuer, kind and subject, and the client."""
@@ -251,7 +251,7 @@ class RecentCallers:
         while True:
             await self._woken.wait()
             # Random, so that replicas do not write at the same moment.
-            await asyncio.sleep(WRITE_S * DICE.uniform(0.5, 1.0))
+            await asyncio.sleep(WRITE_S * RANDOM.uniform(0.5, 1.0))
             self._woken.clear()
             try:
                 await self.write()

@@ -18,7 +18,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore
 
 # Not the shared generator of the process, which a tool may have seeded.
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 SWEEP_EVERY_S = 60.0
 PROBE_S = 2.0
 """How long a store may take to answer a probe."""
@@ -71,7 +71,7 @@ async def sweeping(records: Records, *, every_s: float = SWEEP_EVERY_S) -> Async
 async def _sweep_always(records: Records, every_s: float) -> None:
     while True:
         # Random, so that replicas do not sweep at the same time.
-        await asyncio.sleep(every_s * DICE.uniform(0.5, 1.5))
+        await asyncio.sleep(every_s * RANDOM.uniform(0.5, 1.5))
         try:
             gone = await records.sweep(time.time())
         except StoreUnavailable as outage:

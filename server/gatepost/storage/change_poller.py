@@ -17,7 +17,7 @@ TOPIC = "changes"
 POLL_S = 0.5
 """How often a process polls for changes, in seconds, because a notification may be lost."""
 FOLLOW_AGAIN_S = 5.0
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 FollowChange = Callable[[int], Awaitable[None]]
 """Called with a subject's counter after each poll; may raise StoreUnavailable."""
@@ -71,7 +71,7 @@ class ChangePoller:
     async def _poll(self) -> None:
         while True:
             # Replicas that started together must not poll at the same moment.
-            await self._wake_ups.wait(POLL_S * DICE.uniform(0.6, 1.0))
+            await self._wake_ups.wait(POLL_S * RANDOM.uniform(0.6, 1.0))
             if await self._read():
                 for follower in self._followers:
                     follower.polled.set()

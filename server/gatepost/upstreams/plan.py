@@ -20,7 +20,7 @@ BUSY_CALLS = 20
 """The number of calls since the last fetch from which a server counts as busy."""
 FIRST_RETRY_S = 15.0
 LAST_RETRY_S = 900.0
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 
 class Planned:
@@ -62,7 +62,7 @@ class Planned:
         self.attempts = 0
         is_changed = self.server.updated_at > catalogue.fetched_at
         # Catalogues that were fetched together must not all become stale together.
-        stale_at = catalogue.fetched_at + self._ttl_s * DICE.uniform(0.9, 1.0)
+        stale_at = catalogue.fetched_at + self._ttl_s * RANDOM.uniform(0.9, 1.0)
         self.due_at = 0.0 if is_changed else stale_at
 
     def is_due(self, now: float) -> bool:
@@ -78,7 +78,7 @@ class Planned:
 def retry_in(attempts: int) -> float:
     """Return the seconds before a failed fetch is tried again."""
     pause = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempts - 1, 10))
-    return pause * DICE.uniform(0.8, 1.2)
+    return pause * RANDOM.uniform(0.8, 1.2)
 
 
 def planned_servers(

@@ -43,7 +43,7 @@ LEASE_S = FETCH_S + 30.0
 """How long a replica may take to fetch a catalogue before another one tries."""
 OTHERS_S = 15.0
 """How long to wait before checking again for a catalogue that another replica fetches."""
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 log = logging.getLogger("gatepost.upstreams")
 
@@ -173,7 +173,7 @@ class CatalogueRefresher(Wanted):
                 await self.look()
             except StoreUnavailable as outage:
                 log.debug("catalogues_not_planned", extra={"reason": str(outage)})
-            await self._turn.wait(TICK_S * DICE.uniform(0.8, 1.2))
+            await self._turn.wait(TICK_S * RANDOM.uniform(0.8, 1.2))
 
     def _replan(self, tenant: str) -> None:
         self._unplanned.add(tenant)
@@ -255,7 +255,7 @@ class CatalogueRefresher(Wanted):
         tenant, lease = planned.server.tenant, f"fetch/{key}"
         try:
             if not await self._leases.take(tenant, lease, LEASE_S):
-                planned.due_at = self._clock() + OTHERS_S * DICE.uniform(0.8, 1.2)
+                planned.due_at = self._clock() + OTHERS_S * RANDOM.uniform(0.8, 1.2)
                 return
             try:
                 await self._fetch_if_due(planned)

@@ -26,7 +26,7 @@ TOGETHER_S = 0.5
 """How long notifications are collected before they take effect."""
 MOST_UPDATES = 500
 """The most updated resources that are announced at once."""
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 
 Updated = Callable[[str, str], Awaitable[None]]
 """Tells the clients of a tenant that a resource has new content."""
@@ -70,7 +70,7 @@ class UpstreamSubscription:
                     pause = await self._leases.during(server.tenant, lease, LEASE_S, work)
             except (StoreUnavailable, LeaseLost):
                 pause = AGAIN_S
-            await asyncio.sleep(pause * DICE.uniform(0.7, 1.3))
+            await asyncio.sleep(pause * RANDOM.uniform(0.7, 1.3))
 
     async def _followed(
         self, server: UpstreamServer, relisted: Relisted, unfollowed: Unfollowed

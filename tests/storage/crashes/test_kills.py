@@ -34,7 +34,7 @@ from gatepost.telemetry.logs import configure
 from tests.architecture.source import ROOT
 from tests.storage.crashes.workload import WorkOrder, broken, pack, work
 
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 # Nothing that is not killed may take longer; it would be stuck.
 STUCK_S = 20.0
 TRIAL_RUNS = 4
@@ -130,9 +130,9 @@ class Killer:
         used, processes = list[str](), list[CrashProcess]()
         for _ in range(AT_ONCE):
             keys = [self._key()]
-            if self._left and DICE.random() < 0.5:
-                keys.append(self._left.pop(DICE.randrange(len(self._left))))
-            both = DICE.random() < 0.5
+            if self._left and RANDOM.random() < 0.5:
+                keys.append(self._left.pop(RANDOM.randrange(len(self._left))))
+            both = RANDOM.random() < 0.5
             processes += [self._fork(keys, kill=True), self._fork(keys, kill=both)]
             used += keys
         self._go(processes)
@@ -149,17 +149,17 @@ class Killer:
 
     def _key(self) -> str:
         # With an idempotency key, or told apart by its arguments alone.
-        return f"{DICE.choice('rp')}{next(self._keys)}"
+        return f"{RANDOM.choice('rp')}{next(self._keys)}"
 
     def _fork(self, keys: list[str], *, kill: bool) -> CrashProcess:
-        way: Literal["mcp", "rest"] = DICE.choice(("mcp", "rest"))
+        way: Literal["mcp", "rest"] = RANDOM.choice(("mcp", "rest"))
         order = WorkOrder(next(self._numbers), keys, way)
         after: float | None = None
-        if kill and DICE.random() < AT_A_STATEMENT:
+        if kill and RANDOM.random() < AT_A_STATEMENT:
             statement, done = self._moment()
             order = msgspec.structs.replace(order, statement=statement, after=done)
         elif kill:
-            after = DICE.uniform(0.0, 1.2 * self._workload_s)
+            after = RANDOM.uniform(0.0, 1.2 * self._workload_s)
         pid = self._child(lambda: work(self._config, self._toolbox, self._ring, order, self._tell))
         return CrashProcess(pid, order, after)
 
@@ -167,7 +167,7 @@ class Killer:
         if not self._moments:
             numbers = range(1, self._statements + 1)
             self._moments = [(number, after) for number in numbers for after in (False, True)]
-            DICE.shuffle(self._moments)
+            RANDOM.shuffle(self._moments)
         return self._moments.pop()
 
     def _child(self, what: Callable[[], object]) -> int:

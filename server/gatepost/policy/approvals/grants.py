@@ -214,7 +214,7 @@ def _grant(record: GrantRecord) -> ApprovalGrant:
 
 
 async def revoke_given(grants: GrantStore, issuer: str, subject: str) -> int:
-    """Revoke all grants that a person is_giver, to erase the person; return their number."""
+    """Revoke all grants that a person has given, to erase the person; return their number."""
     count = 0
     for record in await grants.all(0.0):
         giver = _decode(record.details).grant.by

@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from gatepost.policy.approvals import policies
 from gatepost.policy.approvals.approval_request import (
+    ERASED,
     SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalRequest,
     Approver,
     IsRevoked,
+    Operator,
     Undecidable,
     caller_is_revoked,
     none_revoked,
@@ -24,6 +26,10 @@ from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.records import Records
 
 APPROVERS = (("role:admin",),)
+UNKNOWN_SUBMITTER = (
+    "The person who submitted this script was erased, so Gatepost cannot tell whether that was "
+    "you. An operator can approve it with `gatepost scripts approve`."
+)
 GONE = "Nothing of that content waits any more; look at what waits now."
 
 
@@ -67,6 +73,9 @@ class ScriptReviews:
     def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
         """Return a sentence why *who* cannot approve the script, or None."""
         if request.state == "rejected":
+            if request.caller == ERASED and not isinstance(who, Operator):
+                # The erased person may sign in again, and must not approve a script of their own.
+                return UNKNOWN_SUBMITTER
             # A rejection can be reversed, also by the person who rejected the script.
             request = replace(request, state="waiting", decisions=())
         return policies.objection(request, who, now=self._clock())

@@ -16,7 +16,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import DeliverMessage
 
 # Not the generator that all code in the process shares, and that a tool may have seeded.
-DICE = random.SystemRandom()
+RANDOM = random.SystemRandom()
 ANSWER_S = 3.0
 """How long the server may take to confirm a subscription."""
 PING_S = 10.0
@@ -115,7 +115,7 @@ class Channels:
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
                     await connection.disconnect(nowait=True)
             # Random, so that not all processes connect at the same moment.
-            await asyncio.sleep(pause * DICE.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * RANDOM.uniform(0.5, 1.0))
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _read(self, connection: AbstractConnection) -> None:

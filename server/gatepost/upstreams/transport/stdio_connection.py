@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from itertools import count
 from typing import Any
 
+from gatepost.background import TaskSet
 from gatepost.mcp.revisions import MODERN
 from gatepost.sandbox.confined_service import ConfinedService
 from gatepost.upstreams.connection import (
@@ -65,7 +66,7 @@ class StdioConnection:
         self._known, self._concurrency = known, concurrency
         self._process: StdioProcess | None = None
         self._starting: asyncio.Task[StdioProcess] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = TaskSet()
         self._idle: asyncio.TimerHandle | None = None
         self._pause_s = 0.0
         self._not_before = self._started_at = 0.0
@@ -158,9 +159,7 @@ class StdioConnection:
         """End the program in the background."""
         process, self._process = self._process, None
         if process is not None:
-            task = asyncio.create_task(process.end())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending.start(process.end())
 
     async def _running(self) -> StdioProcess:
         """Return the running program, started if needed; raises ConnectionFailure."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from gatepost.background import TaskSet
 from gatepost.mcp.pipes import LineReader, LineTooLong
 from gatepost.sandbox.confined_service import ConfinedService, ServiceEnded
 from gatepost.upstreams.connection import (
@@ -54,7 +55,7 @@ class StdioProcess:
         self.announcements = Announcements()
         self.ended = asyncio.Event()
         self._running: dict[int, MessageReceiver] = {}
-        self._aside: set[asyncio.Task[None]] = set()
+        self._aside = TaskSet()
         self._tasks = (
             asyncio.create_task(self._read()),
             asyncio.create_task(self._read_errors()),
@@ -91,9 +92,7 @@ class StdioProcess:
             except ConnectionFailure:
                 return
 
-        task = asyncio.create_task(written())
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+        self._aside.start(written())
 
     async def end(self) -> None:
         """End the program with everything that it started."""

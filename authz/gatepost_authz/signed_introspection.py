@@ -12,7 +12,7 @@ from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.presets import Preset
 
 
-class Confirmation:
+class SignedTokenIntrospection:
     """Confirms proved tokens by introspection, at issuers whose settings ask for it."""
 
     def __init__(
@@ -43,19 +43,19 @@ class Confirmation:
         return agreed(proved, answer, trusted.preset)
 
 
-async def confirmed(
-    confirmation: Confirmation | None,
+async def introspected_claims(
+    signed_introspection: SignedTokenIntrospection | None,
     token: str,
     proved: dict[str, object],
     trusted: TrustedIssuer,
 ) -> dict[str, object]:
     """Return the claims to judge: those of the token alone unless its issuer is asked about it."""
-    if not trusted.confirms:
+    if not trusted.introspects_signed:
         return proved
-    if confirmation is None:
+    if signed_introspection is None:
         # Without an answer, the token may have been revoked.
         raise IssuerUnavailable("introspection_failed")
-    return await confirmation.claims_of(token, proved, trusted)
+    return await signed_introspection.claims_of(token, proved, trusted)
 
 
 def agreed(
@@ -68,16 +68,18 @@ def agreed(
     that both name.
     """
     for name in dict.fromkeys(("iss", "sub", "jti", "act", *preset.subject_claims)):
-        ours, theirs = lookup(proved, name), lookup(answer, name)
-        if MISSING not in (ours, theirs) and ours != theirs:
+        proved_value, answer_value = lookup(proved, name), lookup(answer, name)
+        if MISSING not in (proved_value, answer_value) and proved_value != answer_value:
             raise InvalidToken("answer_disagrees").about(claim=name)
     clients = [first_text(claims, preset.client_claims, limit=MAX_CLIENT_ID)
                for claims in (proved, answer)]  # fmt: skip
     if None not in clients and clients[0] != clients[1]:
         raise InvalidToken("answer_disagrees").about(claim=preset.client_claims[0])
     for name in ("aud", *preset.audience_claims):
-        ours, theirs = lookup(proved, name), lookup(answer, name)
-        if MISSING not in (ours, theirs) and as_list(ours) != as_list(theirs):
+        proved_value, answer_value = lookup(proved, name), lookup(answer, name)
+        if MISSING not in (proved_value, answer_value) and as_list(proved_value) != as_list(
+            answer_value
+        ):
             raise InvalidToken("answer_disagrees").about(claim=name)
     # A member with a dotted name would be found before the token's claim at that path.
     added = {name: value for name, value in answer.items() if lookup(proved, name) is MISSING}
@@ -85,12 +87,12 @@ def agreed(
     ends = [claims["exp"] for claims in (proved, answer) if "exp" in claims]
     if len(ends) > 1:
         merged["exp"] = earlier(*ends)
-    granted, still = scopes_of(proved, preset), scopes_of(answer, preset)
-    if granted is not None and still is not None:
+    granted, confirmed_scopes = scopes_of(proved, preset), scopes_of(answer, preset)
+    if granted is not None and confirmed_scopes is not None:
         # As one claim, because the answer may name its scopes in a claim that counts before the
         # token's.
         merged = {name: value for name, value in merged.items() if name not in preset.scope_claims}
-        merged[preset.scope_claims[0]] = " ".join(sorted(granted & still))
+        merged[preset.scope_claims[0]] = " ".join(sorted(granted & confirmed_scopes))
     return merged
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from gatepost_authz import JwtVerifier, VerdictCache
 from gatepost_authz.config import Introspection, Target, TenantRule
-from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.signed_introspection import SignedTokenIntrospection
 from gatepost_authz.tenant import Policy
 from gatepost_authz.token_rules import TokenRules
 from tests.authz.conftest import NOW, RESOURCE, TARGET, AuthzKeys, OpaqueTokenGate
@@ -35,7 +35,9 @@ class ConfirmedGate:
             AuthzKeys(),
             VerdictCache(),
             policy=Policy(development=True),
-            confirmation=Confirmation(opaque.introspectors, clock=lambda: opaque.now)
+            signed_introspection=SignedTokenIntrospection(
+                opaque.introspectors, clock=lambda: opaque.now
+            )
             if confirmed
             else None,
             clock=lambda: opaque.now,
