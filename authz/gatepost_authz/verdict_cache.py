@@ -42,7 +42,7 @@ def verdict_on(
     lifetime: float = LIFETIME,
 ) -> Verdict:
     """Return the verdict that a token is *caller*'s, for *lifetime* seconds at most."""
-    return Verdict(caller, keys, version, now, min(float(caller.expires_at), now + lifetime))
+    return Verdict(caller, keys, version, now, min(caller.expires_at, now + lifetime))
 
 
 class AcceptedTokens:
