@@ -65,12 +65,12 @@ class AuditLog:
         """So many records of one person, each in the tables before the next."""
         for _ in range(count):
             await self.unmerged(tenant, subject)
-            await self.records.audit.settle()
+            await self.records.audit.link_pending()
 
     async def together(self, *subjects: str) -> None:
         """A record of acme for each of them, in one commit."""
         await asyncio.gather(*(self.unmerged("acme", subject) for subject in subjects))
-        await self.records.audit.settle()
+        await self.records.audit.link_pending()
 
     async def unmerged(self, tenant: str = "acme", subject: str = "alice") -> None:
         """A record that is durable, and maybe only in a write-ahead log."""

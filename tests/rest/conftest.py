@@ -94,7 +94,7 @@ class RestEndpoint:
             runner,
             registry,
             challenge=Challenge(),
-            place=SiblingPaths(Resource(URL)),
+            resource_of=SiblingPaths(Resource(URL)),
             limits=limits or RestLimits(),
         )
 

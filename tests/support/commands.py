@@ -387,5 +387,5 @@ def pasted(lines: str, folder: Path, *, code: int | None = None) -> str:
 
 if __name__ == "__main__":
     if WITHOUT_SERVERS in sys.argv[1:]:
-        erasure.SETTLE_S = tenant_erasure.PAUSE_S = 0.0
+        erasure.PROPAGATION_S = tenant_erasure.PAUSE_S = 0.0
     run_commands()

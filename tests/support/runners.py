@@ -207,7 +207,7 @@ class WaitingClient(SilentClient):
     def __init__(self) -> None:
         self.waits: list[Waiting] = []
 
-    async def stand_by(self, waiting: Waiting) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         self.waits.append(waiting)
         await waiting.over()
 

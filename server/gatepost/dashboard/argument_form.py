@@ -14,7 +14,7 @@ from gatepost.policy.approvals.edited_arguments import ExactNumber, compact, dec
 FieldKind = Literal["line", "text", "number", "choice", "json", "locked"]
 
 PREFIX = "argument."
-OMIT = "omit."
+OMIT_PREFIX = "omit."
 MOST_FIELDS = 100
 REDACTED = re.compile(r"\[REDACTED:[^\[\]\n]{1,128}\]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -47,7 +47,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def omit_key(self) -> str:
         """Return the name of the checkbox that leaves the argument out."""
-        return OMIT + _posted(self.name)
+        return OMIT_PREFIX + _posted(self.name)
 
     @property
     def id(self) -> str:
@@ -184,8 +184,8 @@ def _value(field: Field, text: str) -> Any:
 
 def _where(error: ValueError) -> str:
     line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
-    said = getattr(error, "msg", str(error))
-    return f"{said} (line {line}, column {column})" if line else said
+    message = getattr(error, "msg", str(error))
+    return f"{message} (line {line}, column {column})" if line else message
 
 
 def _choices(schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from gatepost.storage.shared_store import SharedStore
 from gatepost.tools.api import Tool
 from gatepost.tools.redaction import Redaction
 
-NO_TENANT = ""
+SERVER_TENANT = ""
 """The tenant of the server's own outgoing requests; no real tenant has this id."""
 
 
@@ -55,7 +55,7 @@ class ApprovalServices:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._shared_store, self._redaction = shared_store, redaction
-        self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
+        self.webhook = Webhook(lambda: outbound.of(SERVER_TENANT))
         self.outbox = OutboxSender(records, self.webhook)
         self._notifications: ChannelNotifications | None = None
         self._clock = clock

@@ -126,7 +126,7 @@ class EndedCalls:
         """Keep the address of the caller; the commit has ended already."""
         self.peers.append(call.peer)
         commit = CommitFuture()
-        commit.settle()
+        commit.resolve()
         return commit
 
 

@@ -210,7 +210,7 @@ def test_revocations_are_listed_until_they_are_undone(shell: CommandFolder) -> N
         (["--subject", "bob", "--reason", "left"], "tokens of subject bob", "accepted"),
         (["--client", "agent", "--for", "2h"], "tokens of client agent", "refused until"),
         (
-            ["--tenant", "acme", "--subject", "x", "--for", "ever"],
+            ["--tenant", "acme", "--subject", "x", "--for", "forever"],
             "tenant acme, subject x",
             "permanently",
         ),

@@ -38,7 +38,7 @@ from gatepost.storage.approvals import ApprovalStore
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.shared_store import SharedStore, WakeUps
-from gatepost.telemetry.logs import UNSEEN
+from gatepost.telemetry.logs import INVISIBLE
 from gatepost.tools.api import Tool
 from gatepost.tools.redaction import Redaction
 
@@ -270,7 +270,7 @@ class ApprovalService(RequestLists):
 
         Unseen characters could hide instructions for the agent in what a person has pasted.
         """
-        reason = UNSEEN.sub("", reason).strip()
+        reason = INVISIBLE.sub("", reason).strip()
         if len(reason) > MOST_REASON:
             raise Undecidable(f"A reason has at most {MOST_REASON} characters.")
         if SURROGATE.search(reason):
@@ -301,7 +301,7 @@ class WaitingCall:
         self._until = request.until
         self.url = url
         self.message = pending(request)
-        self.told = f"{self.message} {url}" if url else self.message
+        self.message_with_url = f"{self.message} {url}" if url else self.message
 
     async def over(self) -> None:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""

@@ -30,7 +30,7 @@ UNKNOWN_SUBMITTER = (
     "The person who submitted this script was erased, so Gatepost cannot tell whether that was "
     "you. An operator can approve it with `gatepost scripts approve`."
 )
-GONE = "Nothing of that content waits any more; look at what waits now."
+NOTHING_WAITS = "Nothing of that content waits any more; look at what waits now."
 
 
 class ScriptReviews:
@@ -99,11 +99,11 @@ class ScriptReviews:
         verdict = decision.verdict
         decided = await self._decided(tenant, request_id, by, decision, until)
         if seen is not None and seen != decided.digest:
-            raise Undecidable(GONE)
+            raise Undecidable(NOTHING_WAITS)
         await self._notifier.record(verdict, decided, by)
         if not await self._store(decided):
             await self._notifier.record("void", decided, by)
-            raise Undecidable(GONE)
+            raise Undecidable(NOTHING_WAITS)
         await self._notifier.request(verdict, decided, by, is_recorded=True)
         return decided
 
@@ -186,7 +186,7 @@ class ScriptReviews:
         """Return the request with the decision applied; Undecidable if it is not possible."""
         request = await self.get(tenant, request_id)
         if request is None:
-            raise Undecidable(GONE)
+            raise Undecidable(NOTHING_WAITS)
         if decision.verdict == "approved":
             why = self.objection(request, by)
         else:

@@ -269,7 +269,7 @@ class StdioConnection:
     async def _initialized(self, process: StdioProcess) -> ServerDescription:
         name = self._server.name
         capabilities = capabilities_for(self._server.allow)
-        revision: str | None = era.SPOKEN[0]
+        revision: str | None = era.HANDSHAKE_REVISIONS[0]
         outcome: UpstreamResult | UpstreamError | None = None
         while revision is not None and not isinstance(outcome, UpstreamResult):
             identity = next(self._ids)
@@ -282,7 +282,7 @@ class StdioConnection:
                     f"The program of the MCP server {name} ended before it answered `initialize`.",
                     retry_after_s=5,
                 ) from None
-            first = revision == era.SPOKEN[0]
+            first = revision == era.HANDSHAKE_REVISIONS[0]
             refused = isinstance(outcome, UpstreamError) and first
             revision = era.second_offer(outcome, revision) if refused else None  # type: ignore[arg-type]
         found = era.of_handshake(outcome) if isinstance(outcome, UpstreamResult) else None
@@ -304,14 +304,14 @@ class StdioConnection:
             await process.send(body)
 
     async def _listen(self, process: StdioProcess, uris: Sequence[str]) -> None:
-        wanted: dict[str, Any] = {
+        filters: dict[str, Any] = {
             "toolsListChanged": True,
             "promptsListChanged": True,
             "resourcesListChanged": True,
         }
         if uris:
-            wanted["resourceSubscriptions"] = list(uris)
-        params = {"notifications": wanted, "_meta": outgoing.modern_meta({})}
+            filters["resourceSubscriptions"] = list(uris)
+        params = {"notifications": filters, "_meta": outgoing.modern_meta({})}
         await process.send(outgoing.message("subscriptions/listen", params, next(self._ids)))
 
     def _prepared(

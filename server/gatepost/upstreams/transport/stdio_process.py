@@ -25,7 +25,7 @@ from gatepost.upstreams.transport.incoming import (
     read_messages,
 )
 from gatepost.upstreams.transport.reader import (
-    CHANGES,
+    CHANGE_NOTIFICATIONS,
     AnswerItself,
     judged_request,
 )
@@ -157,7 +157,7 @@ class StdioProcess:
             if owner is not None:
                 owner.receive(message, size)
             return
-        if isinstance(message, UpstreamNotification) and message.method in CHANGES:
+        if isinstance(message, UpstreamNotification) and message.method in CHANGE_NOTIFICATIONS:
             self.announcements.publish(message)
             return
         found = owner_of(message, self._running.keys())
