@@ -18,12 +18,10 @@ from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
 from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
-from tests.storage.conftest import database_url, outbox_message, records
+from tests.storage.test_outbox import outbox_message
 from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock, capture_logs
 from tests.support.runners import ACME, BOB, ApprovalDeployment, run_until
-
-__all__ = ["database_url", "records"]
 
 WITHIN_S = 30.0
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
