@@ -72,7 +72,7 @@ async def test_records_are_written_while_all_tenants_are_signed(
     await grow(audit_log.records, audit_log.keyring, tenants)
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     with capture_logs() as logs:
-        signing = asyncio.create_task(retention.sign())
+        signing = asyncio.create_task(retention.signer.sign())
 
         async def call(first: int) -> int:
             written = 0
@@ -95,7 +95,7 @@ async def test_a_checkpoint_is_of_what_is_there(audit_log: AuditLog) -> None:
     retention = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
     seen = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
     await audit_log.note(2, "t00001")
-    await retention._sign(seen)
+    await retention.signer._sign(seen)
     left = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
 
     assert [*seen] == ["t00000", "t00001", "t00002"]
