@@ -189,7 +189,7 @@ def mcp(
         streams=services.streams,
         task_runner=services.task_runner,
         register=services.register,
-        approval_tools=services.approvals.plan,
+        approval_tools=services.approvals.policies.plan,
         asks=services.approvals.policies.asks,
         running_requests=services.running_requests,
     )
