@@ -1,5 +1,6 @@
 """The form to edit a call's arguments, and its values as JSON."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -183,9 +184,9 @@ def _value(field: Field, text: str) -> Any:
 
 
 def _where(error: ValueError) -> str:
-    line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
-    message = getattr(error, "msg", str(error))
-    return f"{message} (line {line}, column {column})" if line else message
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} (line {error.lineno}, column {error.colno})"
+    return str(error)
 
 
 def _choices(schema: Mapping[str, Any]) -> tuple[str, ...]:

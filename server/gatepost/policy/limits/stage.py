@@ -88,9 +88,7 @@ class LimitStage(Stage):
         """
         self.rules = rules
         self.counters.apply(rules.cached_tokens)
-        queue = self.queue
-        queue.most, queue.each, queue.within_s = most or ANY, each, within_s
-        queue.let_in()
+        self.queue.apply(most=most or ANY, each=each, within_s=within_s)
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""

@@ -9,7 +9,6 @@ from gatepost.mcp.pipes import LineReader, LineTooLong
 from gatepost.sandbox.confined_service import ConfinedService, ServiceEnded
 from gatepost.upstreams.connection import (
     ConnectionFailure,
-    ServerDescription,
     UpstreamError,
     UpstreamNotification,
     UpstreamResult,
@@ -50,7 +49,6 @@ class StdioProcess:
 
     def __init__(self, server: str, service: ConfinedService, errors: StderrLog) -> None:
         self.server, self._service, self._errors = server, service, errors
-        self.description: ServerDescription | None = None
         self.log_level: str | None = None
         self.announcements = Announcements()
         self.ended = asyncio.Event()
