@@ -27,6 +27,7 @@ from bench import (
     soak,
     tokens,
     walk,
+    workers,
     workload,
     wrk,
 )
@@ -69,6 +70,9 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tenants", type=int, default=10_000, help="how many of them (10000)")
     parser.add_argument(
         "--replicas", action="store_true", help="what one tenant does over several replicas"
+    )
+    parser.add_argument(
+        "--workers", action="store_true", help="what two workers do on one machine, beside one"
     )
     parser.add_argument(
         "--flat", action="store_true", help="what a call costs with more tenants, tools, records"
@@ -234,6 +238,19 @@ def replicated(options: argparse.Namespace) -> int:
     return 0
 
 
+def doubled(options: argparse.Namespace) -> int:
+    """Call one and two workers, print, save."""
+    number, seconds = options.rounds or (1 if options.quick else 3), options.seconds or 3
+    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
+        say = lambda line: print(line, flush=True)  # noqa: E731
+        samples = workers.run(Path(place), origin, number, seconds, say)
+    print(f"\n{workers.render(samples)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-workers.json"
+    workers.save(samples, this_machine(), path)
+    print(f"Every sample: {shown(path)}")
+    return 0
+
+
 def flattened(options: argparse.Namespace) -> int:
     """Call servers of growing sizes, print, save."""
     wanted = flat.steps(full=options.full, only=options.only)
@@ -273,6 +290,16 @@ def redacted(options: argparse.Namespace) -> int:
     return 0
 
 
+MEASUREMENTS = {
+    "checkpoints": signed,
+    "replicas": replicated,
+    "workers": doubled,
+    "flat": flattened,
+    "sizes": sized,
+}
+"""The measurements that have an option of their own and need a load."""
+
+
 def shown(path: Path) -> Path:
     """A path as short as it can be said from here."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
@@ -290,14 +317,9 @@ def main(values: Sequence[str] | None = None) -> int:
         return 0
     try:
         wrk.program()
-        if options.checkpoints:
-            return signed(options)
-        if options.replicas:
-            return replicated(options)
-        if options.flat:
-            return flattened(options)
-        if options.sizes:
-            return sized(options)
+        for name, measured in MEASUREMENTS.items():
+            if getattr(options, name):
+                return measured(options)
         wanted = plan(options)
     except (wrk.LoadError, ValueError) as reason:
         print(reason, file=sys.stderr)

@@ -10,7 +10,9 @@ TO_STANDARD = bytes(
     b"+/"[b"-_".index(byte)] if byte in b"-_" else byte if byte in ALPHABET else 0
     for byte in range(256)
 )
-PADDING = ("", "?", "==", "=")
+# What ends the JSON string that the decoder reads: padding, and something wrong where no value has
+# such a length.
+ENDS = (b'"', b'?"', b'=="', b'="')
 # Unused bits of the last character must be zero (RFC 4648 section 3.5).
 LAST = (
     None,
@@ -18,6 +20,9 @@ LAST = (
     frozenset(b"AQgw"),
     frozenset(b"AEIMQUYcgkosw048"),
 )
+
+
+_decode = msgspec.json.Decoder(bytes).decode
 
 
 def decode(segment: bytes) -> bytes:
@@ -31,5 +36,6 @@ def decode(segment: bytes) -> bytes:
     last = LAST[rest]
     if last is not None and segment[-1] not in last:
         raise ValueError("stray bits")
-    # Three times as fast as `binascii` in its strict mode.
-    return msgspec.convert(segment.translate(TO_STANDARD).decode("ascii") + PADDING[rest], bytes)
+    # As JSON text, which takes a third of the time of `binascii` in its strict mode. Nothing can
+    # end the string earlier, because a quotation mark is outside of the alphabet.
+    return _decode(b"".join((b'"', segment.translate(TO_STANDARD), ENDS[rest])))

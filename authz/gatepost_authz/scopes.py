@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gatepost_authz.errors import InvalidToken
 
@@ -54,11 +54,9 @@ class Implications:
     def __init__(self, implied: Mapping[str, Iterable[str]]) -> None:
         direct = {scope: frozenset(others) for scope, others in implied.items()}
         self.implied = {scope: closure(scope, direct) for scope in direct}
-        self._remembered = functools.lru_cache(maxsize=REMEMBERED)(self._expand)
-
-    def expand(self, scopes: frozenset[str]) -> frozenset[str]:
-        """Return *scopes* and all implied scopes."""
-        return self._remembered(scopes)
+        self.expand: Callable[[frozenset[str]], frozenset[str]]
+        """Returns a set of scopes with all implied scopes; the last sets are cached."""
+        self.expand = functools.lru_cache(maxsize=REMEMBERED)(self._expand)
 
     def _expand(self, scopes: frozenset[str]) -> frozenset[str]:
         granting = self.implied.keys() & scopes

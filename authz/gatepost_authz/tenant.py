@@ -51,6 +51,14 @@ class TenantRules(msgspec.Struct, frozen=True, kw_only=True):
     """The claim that names the tenant unless the settings say otherwise; may be empty."""
     templated: bool
     """Whether the settings name a template of issuers, each of which signs for itself."""
+    named_by_claim: bool = False
+    """Whether the claim names the tenant, computed from the other fields."""
+
+    def __post_init__(self) -> None:
+        """Compute ``named_by_claim``: only the claim that repeats a template's segment can."""
+        is_allowed = not self.templated or self.claim == self.preset.segment_claim
+        is_named = bool(self.claim) and is_allowed and not self.settings.tenant.issuer
+        msgspec.structs.force_setattr(self, "named_by_claim", is_named)
 
 
 def every_caller(caller: TenantContext) -> None:
@@ -69,6 +77,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.lru_cache(maxsize=REMEMBERED_TENANTS)
+def tenant_and_name(issuer: str, value: str) -> tuple[str, str]:
+    """Return the tenant id of *value* at *issuer*, and the value."""
+    return intern(tenant_id(issuer, value)), intern(value)
+
+
 def tenant_id(issuer: str, value: str) -> str:
     """
     Return the tenant id of *value* at *issuer*: itself, or ``t-`` and 26 characters of its digest.
@@ -127,28 +140,34 @@ def caller_from(
     *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is not this
     caller's to name, a role cannot be decided, or the policy admits this caller no more.
     """
-    client = client_rule(accepted, rules.settings)
+    settings, issuer = rules.settings, str(claims["iss"])
+    client = client_rule(accepted, settings) if settings.clients else NO_CLIENT_RULE
     scopes = accepted.scopes if accepted.names_scopes else frozenset(client.scopes)
-    tenant, named, claimed = tenant_for(claims, rules, client, captured)
+    # A tenant that the operator wrote down for one client is no claim of the issuer.
+    is_claimed = not (client.tenant and names_no_tenant(claims, rules))
+    tenant, named = client.tenant, None
+    if is_claimed:
+        tenant, named = tenant_of(claims, rules, issuer=issuer, captured=captured)
     try:
-        if claimed:
+        if is_claimed:
             check_tenant(tenant, rules, policy.tenancy)
         if target.tenant is not None and target.tenant != tenant:
             raise InvalidToken("tenant_of_another_resource")
+        client_id = accepted.client_id
         # Callers are cached in large numbers, and most have these four in common.
         caller = TenantContext(
-            tenant_id=intern(tenant),
-            issuer=intern(str(claims["iss"])),
+            tenant_id=tenant,
+            issuer=intern(issuer),
             subject=accepted.subject,
             subject_kind=accepted.subject_kind,
             resource=target.url,
             expires_at=accepted.expires_at,
             issued_at=accepted.issued_at,
-            tenant_claim=None if named is None else intern(named),
-            client_id=None if accepted.client_id is None else intern(accepted.client_id),
+            tenant_claim=named,
+            client_id=None if client_id is None else intern(client_id),
             actor=accepted.actor,
             scopes=policy.implications.expand(scopes),
-            roles=roles_of(claims, rules.settings.roles),
+            roles=roles_of(claims, settings.roles) if settings.roles else NO_ROLES,
             acr=accepted.acr,
             auth_time=accepted.auth_time,
             token_id=accepted.token_id,
@@ -198,20 +217,6 @@ def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
     return settings.clients.get(accepted.client_id, NO_CLIENT_RULE)
 
 
-def tenant_for(
-    claims: Mapping[str, object], rules: TenantRules, client: ClientRule, captured: str | None
-) -> tuple[str, str | None, bool]:
-    """
-    Return the tenant, the value that the token has for it, and whether the issuer names it.
-
-    A tenant that the operator wrote down for one client is no claim of the issuer.
-    """
-    if client.tenant and names_no_tenant(claims, rules):
-        return client.tenant, None, False
-    tenant, named = tenant_of(claims, rules, issuer=str(claims["iss"]), captured=captured)
-    return tenant, named, True
-
-
 def tenant_of(
     claims: Mapping[str, object], rules: TenantRules, *, issuer: str, captured: str | None
 ) -> tuple[str, str | None]:
@@ -219,19 +224,20 @@ def tenant_of(
     Return the tenant id that the token names by the issuer's rule, and the value that the token has
     for it; None: no claim names it. There is no default tenant.
     """
-    settings, preset = rules.settings, rules.preset
-    # Providers that sign for all tenants with shared keys repeat the tenant in a claim.
-    repeated = preset.segment_claim
-    if captured is not None and repeated and claims.get(repeated) != captured:
-        raise InvalidToken("issuer_disagrees_with_claim").about(claim=repeated)
+    if captured is not None:
+        # Providers that sign for all tenants with shared keys repeat the tenant in a claim.
+        repeated = rules.preset.segment_claim
+        if repeated and claims.get(repeated) != captured:
+            raise InvalidToken("issuer_disagrees_with_claim").about(claim=repeated)
+    settings = rules.settings
     if settings.tenant.value:
         return settings.tenant.value, None
     value = named_by(claims, rules, captured)
     if settings.tenants:
         if value not in settings.tenants:
             raise InvalidToken("unknown_tenant")
-        return settings.tenants[value], value
-    return tenant_id(issuer, value), value
+        return settings.tenants[value], intern(value)
+    return tenant_and_name(issuer, value)
 
 
 def names_no_tenant(claims: Mapping[str, object], rules: TenantRules) -> bool:
@@ -247,18 +253,21 @@ def names_no_tenant(claims: Mapping[str, object], rules: TenantRules) -> bool:
 
 
 def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | None) -> str:
-    rule, claim = rules.settings.tenant, rules.claim
-    if rule.issuer:
+    claim = rules.claim
+    if rules.named_by_claim:
+        value = claims.get(claim, MISSING)
+        if not isinstance(value, str):
+            value = lookup(claims, claim)
+            if rules.settings.tenant.only_entry or claim == rules.preset.tenant_claim:
+                value = only_entry(value)
+    elif rules.settings.tenant.issuer:
         return captured if rules.templated and captured is not None else rules.settings.issuer
-    if not claim:
+    elif not claim:
         raise InvalidToken("no_tenant_rule")
-    if rules.templated and claim != rules.preset.segment_claim:
+    else:
         # Each concrete issuer signs for itself. The administrator of one of them can write any
         # claim, and so could name the tenant of another one.
         raise InvalidToken("tenant_not_exclusive")
-    value = lookup(claims, claim)
-    if rule.only_entry or claim == rules.preset.tenant_claim:
-        value = only_entry(value)
     if value is MISSING:
         raise InvalidToken("no_tenant").about(claim=claim)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():
@@ -279,9 +288,7 @@ def only_entry(value: object) -> object:
 
 
 def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> frozenset[str]:
-    """Return the roles whose rule the claims meet; without a rule there are none."""
-    if not rules:
-        return NO_ROLES
+    """Return the roles whose rule the claims meet."""
     return frozenset(role for role, rule in rules.items() if holds(claims, rule))
 
 

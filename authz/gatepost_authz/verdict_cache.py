@@ -42,7 +42,7 @@ def verdict_on(
     lifetime: float = LIFETIME,
 ) -> Verdict:
     """Return the verdict that a token is *caller*'s, for *lifetime* seconds at most."""
-    return Verdict(caller, keys, version, now, min(float(caller.expires_at), now + lifetime))
+    return Verdict(caller, keys, version, now, min(caller.expires_at, now + lifetime))
 
 
 class AcceptedTokens:
@@ -68,10 +68,11 @@ class AcceptedTokens:
 
     def add(self, digest: bytes, resource: str) -> None:
         """Record that the token with that digest was accepted at that resource."""
-        self._resources[digest] = resource
-        self._resources.move_to_end(digest)
-        while len(self._resources) > self.capacity:
-            self._resources.popitem(last=False)
+        resources = self._resources
+        resources[digest] = resource
+        resources.move_to_end(digest)
+        while len(resources) > self.capacity:
+            resources.popitem(last=False)
 
     def has(self, digest: bytes, resource: str) -> bool:
         """Return whether the token was accepted before."""
@@ -135,7 +136,7 @@ class VerdictCache(RandomCache[DecisionKey, Verdict]):
         Its version is that of the keys when they were looked up, not now: a key may have been
         removed while the issuer was being asked.
         """
-        self.accepted.add(*key[:2])
+        self.accepted.add(key[0], key[1])
         now = verdict.made_at
         if verdict.ends_at > now:
             # Tokens live for an hour, and servers for weeks: expired verdicts would fill the cache.

@@ -18,6 +18,7 @@ from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verdict_cache import LIFETIME, DecisionKey, Verdict, VerdictCache, verdict_on
 
 DEVELOPMENT_KID = "dev-"
+NUMBERS = (int, float)
 # Creating a hash makes OpenSSL look up its algorithm; a copy costs half as much.
 EMPTY_DIGEST = hashlib.sha256()
 
@@ -174,8 +175,7 @@ class JwtVerifier:
     ) -> TenantContext:
         parts = signature.split(token)
         issuer = parts.unverified.get("iss")
-        found = registry.find(issuer) if isinstance(issuer, str) else None
-        if found is None:
+        if not isinstance(issuer, str) or (found := registry.find(issuer)) is None:
             raise InvalidToken("unknown_issuer")
         trusted, captured = found
         # The caller has chosen the template's variable part, until a key proves it.
@@ -186,13 +186,13 @@ class JwtVerifier:
             except ExpiredToken as expired:
                 expired.genuine = self._is_genuine(parts, found, key)
                 raise
-            keys = self.keys.of(str(issuer), trusted, peer=peer)
+            keys = self.keys.of(issuer, trusted, peer=peer)
             claims, version = await proved(parts, keys)
             if trusted.introspects_signed:
                 claims = await introspected_claims(
                     self.signed_introspection, token, claims, trusted
                 )
-            named, now = str(issuer), self.clock()
+            named, now = issuer, self.clock()
             caller = self._judged(claims, trusted, captured, target, now=now)
         except AuthError as refusal:
             refusal.about(issuer=named)
@@ -275,7 +275,7 @@ class JwtVerifier:
             # Any person with a laptop can run the development issuer.
             raise InvalidToken("development_token")
         expires, past = claims.get("exp"), now - trusted.settings.leeway_s
-        if isinstance(expires, int | float) and 0 < expires <= past:
+        if isinstance(expires, NUMBERS) and 0 < expires <= past:
             raise ExpiredToken
 
 

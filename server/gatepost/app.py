@@ -127,13 +127,17 @@ def challenge_of(config: Config) -> Challenge:
 
 
 class Application:
-    """The current app; a reload replaces it, also for open connections."""
+    """The current app of all connections."""
 
     def __init__(self, app: Edge) -> None:
-        self.app = app
+        self._app = app
+
+    def replace(self, app: Edge) -> None:
+        """Pass later requests to *app*, after a reload; requests that have begun go on."""
+        self._app = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self.app(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 class Bearer:
@@ -185,7 +189,7 @@ def mcp(
         streams=services.streams,
         task_runner=services.task_runner,
         register=services.register,
-        approval_tools=services.approvals.plan,
+        approval_tools=services.approvals.policies.plan,
         asks=services.approvals.policies.asks,
         running_requests=services.running_requests,
     )

@@ -36,6 +36,25 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
         await asyncio.sleep(PAUSE_S * RANDOM.uniform(0.7, 1.3))
 
 
+class TaskSet(set["asyncio.Task[None]"]):
+    """Short tasks beside the requests. Each is kept until it ends, because the loop keeps none."""
+
+    __slots__ = ()
+
+    def start(
+        self, work: Coroutine[Any, Any, None], *, context: Context | None = None
+    ) -> "asyncio.Task[None]":
+        """Begin *work* in a task, and return the task."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self.keep(task)
+        return task
+
+    def keep(self, task: "asyncio.Task[None]") -> None:
+        """Keep a task that was begun elsewhere."""
+        self.add(task)
+        task.add_done_callback(self.discard)
+
+
 def started(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":
     """
     Return a task that does *work* always.

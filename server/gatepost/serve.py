@@ -171,8 +171,8 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
                 if not await taken_up(services, *fresh):
                     return
                 renew(tls, fresh[0])
-                current.app = build_app(
-                    fresh[0], services, development_issuer=setup.development_issuer
+                current.replace(
+                    build_app(fresh[0], services, development_issuer=setup.development_issuer)
                 )
                 services.warm()
                 _log.info("configuration_reloaded")
@@ -185,7 +185,7 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
         server = GatepostServer(
             listen_config(current, deadlines(config), tls=tls.context if tls else None),
             on_ready=partial(_ready, setup, services, on_ready),
-            on_leave=partial(setattr, services, "leaving", True),
+            on_leave=services.leave,
             leave_s=config.leave_s,
             on_drain=lambda: services.drain(config.listen.drain_s),
             reload=partial(begin, setup.fresh) if setup.fresh is not None else None,

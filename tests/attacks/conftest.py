@@ -10,11 +10,8 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Outcome, Pack
-from gatepost.check.pack_loading import load
-from gatepost.config.settings import Config
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.runtime.http_server import bind
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.api import Tool
 from gatepost_authz import keyset
@@ -34,7 +31,7 @@ from tests.support.issuers import (
     signer,
 )
 from tests.support.measuring import HOLD_S, shortest_hold
-from tests.support.server import CALLS, SAMPLE_TOOLS, Server
+from tests.support.server import CALLS, SAMPLE_TOOLS, Server, running_server
 
 SMALL = {512: (1 << 511) | 1, 768: (1 << 767) | 1}
 
@@ -244,25 +241,18 @@ def serving(
     idp: Idp, parser: str, *, keyring: KeyRing | None = None, **settings: Any
 ) -> Iterator[AttackedServer]:
     """A running server whose configuration is the attacked one with *settings* changed."""
-    sock = bind("127.0.0.1", 0)
-    resource = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
-    tree = {
-        "resource": resource,
-        "mode": "development",
-        "issuers": configure(idp),
-        "tenancy": {"create_on_first_use": False},
+    usual: dict[str, Any] = {
         "tools": {"packs": [], "load": [SAMPLE_TOOLS]},
         "scopes": {"obtainable": ["files:read", "files:write"]},
-        "storage": {"database": "memory:"},
-        "limits": {"failures_per_second": 0, "requests_per_second": 0},
-    } | settings
-    config = msgspec.convert(tree, Config)
-    toolbox = load(config.tools, config.packs, config.network)
-    assert toolbox.problems == ()
-    attacked = AttackedServer(
-        config, toolbox, sock, parser=PARSERS[parser], keyring=keyring, idp=idp
-    )
-    with attacked.running():
+    }
+    with running_server(
+        idp,
+        configure(idp),
+        kind=AttackedServer,
+        keyring=keyring,
+        parser=PARSERS[parser],
+        **usual | settings,
+    ) as attacked:
         yield attacked
 
 

@@ -127,7 +127,7 @@ class SlowServer:
         found: dict[str, object] = {
             "streams": [*client.streams, *client.streams._of_caller],
             "followed": [*client.pubsub.tenants, *self.wire._followers],
-            "tasks": [*client.task_runner._running_tasks, *client.task_runner._opening],
+            "tasks": [*client.task_runner._running_tasks, *client.task_runner.task_store._opening],
             "requests": [*handshake._running, *handshake._client_requests._open],
             "unfinished": [t for t in tasks if t.status in ("working", "input_required")],
             "idempotency": [

@@ -32,7 +32,7 @@ async def one(ctx: CallContext) -> str:
 
 @pack.tool()
 async def sign(ctx: CallContext) -> str:
-    """Change something, so that a idempotency key is kept for it."""
+    """Change something, so that an idempotency key is kept for it."""
     return "signed"
 
 

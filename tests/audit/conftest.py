@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Pack, Secret, ToolFailure
-from gatepost.audit.checkpoints import public_keys, sign
-from gatepost.audit.erasure import DetailErasure, prune
+from gatepost.audit.checkpoints import CheckpointSigner, public_keys
+from gatepost.audit.retention import DetailErasure, prune
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
@@ -87,7 +87,8 @@ class AuditLog:
 
     async def sign(self, tenant: str = "acme") -> Checkpoint:
         """A checkpoint of what is there now; the newest."""
-        await sign(self.records, self.keyring, tenant, lambda: self.now)
+        signer = CheckpointSigner(self.records, self.keyring, clock=lambda: self.now)
+        await signer.sign_tenant(tenant)
         return (await self.records.of(tenant).trail.checkpoints())[-1]
 
     async def prune(self, before: float, tenant: str = "acme") -> int:
@@ -121,7 +122,7 @@ class AuditLog:
 
 @asynccontextmanager
 async def audit_log(url: str, keyring: KeyRing | None = None) -> AsyncIterator[AuditLog]:
-    """A audit_log in that database, for the time of a block."""
+    """An audit log in that database, for the time of a block."""
     records = await open_records(url)
     try:
         one = AuditLog(records, keyring)

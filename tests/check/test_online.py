@@ -187,7 +187,7 @@ async def test_a_certificate_of_a_private_authority_leads_to_the_setting(tmp_pat
     authority = CertificateAuthority(tmp_path)
     certificate, key = authority.certify("localhost")
     with Idp(ssl_certfile=certificate, ssl_keyfile=key) as idp:
-        idp.name = f"https://localhost:{idp.server.port}"
+        idp.name = f"https://localhost:{idp.port}"
         issuer = issuer_settings(idp)
         refused = await check(issuer)
         trusted = await check(issuer, network={"ca_bundle": str(authority.bundle)})

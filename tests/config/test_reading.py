@@ -348,6 +348,7 @@ BAD_ENVIRONMENT = [
     ("GATEPOST_RESOURC", "https://x", "GATEPOST_RESOURCE"),
     ("GATEPOST_CHALLENGE__ERROR_WITHOUT_CREDENTIALS", "maybe", "true or false"),
     ("GATEPOST_SCOPES__IMPLIED", "a=b", "JSON"),
+    ("GATEPOST_SCOPES__IMPLIED", '{"a": ["b"], "a": ["c"]}', "twice"),
     ("GATEPOST_NOTHING__AT_ALL", "x", "did you mean"),
 ]
 

@@ -147,7 +147,7 @@ class BillingServer:
 
     def __init__(self, running: DashboardServer) -> None:
         self.server = running
-        self.resource = running.gatepost.config.resource
+        self.resource = running.config.resource
         self._tokens: dict[tuple[str, str, str], str] = {}
 
     def token(self, subject: str = "erin", *, tenant: str = "acme", scopes: str = SCOPES) -> str:
@@ -165,7 +165,7 @@ class BillingServer:
             "scope": scopes,
             "resource": self.resource,
         }
-        endpoint = self.server.gatepost.config.issuers[0].issuer + "/token"
+        endpoint = self.server.config.issuers[0].issuer + "/token"
         answer = httpx2.post(endpoint, data=form, auth=(CLI_CLIENT, CLI_SECRET))
         assert answer.status_code == 200, answer.text
         return str(answer.json()["access_token"])
@@ -243,7 +243,7 @@ class BillingServer:
         (user,) = [one for one in USERS if one.username == name]
         return TenantContext(
             tenant_id=user.tenant,
-            issuer=self.server.gatepost.config.issuers[0].issuer,
+            issuer=self.server.config.issuers[0].issuer,
             subject=name,
             subject_kind="user",
             resource=self.resource,

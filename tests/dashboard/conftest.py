@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from http.cookiejar import Cookie
 from pathlib import Path
 from typing import Any
@@ -142,33 +143,27 @@ def build(config: Config, services: Services) -> Edge:
     return edge
 
 
-class DashboardServer:
-    """The running server, its issuer, and what both hold."""
+class DashboardServer(Server):
+    """A server with a dashboard at *origin* and *base*, and the issuer of its people."""
 
-    def __init__(self, gatepost: Server, provider: Provider, origin: str, base: str) -> None:
-        self.gatepost, self.provider, self.origin, self.base = gatepost, provider, origin, base
-        self._cookies: dict[str, list[Cookie]] = {}
+    provider: Provider
+    origin: str
+    base: str
 
-    @property
-    def services(self) -> Services:
-        return self.gatepost.services
+    @cached_property
+    def _cookies(self) -> dict[str, list[Cookie]]:
+        return {}
 
     @property
     def around(self) -> PageServices:
         """What stands around its pages: sessions and cookies that the server takes for its own."""
-        config = self.gatepost.config
         view = Templates(Assets().path)
-        return page_services(config, self.services, Resource(config.resource), view)
+        return page_services(self.config, self.services, Resource(self.config.resource), view)
 
     @property
     def home(self) -> str:
         """The address of the dashboard."""
         return self.origin + self.base
-
-    def run(self, work: Any) -> Any:
-        """Do something on the server's loop."""
-        assert self.gatepost.loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self.gatepost.loop).result(10)
 
     @contextmanager
     def user_browser(self, name: str = "", *, fresh: bool = False) -> Iterator["HttpBrowser"]:
@@ -262,16 +257,15 @@ def open_dashboard_server(
     origin, issuer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{issuer_port}/dev-as"
     base = path.rpartition("/")[0] + "/dashboard"
     (root / "secret").write_text(SECRET)
-    config = change(
-        Config(
-            resource=origin + path,
-            mode="development",
-            issuers=(issuer_of(issuer, root),),
-            tenancy=TenancySettings(tenants=("acme", "globex")),
-            storage=StorageSettings(database="memory:"),
-            limits=LimitsSettings(max_body_bytes=100_000),
-        )
+    config = Config(
+        resource=origin + path,
+        mode="development",
+        issuers=(issuer_of(issuer, root),),
+        tenancy=TenancySettings(tenants=("acme", "globex")),
+        storage=StorageSettings(database="memory:"),
+        limits=LimitsSettings(max_body_bytes=100_000),
     )
+    config = change(config)
     callbacks = [origin + base.replace("{tenant}", tenant) for tenant in ("acme", "globex")]
     provider = Provider(
         IssuerSettings(
@@ -288,15 +282,13 @@ def open_dashboard_server(
             ),
         )
     )
-    idp = AsgiServer(app(provider), port=issuer_port).start()
     sock = listening("127.0.0.1", port, "--port")
     toolbox = load(config.tools, config.packs, config.network)
-    gatepost = Server(config, toolbox, sock, build=build, source_of=source_of)
-    try:
-        with gatepost.running():
-            yield DashboardServer(gatepost, provider, origin, base.replace("{tenant}", "acme"))
-    finally:
-        idp.stop()
+    server = DashboardServer(config, toolbox, sock, build=build, source_of=source_of)
+    server.provider, server.origin = provider, origin
+    server.base = base.replace("{tenant}", "acme")
+    with AsgiServer(app(provider), port=issuer_port), server.running():
+        yield server
 
 
 def issuer_of(issuer: str, root: Path) -> Issuer:

@@ -17,7 +17,7 @@ from gatepost.secrets.keyring import create
 from tests.dashboard.conftest import CLIENT, SECRET, ProductionProvider
 from tests.support.client import RawAnswer, ResourceClient, exchange, request
 from tests.support.commands import Gatepost, running, toml
-from tests.support.issuers import Scope, TokenFactory, serving
+from tests.support.issuers import AsgiServer, Scope, TokenFactory
 from tests.support.measuring import each
 from tests.support.processes import free_port
 from tests.support.programs import WITHIN_MS, chromium, forms_of, in_a_browser
@@ -162,7 +162,7 @@ def behind_proxy(
         server.trusting = ssl.create_default_context(cafile=str(authority.bundle))
         proxy = TlsProxy([f"http://127.0.0.1:{server.port}"])
         options = {"port": front, "ssl_certfile": certificate, "ssl_keyfile": key}
-        with serving(proxy, lifespan="on", **options):
+        with AsgiServer(proxy, lifespan="on", **options):
             yield server
 
 
@@ -184,7 +184,7 @@ def provider(authority: CertificateAuthority) -> Iterator[ProductionProvider]:
 
 @pytest.fixture(scope="module")
 def out(provider: ProductionProvider) -> Iterator[ConnectProxy]:
-    with connect_proxy(provider.server.port) as proxy:
+    with connect_proxy(provider.port) as proxy:
         yield proxy
 
 

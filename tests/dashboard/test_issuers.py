@@ -72,7 +72,7 @@ def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> No
     """oidc-provider from npm, with signed and with opaque access tokens; a page offers both."""
     with two_issuers(tmp_path, form) as opened, opened.user_browser() as user_browser:
         offered = user_browser.get("/sign-in").text
-        issuers = [one.issuer for one in opened.gatepost.config.issuers]
+        issuers = [one.issuer for one in opened.config.issuers]
         assert [offered.index(one) for one in issuers] == sorted(map(offered.index, issuers))
 
         back = BrowserUser("alice").follow(user_browser.start(which=1).headers["location"])
@@ -90,7 +90,7 @@ def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
         opened.user_browser() as user_browser,
         opened.user_browser() as other,
     ):
-        first, second = (one.issuer for one in opened.gatepost.config.issuers)
+        first, second = (one.issuer for one in opened.config.issuers)
         code = parameters(
             BrowserUser("alice").follow(user_browser.start(which=1).headers["location"])
         )["code"]

@@ -35,7 +35,7 @@ def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]
         running.call("find_customer", {"name": "Mueller"})
         running.call("refund", {"customer": "C-1"})
         running.call("whoami", {}, "bob", tenant="globex")
-        running.server.gatepost.client.call("not-a-token", "whoami")
+        running.server.client.call("not-a-token", "whoami")
         yield running
 
 

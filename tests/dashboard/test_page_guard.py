@@ -103,7 +103,7 @@ def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: DashboardServ
 
     assert answer.headers["x-request-id"] in answer.text
     assert "unforeseen" not in answer.text.lower().replace("something unforeseen", "")
-    assert "RuntimeError" in shared.gatepost.log()
+    assert "RuntimeError" in shared.log()
 
 
 def test_files_are_kept_for_good_and_named_by_their_content(shared: DashboardServer) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from html import unescape
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
@@ -72,17 +71,11 @@ class TwoReplicas:
 
         eventually(is_so, within=WITHIN_S)
 
-    def run(self, work: Any) -> Any:
-        """Do something on the first replica's loop."""
-        loop = self.billing.server.gatepost.loop
-        assert loop is not None
-        return asyncio.run_coroutine_threadsafe(work, loop).result(2 * WITHIN_S)
-
 
 @contextmanager
 def replica(billing: BillingServer) -> Iterator[TwoReplicas]:
     """Another process of the same server, with a loop and connections of its own."""
-    port, first = free_port(), billing.server.gatepost
+    port, first = free_port(), billing.server
     sock = listening("127.0.0.1", port, "--port")
     other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
     with other.running():
@@ -186,10 +179,10 @@ def test_who_is_revoked_is_seen_no_more(pair: TwoReplicas, dave: HttpBrowser) ->
     cut = revocation(
         selectors, now=now, leeway_s=0.0, longest_s=3_600.0, kept_s=3_600.0, block_s=0.0
     )
-    pair.run(billing.server.services.records.revocations.put(cut))
+    pair.billing.server.run(billing.server.services.records.revocations.put(cut))
     pair.hides(dave, "/tools", "Alice Archer")
 
-    pair.run(billing.server.services.records.revocations.delete("", cut.id))
+    pair.billing.server.run(billing.server.services.records.revocations.delete("", cut.id))
     eventually(
         lambda: billing.call("find_customer", {"name": "x"}, "alice").status_code == 200,
         within=WITHIN_S,
@@ -202,13 +195,13 @@ def test_who_is_erased_was_never_seen(pair: TwoReplicas, dave: HttpBrowser) -> N
     billing = pair.billing
     billing.call("find_customer", {"name": "x"}, "carol")
     pair.shows(dave, "/tools", "Carol Chen")
-    services, keyring = billing.server.services, billing.server.gatepost.keyring
+    services, keyring = billing.server.services, billing.server.keyring
     stores = OpenStores(services.records, services.shared_store, keyring, services.audit_writer)
-    whom = erasure.ErasedPerson("acme", billing.server.gatepost.config.issuers[0].issuer, "carol")
-    assert pair.run(erasure.forgotten(whom, yes=True, reason="", stores=stores))
+    whom = erasure.ErasedPerson("acme", billing.server.config.issuers[0].issuer, "carol")
+    assert pair.billing.server.run(erasure.forgotten(whom, yes=True, reason="", stores=stores))
 
     pair.hides(dave, "/tools", "Carol Chen")
-    entry = pair.run(services.records.of("acme").entries("callers").get("lately"))
+    entry = pair.billing.server.run(services.records.of("acme").entries("callers").get("lately"))
     assert b"carol" not in entry.value
     assert b"dave" in entry.value
 
@@ -229,19 +222,15 @@ def test_what_is_one_process_s_is_said_to_be(
 
 def test_operators_see_every_replica_at_any_of_them(pair: TwoReplicas) -> None:
     """Each process stores what it knows of itself; a page needs no process but its own."""
-    servers = pair.billing.server.gatepost, pair.other
-    reporters = [(server.loop, ProcessReporter(server.services)) for server in servers]
-
-    def on(loop: Any, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, loop).result(WITHIN_S)
-
-    for loop, reporter in reporters:
-        on(loop, reporter.write())
+    servers = pair.billing.server, pair.other
+    reporters = [(server, ProcessReporter(server.services)) for server in servers]
+    for server, reporter in reporters:
+        server.run(reporter.write())
     with pair.billing.server.user_browser("olga") as olga:
         both = pair.page(olga, "/operations")
-        on(reporters[0][0], reporters[0][1].remove())
+        servers[0].run(reporters[0][1].remove())
         one = pair.page(olga, "/operations")
-    on(reporters[1][0], reporters[1][1].remove())
+    servers[1].run(reporters[1][1].remove())
 
     row = 'data-label="Health"'
     assert (both.count(row), one.count(row)) == (2, 1)

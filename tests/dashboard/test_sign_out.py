@@ -21,9 +21,8 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     parameters,
 )
-from tests.redaction.echo_server import overheard
 from tests.support.issuers import Idp, Receive, Scope, Send, jwk, respond, rsa_key
-from tests.support.measuring import each
+from tests.support.measuring import each, overheard
 
 
 class ChangeableProvider(ProductionProvider):
@@ -192,7 +191,7 @@ def test_an_issuer_that_is_away_ends_the_session_here(tmp_path: Path) -> None:
 
 async def forget(server: DashboardServer) -> None:
     """Have the server read the issuer's metadata anew."""
-    server.services.keys.discovery.distrust(server.gatepost.config.issuers[0].issuer)
+    server.services.keys.discovery.distrust(server.config.issuers[0].issuer)
 
 
 OWN_FAULTS = [
@@ -254,7 +253,7 @@ def test_an_id_token_may_also_name_our_resource(
     server: DashboardServer, provider: ChangeableProvider
 ) -> None:
     """Canaille writes both, without `azp`; an audience that is not ours needs `azp`."""
-    ours = server.gatepost.config.resource
+    ours = server.config.resource
     provider.audience = [CLIENT, ours]
     with server.user_browser() as user_browser:
         signed_in(user_browser)

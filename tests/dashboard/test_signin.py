@@ -21,8 +21,7 @@ from tests.dashboard.conftest import (
     open_dashboard_server,
     parameters,
 )
-from tests.redaction.echo_server import overheard
-from tests.support.measuring import each
+from tests.support.measuring import each, overheard
 from tests.support.processes import free_port
 from tests.support.programs import BrowserUser
 
@@ -85,7 +84,7 @@ def test_no_token_and_no_secret_leaves_the_server(shared: DashboardServer) -> No
     with shared.user_browser() as user_browser:
         back = BrowserUser("alice").follow(user_browser.start().headers["location"])
         answer = user_browser.http.get(back)
-        told = [user_browser.get("").text, str(answer.headers), shared.gatepost.log()]
+        told = [user_browser.get("").text, str(answer.headers), shared.log()]
 
     assert not any(re.search(r"eyJ[\w-]{20,}\.eyJ|dev-rt-", one) for one in told)
     assert parameters(back)["code"] not in "".join(told)
@@ -270,7 +269,7 @@ def test_made_up_codes_are_not_asked_about_without_end(tmp_path: Path) -> None:
     changed = open_dashboard_server(tmp_path, change=lambda one: replace(one, limits=few))
     with changed as opened, opened.user_browser() as user_browser:
         state = parameters(user_browser.start().headers["location"])["state"]
-        way = {"code": "made-up", "state": state, "iss": opened.gatepost.config.issuers[0].issuer}
+        way = {"code": "made-up", "state": state, "iss": opened.config.issuers[0].issuer}
         answers = [user_browser.http.get("/dashboard/callback", params=way) for _ in range(5)]
 
     assert [one.status_code for one in answers] == [403, 403, 403, 429, 429]

@@ -228,7 +228,7 @@ def test_a_tool_of_an_upstream_stands_on_the_pages_of_tools_and_requests(tmp_pat
     scripted = ScriptedServer()
     definition = {"name": "pay", "description": HOSTILE, "inputSchema": {"type": "object"}}
     scripted.answers["tools/list"] = result({"tools": [definition]})
-    upstream = AsgiServer(scripted, timeout_graceful_shutdown=1).start()
+    upstream = AsgiServer(scripted).start()
     table = UpstreamSettings(name="crm", tenants=("acme",), url=f"{upstream.url}/mcp")
 
     def change(config: Config) -> Config:

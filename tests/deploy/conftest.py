@@ -18,7 +18,7 @@ from gatepost.secrets.keyring import create
 from tests.architecture.source import ROOT
 from tests.support import issuers as f
 from tests.support.client import ResourceClient
-from tests.support.commands import READY, Gatepost, toml
+from tests.support.commands import READY, Gatepost, toml_file
 from tests.support.issuers import Idp, TokenFactory, rsa_key
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
@@ -180,8 +180,7 @@ class Deployment:
             "tools": {"packs": ["demo"], "load": ["./proxied.py"]},
             "limits": {"requests_per_second": 0, "failures_per_second": 0},
         }
-        text = "\n".join(f"{name} = {toml(value)}" for name, value in settings.items())
-        (folder / "gatepost.toml").write_text(text, encoding="utf-8")
+        (folder / "gatepost.toml").write_text(toml_file(settings), encoding="utf-8")
 
     def begin(self, number: int) -> Gatepost:
         """Start a replica."""
@@ -289,7 +288,7 @@ def two_replicas(
     certificate, key = authority.certify(ISSUER)
     with (
         Idp(f"https://{ISSUER}", ssl_certfile=certificate, ssl_keyfile=key) as idp,
-        connect_proxy(idp.server.port) as out,
+        connect_proxy(idp.port) as out,
     ):
         idp.issuer("main", [f.jwk(rsa_key())])
         folder = partial(tmp_path_factory.mktemp, "deployment")

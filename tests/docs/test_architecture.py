@@ -66,6 +66,30 @@ async def test_every_path_of_the_dashboard_is_behind_its_own_chain() -> None:
         } == public
 
 
+def test_the_map_names_every_package_and_every_module_beside_them() -> None:
+    """Who looks for something begins there, so nothing may be missing."""
+    words = set(re.findall(r"\w+", PAGE.split("```")[1]))
+    folder = ROOT / "server/gatepost"
+    packages = {one.parent.name for one in folder.glob("*/**/__init__.py")} - {"versions"}
+    modules = {one.stem for one in folder.glob("*.py")}
+
+    assert packages | modules <= words
+
+
+def test_every_module_that_a_decision_names_exists() -> None:
+    """Their paths leave out the first folders, as prose does."""
+    folders = (*SOURCE_ROOTS.values(), ROOT / "tests", ROOT / "bench")
+    files = [file.as_posix() for folder in set(folders) for file in folder.rglob("*.py")]
+    named = [
+        (page.name, path)
+        for page in (ROOT / "docs/decisions").glob("*.md")
+        for path in re.findall(r"`([\w/]+\.py)`", page.read_text(encoding="utf-8"))
+    ]
+
+    assert named
+    assert [one for one in named if not any(file.endswith(f"/{one[1]}") for file in files)] == []
+
+
 def test_every_module_the_page_names_exists() -> None:
     """A drawing that names a file which is gone misleads its readers."""
     named = re.findall(r"\bgatepost(?:_authz|_keys|_packs)?/[\w/]+\.py", PAGE)

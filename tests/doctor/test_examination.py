@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.cli.doctor import command
 from gatepost.doctor import DoctorCredentials, Report, examine, http
-from tests.support.issuers import serving
+from tests.support.issuers import AsgiServer
 from tests.support.measuring import each
 from tests.support.processes import free_port
 
@@ -298,7 +298,7 @@ async def examined(change: Change) -> Report:
     change(servers)
     machine = DoctorCredentials(client_id="machine", client_secret="secret")
     async with httpx2.AsyncClient(verify=TLS) as client:
-        with serving(servers, port=servers.port, lifespan="off"):
+        with AsgiServer(servers, port=servers.port):
             return await examine(servers.url, credentials=machine, client=client)
 
 
@@ -367,8 +367,8 @@ async def test_a_server_that_says_nothing_is_given_up_on(monkeypatch: pytest.Mon
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    with serving(silent) as origin:
-        report = await examine(f"{origin}/mcp")
+    with AsgiServer(silent) as server:
+        report = await examine(f"{server.url}/mcp")
 
     assert "no answer within 0.2 seconds" in report.sentence
 
@@ -376,7 +376,7 @@ async def test_a_server_that_says_nothing_is_given_up_on(monkeypatch: pytest.Mon
 async def test_without_credentials_the_walk_ends_where_a_person_would_sign_in() -> None:
     """No token is asked for, and the report says that it was not tried."""
     servers = ExaminedServers()
-    with serving(servers, port=servers.port, lifespan="off"):
+    with AsgiServer(servers, port=servers.port):
         report = await examine(servers.url)
 
     assert report.healthy
@@ -386,7 +386,7 @@ async def test_without_credentials_the_walk_ends_where_a_person_would_sign_in() 
 def test_the_command_prints_the_steps_and_ends_with_the_sentence() -> None:
     """Exit code 1 when something stops every client, else 0; the last line is the sentence."""
     servers = ExaminedServers()
-    with serving(servers, port=servers.port, lifespan="off"):
+    with AsgiServer(servers, port=servers.port):
         fine = CliRunner().invoke(command, [servers.url, "--token", servers.token()])
         servers.challenge.clear()
         broken = CliRunner().invoke(command, [servers.url])

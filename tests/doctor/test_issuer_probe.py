@@ -377,7 +377,7 @@ def test_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path)
     certificate, key = authority.certify("localhost")
     with Idp(ssl_certfile=certificate, ssl_keyfile=key) as idp:
-        idp.name = f"https://localhost:{idp.server.port}"
+        idp.name = f"https://localhost:{idp.port}"
         issuer = idp.issuer("main", [jwk(rsa_key())])
         refused = run(issuer)
         trusted = run(issuer, "--ca-bundle", str(authority.bundle))

@@ -12,7 +12,7 @@ from gatepost.doctor import DoctorCredentials, examine
 from gatepost.doctor.report import Findings
 from gatepost.doctor.token import TokenUse, judge_token
 from tests.doctor.test_examination import ExaminedServers
-from tests.support.issuers import TokenFactory, serving
+from tests.support.issuers import AsgiServer, TokenFactory
 from tests.support.measuring import each
 from tests.support.proxies import CertificateAuthority
 
@@ -50,7 +50,7 @@ class EncodedClient(ExaminedServers):
 async def test_client_id_and_secret_are_form_encoded() -> None:
     """RFC 6749 section 2.3.1; a colon in the id would otherwise move the secret."""
     server = EncodedClient()
-    with serving(server, port=server.port):
+    with AsgiServer(server, port=server.port):
         await examine(
             server.url, credentials=DoctorCredentials(client_id="a:b", client_secret="100%&+")
         )
@@ -65,7 +65,7 @@ def test_a_private_authority_is_named_with_the_setting(tmp_path: Path) -> None:
     certificate, key = authority.certify("localhost")
     server = ExaminedServers()
     url = f"https://localhost:{server.port}/mcp"
-    with serving(server, port=server.port, ssl_certfile=certificate, ssl_keyfile=key):
+    with AsgiServer(server, port=server.port, ssl_certfile=certificate, ssl_keyfile=key):
         refused = CliRunner().invoke(command, [url])
         trusted = CliRunner().invoke(command, [url, "--ca-bundle", str(authority.bundle)])
     unreadable = CliRunner().invoke(command, [url, "--ca-bundle", str(tmp_path / "none.pem")])

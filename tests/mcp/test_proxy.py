@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.support.issuers import serving
+from tests.support.issuers import AsgiServer
 from tests.support.proxies import with_token
 
 WITHIN_S = 10
@@ -39,8 +39,8 @@ def upstream() -> ProxiedApp:
 
 @pytest.fixture
 def proxy(upstream: ProxiedApp) -> Iterator[tuple[str, str]]:
-    with serving(upstream) as origin, with_token(f"{origin}/mcp", "the-token") as url:
-        yield url, origin
+    with AsgiServer(upstream) as server, with_token(f"{server.url}/mcp", "the-token") as url:
+        yield url, server.url
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])

@@ -3,8 +3,9 @@
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.issuers import AsgiServer, Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-T = TypeVar("T")
+P = TypeVar("P", bound="PackServer")
 Protocol = Literal["mcp", "rest"]
 
 by_mcp = pytest.mark.parametrize("agent", ["mcp"], indirect=True)
@@ -101,21 +102,23 @@ class PackCaller:
         return Octopus(self.gatepost, self.token).names()
 
 
-class PackServer:
-    """The running server, its packs, and where it keeps the tenants' files."""
+class PackServer(Server):
+    """A server with these packs, and where it keeps the tenants' files."""
 
-    def __init__(self, gatepost: Server, root: Path, packs: list[str]) -> None:
-        self.gatepost, self.root, self.packs = gatepost, root, packs
-        self._numbers = count(1)
-        self._scopes = " ".join(scopes_of(packs))
+    root: Path
+    packs: list[str]
+
+    @cached_property
+    def _numbers(self) -> Iterator[int]:
+        return count(1)
 
     def agent(
         self, protocol: Protocol, tenant: str | None = None, scopes: str | None = None
     ) -> PackCaller:
         """An agent of that tenant, or of a new one; it may do everything unless told."""
-        scopes = self._scopes if scopes is None else scopes
+        scopes = " ".join(scopes_of(self.packs)) if scopes is None else scopes
         tenant = tenant or f"{protocol}-{next(self._numbers)}"
-        return PackCaller(self.gatepost, self.root, tenant, protocol, scopes)
+        return PackCaller(self, self.root, tenant, protocol, scopes)
 
     def agent_with(self, protocol: Protocol, *hosts: str, **secrets: str) -> PackCaller:
         """An agent of a new tenant that has these secrets, bound to these hosts."""
@@ -126,12 +129,7 @@ class PackServer:
     def put_secrets(self, tenant: str, *hosts: str, **secrets: str) -> None:
         """Set these secrets of a tenant, as `gatepost secrets set` does with these hosts."""
         for name, value in secrets.items():
-            self.run(self.gatepost.services.secrets.put(tenant, name, value, hosts))
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on the server's own loop."""
-        assert self.gatepost.loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self.gatepost.loop).result(10)
+            self.run(self.services.secrets.put(tenant, name, value, hosts))
 
 
 def scopes_of(packs: list[str]) -> list[str]:
@@ -141,7 +139,13 @@ def scopes_of(packs: list[str]) -> list[str]:
 
 
 @contextmanager
-def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[PackServer]:
+def open_server(
+    folder: Path,
+    packs: list[str],
+    /,
+    kind: type[P] = PackServer,  # type: ignore[assignment]
+    **settings: Any,
+) -> Iterator[P]:
     """Run a server with these packs; *settings* as in `running_server`. Use makes its tenants."""
     root = folder / "workspaces"
     usual: dict[str, Any] = {
@@ -151,9 +155,10 @@ def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[
     }
     with (
         Idp() as idp,
-        running_server(idp, [issuer_settings(idp)], **(usual | settings)) as gatepost,
+        running_server(idp, [issuer_settings(idp)], kind=kind, **(usual | settings)) as server,
     ):
-        yield PackServer(gatepost, Path(settings.get("workspace", {}).get("root", root)), packs)
+        server.root, server.packs = Path(server.config.workspace.root), packs
+        yield server
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
@@ -185,7 +190,7 @@ class StubResponse(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-class HttpServer:
+class HttpServer(AsgiServer):
     """
     Serves *answer* on loopback, and keeps the requests in `asked`; None leaves the request open
     until the client closes it. *options* are those of `AsgiServer`.
@@ -198,23 +203,7 @@ class HttpServer:
         self.asked: list[RecordedRequest] = []
         self.abandoned = 0
         """How many requests that were left open the client has closed."""
-        self.server = AsgiServer(self._serve, **options)
-
-    def __enter__(self) -> "HttpServer":
-        self.server.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.server.stop()
-
-    @property
-    def url(self) -> str:
-        return self.server.url
-
-    @property
-    def place(self) -> str:
-        """Return the host and port as `network.allow_hosts` names them."""
-        return f"127.0.0.1:{self.server.port}"
+        super().__init__(self._serve, **options)
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True

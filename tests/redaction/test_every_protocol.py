@@ -9,9 +9,10 @@ import pytest
 
 from gatepost.redaction.redactor import Redactor
 from gatepost.telemetry.logs import LogFormat
-from tests.redaction.echo_server import FORMS, SECRETS, EchoServer, leaks, opened, overheard, texts
+from tests.redaction.test_encodings import FORMS, leaks
+from tests.redaction.test_split import SECRETS, EchoServer, opened, texts
 from tests.secrets.conftest import SAID
-from tests.support.measuring import each, eventually, steps
+from tests.support.measuring import each, eventually, overheard, steps
 
 VALUE = SECRETS["acme"]["API_KEY"]
 MARK = "[REDACTED:API_KEY]"
@@ -151,7 +152,7 @@ def test_what_the_server_logs_about_a_tenant_is_looked_at_for_that_one(
     """With ten thousand tenants, a search for the secrets of all would take longer than a call."""
     server.call("say", text="so that both tenants are known")
     server.call("say", text="here", tenant="zeta")
-    redaction = server.gatepost.services.redaction
+    redaction = server.services.redaction
     with overheard(form) as log:
         told = logging.getLogger("gatepost.upstreams")
         told.error("ended: %s", VALUE, extra={"tenant": "acme", "reason": [f"said {VALUE}"]})
@@ -199,14 +200,14 @@ def test_what_a_call_leaves_running_may_be_about_any_tenant(server: EchoServer) 
 @pytest.mark.parametrize("form", EVERYWHERE)
 def test_the_access_log_holds_no_secret(server: EchoServer, form: str) -> None:
     """Gatepost redacts the path, and the client's correlation id."""
-    inside, row, pin = server.gatepost, FORMS[form], SECRETS["acme"]["PIN"]
-    before = len(inside.log())
+    row, pin = FORMS[form], SECRETS["acme"]["PIN"]
+    before = len(server.log())
 
     server.rest("say", ("X-Octopus-Correlation-Id", f"a-{pin}"), text="fine")
     answer = server.rest(quote(row.encode(pin), safe=""), text="no such tool")
 
-    eventually(lambda: inside.log()[before:].count("[REDACTED:PIN]") == 2, within=20)
-    assert not leaks(pin, row, answer + inside.log()[before:])
+    eventually(lambda: server.log()[before:].count("[REDACTED:PIN]") == 2, within=20)
+    assert not leaks(pin, row, answer + server.log()[before:])
 
 
 @pytest.mark.requirement("P13")

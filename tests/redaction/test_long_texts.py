@@ -20,7 +20,7 @@ from gatepost.redaction.screen import STEP_BYTES, Screen
 from gatepost.tools.api import CallContext, Outcome
 from gatepost.tools.pack import Pack
 from gatepost.tools.redaction import answer_without, is_harmless
-from tests.redaction.echo_server import FORMS
+from tests.redaction.test_encodings import FORMS
 from tests.support.measuring import each
 
 VALUE = "correct-horse-battery-staple"

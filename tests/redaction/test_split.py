@@ -1,16 +1,144 @@
 """A secret that is split over members or blocks shows in no copy, and the rest stays as it was."""
 
+import base64
+import binascii
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.redaction.echo_server import SECRETS, EchoServer, opened, overheard, texts
+from tests.rest.conftest import Octopus
 from tests.secrets.conftest import SAID
-from tests.support.measuring import each
+from tests.support.client import MODERN, modern
+from tests.support.issuers import Idp
+from tests.support.measuring import each, eventually, overheard
+from tests.support.server import Server, issuer_settings, running_server
+
+META = "io.modelcontextprotocol/"
+
+
+TASKS = {"extensions": {META + "tasks": {}}, "elicitation": {}}
+
+
+SECRETS = {
+    "acme": {
+        "API_KEY": 's3cr3t-Kéy/with"quotes\\\\+%41&x',
+        "PIN": "8642753108642753",
+        "TOKEN": "correct-horse-battery-staple",
+    },
+    "zeta": {"OTHER": "zeta-has-another-secret"},
+}
+
+
+class EchoServer(Server):
+    """The server, its tenants' secrets, and every way to make it say something."""
+
+    @cached_property
+    def agent_tokens(self) -> dict[str, str]:
+        """An agent's token for each tenant."""
+        return {name: self.token(org_id=name) for name in (*SECRETS, "bare")}
+
+    def put(self, tenant: str, name: str, value: str) -> None:
+        """Set a secret in the running server."""
+        self.run(self.services.secrets.put(tenant, name, value))
+
+    def mcp(self, method: str, *, tenant: str = "acme", **params: Any) -> str:
+        """Everything that comes of one request of 2026-07-28, events included."""
+        fields, body = modern(method, params)
+        asked = json.loads(body)
+        asked["params"]["_meta"] |= {
+            "progressToken": 1,
+            META + "logLevel": "debug",
+            META + "clientCapabilities": TASKS,
+        }
+        sent = json.dumps(asked).encode()
+        answer = self.client.send("POST", None, fields, sent, token=self.agent_tokens[tenant])
+        return answer.body.decode()
+
+    def call(self, tool: str, *, tenant: str = "acme", **arguments: Any) -> str:
+        """A call by MCP."""
+        return self.mcp("tools/call", tenant=tenant, name=tool, arguments=arguments)
+
+    def old(self, tool: str, **arguments: Any) -> str:
+        """A call within a session of 2025-06-18."""
+        client, token = self.client, self.agent_tokens["acme"]
+        params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": 1}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        fields = [("Accept", "application/json, text/event-stream")]
+        fields.append(("Mcp-Session-Id", client.open(token)))
+        return client.send("POST", None, fields, body.encode(), token=token).body.decode()
+
+    def rest(self, tool: str, *fields: tuple[str, str], **arguments: Any) -> str:
+        """A call by plain REST."""
+        octopus = Octopus(self, self.agent_tokens["acme"])
+        return octopus.call(tool, arguments, *fields).raw.body.decode()
+
+    def task(self, **arguments: Any) -> str:
+        """What is shown of a task when it has ended."""
+        started = json.loads(self.call("last", **arguments))["result"]
+        name = started["task"]["taskId"] if "task" in started else started["taskId"]
+
+        eventually(lambda: '"working"' not in self._about(name), within=10)
+        return self._about(name)
+
+    def _about(self, name: str) -> str:
+        fields, _ = modern("tasks/get", {"taskId": name})
+        meta = {META + "protocolVersion": MODERN, META + "clientCapabilities": TASKS}
+        params = {"taskId": name, "_meta": meta}
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
+        body = json.dumps(asked).encode()
+        token = self.agent_tokens["acme"]
+        return self.client.send("POST", None, fields, body, token=token).body.decode()
+
+
+@contextmanager
+def opened() -> Iterator[EchoServer]:
+    """The server with the secrets of both tenants."""
+    settings: Mapping[str, Any] = {
+        "tools": {"packs": [], "load": ["tests.secrets.conftest"]},
+        "tenancy": {"create_on_first_use": True},
+        "log": {"level": "debug"},
+    }
+    with (
+        Idp() as idp,
+        running_server(idp, [issuer_settings(idp)], kind=EchoServer, **settings) as server,
+    ):
+        for tenant, secrets in SECRETS.items():
+            for name, value in secrets.items():
+                server.put(tenant, name, value)
+        yield server
+
+
+def texts(answer: str) -> str:
+    """All strings and names of an answer or of its events, and what is in base64 in them."""
+    found: list[str] = []
+    lines = [line.removeprefix("data:") for line in answer.splitlines()]
+    for line in lines:
+        if line.strip().startswith(("{", "[")):
+            _gather(json.loads(line), found)
+    return "\n~\n".join(found)
+
+
+def _gather(value: Any, found: list[str]) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            found.append(name)
+            _gather(inner, found)
+    elif isinstance(value, list):
+        for inner in value:
+            _gather(inner, found)
+    elif value is not None:
+        found.append(str(value))
+        try:
+            found.append(base64.b64decode(str(value), validate=True).decode(errors="replace"))
+        except (binascii.Error, ValueError):
+            return
+
 
 NAMES = ("PIN", "TOKEN")
 INNOCENT = st.sampled_from(

@@ -23,10 +23,9 @@ from gatepost.telemetry.metric_families import TOKENS_REFUSED, FixedLabel
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
-from tests.redaction.echo_server import overheard
 from tests.support import issuers as f
 from tests.support.issuers import ABSENT, Idp, TokenFactory
-from tests.support.measuring import ManualClock, eventually, steps
+from tests.support.measuring import ManualClock, eventually, overheard, steps
 from tests.support.server import Server, issuer_settings, running_server
 
 CHOSEN = "chosen-by-the-caller"
@@ -165,12 +164,11 @@ def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
     refusals_of._window_ends = 0.0
     server.client.call(dated(exp=10**7)(server))
     server.client.call(twisted(server))
-    records, loop = server.services.records, server.loop
-    assert loop is not None
+    records = server.services.records
 
     def outcomes() -> set[str]:
         work = search(records, "acme", AuditQuery(kind="token"))
-        return {one.outcome for one in asyncio.run_coroutine_threadsafe(work, loop).result(5)}
+        return {one.outcome for one in server.run(work)}
 
     eventually(lambda: "lives_too_long" in outcomes(), within=10)
     assert "bad_signature" not in outcomes()

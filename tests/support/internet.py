@@ -164,14 +164,12 @@ def small_internet(folder: Path) -> Iterator[Internet]:
     """Run it for the time of a block. Every `*.web.test` is a public name of the one site."""
     company, site = CertificateAuthority(folder), WebSite()
     certificate, key = company.certify(f"*.{DOMAIN}")
-    plain = AsgiServer(site).start()
-    secure = AsgiServer(site, ssl_certfile=certificate, ssl_keyfile=key).start()
-    with connect_proxy(secure.port, plain.port, user="user:word@") as proxy:
-        try:
-            yield Internet(site, ScriptedNames(), proxy, company, plain.port, secure.port)
-        finally:
-            secure.stop()
-            plain.stop()
+    with (
+        AsgiServer(site) as plain,
+        AsgiServer(site, ssl_certfile=certificate, ssl_keyfile=key) as secure,
+        connect_proxy(secure.port, plain.port, user="user:word@") as proxy,
+    ):
+        yield Internet(site, ScriptedNames(), proxy, company, plain.port, secure.port)
 
 
 class Collector:

@@ -1,7 +1,6 @@
 """Servers on loopback, issuers whose documents can be replaced, and tokens signed by hand."""
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import json
@@ -10,16 +9,15 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-from starlette.types import ASGIApp
 
 Scope, Receive, Send = Any, Any, Any
 Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -30,7 +28,7 @@ WITHIN_S = 60.0
 
 class AsgiServer:
     """
-    Serves an ASGI app on loopback until `stop`; *http* is `httptools` or `h11`.
+    Serves an ASGI app on loopback for the time of a block; *http* is `httptools` or `h11`.
 
     *options* are uvicorn's; `port` is a free one by default. Starting and stopping
     are bounded by `WITHIN_S`.
@@ -43,6 +41,7 @@ class AsgiServer:
             "lifespan": "off",
             "access_log": False,
             "interface": "asgi3",
+            "timeout_graceful_shutdown": 1,
         } | options
         config = uvicorn.Config(app, host="127.0.0.1", http=http, **settings)
         self._server = uvicorn.Server(config)
@@ -59,7 +58,7 @@ class AsgiServer:
     def _run(self) -> None:
         self._server.run()
 
-    def start(self) -> "AsgiServer":
+    def start(self) -> Self:
         self._thread.start()
         assert self._started.wait(WITHIN_S), "the server did not start in time"
         return self
@@ -69,28 +68,28 @@ class AsgiServer:
         self._thread.join(WITHIN_S)
         assert not self._thread.is_alive(), "the server did not stop in time"
 
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
     @property
     def port(self) -> int:
         port: int = self._server.servers[0].sockets[0].getsockname()[1]
         return port
 
     @property
+    def place(self) -> str:
+        """Host and port, as `[network] allow_hosts` names them."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.place}"
 
 
-@contextlib.contextmanager
-def serving(app: ASGIApp, *, port: int = 0, **options: Any) -> Iterator[str]:
-    """Serve *app* behind a real uvicorn in a thread; yields its origin. *options* are Server's."""
-    server = AsgiServer(app, port=port, timeout_graceful_shutdown=3, **options)
-    server.start()
-    try:
-        yield server.url
-    finally:
-        server.stop()
-
-
-class Idp:
+class Idp(AsgiServer):
     """
     Several issuers behind one port: issuer ``name`` is ``{base}/name``.
 
@@ -106,18 +105,11 @@ class Idp:
         self.hits: Counter[str] = Counter()
         self.replaced: dict[str, Answer] = {}
         self._lock = threading.Lock()
-        self.server = AsgiServer(self._answer, **options)
-
-    def __enter__(self) -> "Idp":
-        self.server.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.server.stop()
+        super().__init__(self._answer, **options)
 
     @property
     def base(self) -> str:
-        return self.name or self.server.url
+        return self.name or self.url
 
     def issuer(self, name: str, keys: list[dict[str, Any]] | None = None) -> str:
         """The issuer's identifier; with *keys* its key set is (re)placed."""

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import io
 import json
 import logging
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.telemetry.logs import details
+from gatepost.telemetry.logs import LogFormat, configure, details
 
 
 def eventually(condition: Callable[[], object], *, within: float, every: float = 0.05) -> None:
@@ -248,3 +249,20 @@ class ManualClock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@contextmanager
+def overheard(form: LogFormat) -> Iterator[io.StringIO]:
+    """What the process logs in a block, as the server does it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    configure(level="debug", form=form)
+    stream = io.StringIO()
+    for handler in root.handlers:
+        assert isinstance(handler, logging.StreamHandler)
+        handler.setStream(stream)
+    try:
+        yield stream
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tests.support.issuers import serving
+from tests.support.issuers import AsgiServer
 from tests.support.processes import free_port
 
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
@@ -160,15 +160,15 @@ def with_token(endpoint: str, token: str) -> Iterator[str]:
     parts = urlsplit(endpoint)
     upstream = f"{parts.scheme}://{parts.netloc}"
     app: ASGIApp = TokenProxy(own=own, upstream=upstream, token=token)
-    with serving(app, port=port, lifespan="on"):
+    with AsgiServer(app, port=port, lifespan="on"):
         yield f"{own}{parts.path}"
 
 
 @contextlib.contextmanager
 def balanced(upstreams: Sequence[str], port: int) -> Iterator[str]:
     """Run a balancer in front of these origins, on a port of one's choice; yields its origin."""
-    with serving(Balancer(upstreams), port=port, lifespan="on") as origin:
-        yield origin
+    with AsgiServer(Balancer(upstreams), port=port, lifespan="on") as server:
+        yield server.url
 
 
 COMMITTED = (b"COMMIT\x00", b"INSERT 0 1\x00")

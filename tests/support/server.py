@@ -7,9 +7,9 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from pydantic import Field
@@ -46,10 +46,12 @@ from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp, TokenFactory, rsa_key
 from tests.support.runners import WITHIN_S, context, run_ready
 
-START_S, STOP_S = 10, 15
+START_S, ANSWER_S, STOP_S = 10, 60, 15
 SAMPLE_TOOLS = __name__
 ACME = {"claim": "org_id"}
 Settings = dict[str, Any]
+T = TypeVar("T")
+S = TypeVar("S", bound="Server")
 
 recorder = Pack("recorder")
 CALLS: list[TenantContext] = []
@@ -95,7 +97,7 @@ async def record_routed(
     return region
 
 
-class Server(threading.Thread):
+class Server:
     """
     A running server that a test can look into: its services, a client, and everything it logs.
 
@@ -105,7 +107,8 @@ class Server(threading.Thread):
 
     services: Services
     idp: Idp
-    loop: asyncio.AbstractEventLoop | None = None
+    loop: asyncio.AbstractEventLoop
+    run_loop = staticmethod(asyncio.run)
 
     def __init__(
         self,
@@ -120,7 +123,6 @@ class Server(threading.Thread):
         idp: Idp | None = None,
         source_of: SourceOf | None = None,
     ) -> None:
-        super().__init__(daemon=True)
         self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
         self.keyring = keyring or KeyRing.ephemeral()
         self._prepare, self._source_of = prepare, source_of
@@ -132,9 +134,6 @@ class Server(threading.Thread):
             self.idp = idp
         self.ready = threading.Event()
         self.server: GatepostServer | None = None
-
-    def run(self) -> None:
-        asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -164,20 +163,25 @@ class Server(threading.Thread):
         return self.lines.getvalue().decode()
 
     @contextmanager
-    def running(self) -> Iterator["Server"]:
+    def running(self: S) -> Iterator[S]:
         """Serve for the time of a block; starting and stopping are bounded."""
         handler = logging.StreamHandler(io.TextIOWrapper(self.lines, write_through=True))
         logging.getLogger().addHandler(handler)
-        self.start()
+        thread = threading.Thread(target=lambda: self.run_loop(self._serve()), daemon=True)
+        thread.start()
         try:
             assert self.ready.wait(START_S), "the server did not start in time"
             yield self
         finally:
             if self.server is not None:
                 self.server.should_exit = True
-            self.join(STOP_S)
+            thread.join(STOP_S)
             logging.getLogger().removeHandler(handler)
-            assert not self.is_alive(), "the server did not stop in time"
+            assert not thread.is_alive(), "the server did not stop in time"
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine returns that runs on the server's own loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(ANSWER_S)
 
     def tokens(self, issuer: str = "main", *, tenant: str = "") -> TokenFactory:
         """Tokens of one issuer for the resource, or for the resource of one tenant."""
@@ -248,11 +252,14 @@ def running_server(
     issuers: list[Settings],
     path: str = "/mcp",
     *,
+    kind: type[S] = Server,  # type: ignore[assignment]
     checked: bool = True,
+    keyring: KeyRing | None = None,
+    parser: type[asyncio.Protocol] = HttptoolsProtocol,
     prepare: Callable[[Services], object] | None = None,
     source_of: SourceOf | None = None,
     **settings: Any,
-) -> Iterator[Server]:
+) -> Iterator[S]:
     """Serve that configuration, in which `gatepost check` finds no error (unless told)."""
     sock: socket.socket = bind("127.0.0.1", 0)
     config = msgspec.convert(
@@ -261,9 +268,15 @@ def running_server(
     toolbox = load(config.tools, config.packs, config.network)
     found = [one for one in problems(config, toolbox) if one.level == "error"]
     assert bool(found) is not checked, found
-    ring = keyring_of(config)
-    server = Server(
-        config, toolbox, sock, keyring=ring, prepare=prepare, idp=idp, source_of=source_of
+    server = kind(
+        config,
+        toolbox,
+        sock,
+        parser=parser,
+        keyring=keyring or keyring_of(config),
+        prepare=prepare,
+        idp=idp,
+        source_of=source_of,
     )
     with server.running():
         yield server
@@ -384,12 +397,3 @@ class LimitedProcess:
         """Open the gate; return the outcomes of the calls that `begin` began."""
         self.gate.set()
         return await asyncio.gather(*self.tasks)
-
-
-class PendingDecision:
-    """What `wait_for_decision` waits for."""
-
-    message, told, url, retry_after_s = "A person decides.", "A person decides.", "", 5.0
-
-    async def over(self) -> None:
-        """Not asked by the clients of these tests."""

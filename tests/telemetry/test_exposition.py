@@ -21,7 +21,7 @@ from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.client import exchange
 from tests.support.commands import ServerProcess, run, server_process
 from tests.support.internet import MetricsPage, fetch, scrape
-from tests.support.issuers import Idp, serving
+from tests.support.issuers import AsgiServer, Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
@@ -40,8 +40,8 @@ def port() -> Iterator[int]:
     meter.start(now=1.0)
     meter.set_label_values(["echo"], None)
     meter.called("tool", "echo", "success", 0.1)
-    with serving(Exposition(registry_of(metrics, version="1"))) as origin:
-        yield int(origin.rpartition(":")[2])
+    with AsgiServer(Exposition(registry_of(metrics, version="1"))) as server:
+        yield server.port
 
 
 def test_the_page_is_text_that_prometheus_reads(port: int) -> None:
@@ -111,8 +111,8 @@ def test_frequent_scrapes_reuse_one_page() -> None:
     meter.set_label_values(["echo"], None)
     app = Exposition(registry_of(metrics, version="1"), clock=lambda: now[0])
     labels = {"tool": "echo", "outcome": "success"}
-    with serving(app) as origin:
-        port = int(origin.rpartition(":")[2])
+    with AsgiServer(app) as server:
+        port = server.port
         assert scrape(port).value(CALLS, **labels) == 0
         meter.called("tool", "echo", "success", 0.1)
         assert scrape(port).value(CALLS, **labels) == 0
@@ -134,9 +134,11 @@ def test_concurrent_scrapes_share_one_page() -> None:
     """Scrapes that arrive while a page is made wait for it."""
     registry, collector = CollectorRegistry(), CountingCollector()
     registry.register(collector)
-    with serving(Exposition(registry, clock=lambda: 0.0)) as origin, ThreadPoolExecutor(8) as pool:
-        port = int(origin.rpartition(":")[2])
-        answers = [pool.submit(fetch, port) for _ in range(8)]
+    with (
+        AsgiServer(Exposition(registry, clock=lambda: 0.0)) as server,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        answers = [pool.submit(fetch, server.port) for _ in range(8)]
         assert {answer.result(10)[0] for answer in answers} == {200}
 
     assert collector.asked == 1

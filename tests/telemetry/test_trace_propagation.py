@@ -10,7 +10,7 @@ import pytest
 from gatepost import CallContext, Pack
 from tests.support.client import result
 from tests.support.internet import Collector
-from tests.support.issuers import Idp, Receive, Scope, Send, respond, serving
+from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send, respond
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -53,8 +53,8 @@ def trace_server() -> Iterator[tuple[str, list[str | None]]]:
         received.append(None if sent is None else sent.decode())
         await respond(send, 200, b"")
 
-    with serving(app) as origin:
-        yield origin, received
+    with AsgiServer(app) as server:
+        yield server.url, received
 
 
 class ServerWithUpstreams(NamedTuple):

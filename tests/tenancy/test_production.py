@@ -37,7 +37,7 @@ def idp(authority: CertificateAuthority) -> Iterator[Idp]:
 
 @pytest.fixture(scope="module")
 def out(idp: Idp) -> Iterator[ConnectProxy]:
-    with connect_proxy(idp.server.port) as proxy:
+    with connect_proxy(idp.port) as proxy:
         yield proxy
 
 

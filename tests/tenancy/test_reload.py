@@ -165,7 +165,7 @@ def test_upstreams_come_and_go_with_a_reload(server: ServerProcess) -> None:
     upstream.answers["tools/call"] = upstream_result(
         {"content": [{"type": "text", "text": "done"}]}
     )
-    running = AsgiServer(upstream, timeout_graceful_shutdown=1).start()
+    running = AsgiServer(upstream).start()
     token, name = server.token(scope="mcp:crm"), "mcp_crm__act"
     host = running.url.split("/")[2]
     table = {"name": "crm", "tenants": ["acme"], "url": f"{running.url}/mcp"}

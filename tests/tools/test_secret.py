@@ -266,3 +266,10 @@ def test_what_is_no_json_has_none() -> None:
     """It reaches no tool."""
     assert literals(UNLOCK.secret_arguments, b'{"token":') == []
     assert literals((), b'{"token":"x"}') == []
+
+
+def test_a_secret_under_a_repeated_name_is_found() -> None:
+    """The tool gets one of the two, but both are in the text of the call."""
+    twice = b'{"token":"first-token","token":"second-token"}'
+
+    assert literals(UNLOCK.secret_arguments, twice) == ["first-token", "second-token"]

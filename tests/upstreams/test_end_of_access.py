@@ -1,11 +1,9 @@
 """What a suspension and an erasure end of a tenant's upstreams, and what `/metrics` counts."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
@@ -59,12 +57,6 @@ def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
         yield gate
 
 
-def run(server: Server, work: Any) -> Any:
-    """What a coroutine of the server returns."""
-    assert server.loop is not None
-    return asyncio.run_coroutine_threadsafe(work, server.loop).result(WITHIN_S)
-
-
 def process_of(server: Server, tenant: str) -> int:
     """The process that serves a tenant, which its tool names."""
     octopus = Octopus(server, server.token(org_id=tenant, scope="mcp:notes"))
@@ -82,7 +74,7 @@ def test_calls_are_counted_by_the_names_of_the_configuration(server: Server) -> 
     """`/metrics` shows the counts, and early refreshes depend on them."""
     process_of(server, "acme")
     (notes,) = server.services.upstreams.services.configured.servers("acme")
-    run(server, server.services.upstreams.sample(server.services.meter))
+    server.run(server.services.upstreams.sample(server.services.meter))
     told = generate_latest(registry_of(server.shared_metrics, version="1")).decode()
     planned = server.services.upstreams.services.refresher._plans["acme"][notes.id]
 
@@ -97,7 +89,7 @@ def test_a_registered_server_counts_as_other(server: Server) -> None:
     breaker = upstreams.calls.health.of("acme", "somebody-elses")
     for _ in range(5):
         breaker.failed("unreachable", "It is down.", upstreams.calls.health.clock() - 60)
-    run(server, server.services.upstreams.sample(server.services.meter))
+    server.run(server.services.upstreams.sample(server.services.meter))
     told = generate_latest(registry_of(server.shared_metrics, version="1")).decode()
 
     assert 'gatepost_upstream_calls_total{result="failed",upstream="other"} 5.0' in told
@@ -109,25 +101,25 @@ def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> N
     """No call starts them again, and erasure then leaves nothing of the tenant."""
     ours, theirs = process_of(server, "acme"), process_of(server, "globex")
     upstreams, records = server.services.upstreams.services, server.services.records
-    registered = run(server, register(server, "globex"))
-    assert run(server, records.tenant_data.count("globex")).get("entries", 0) > 3
+    registered = server.run(register(server, "globex"))
+    assert server.run(records.tenant_data.count("globex")).get("entries", 0) > 3
 
     order = suspension("globex", now=time.time(), by="test", reason="")
-    run(server, records.revocations.put(order))
-    run(server, server.services.revocations.look())
+    server.run(records.revocations.put(order))
+    server.run(server.services.revocations.look())
     eventually(lambda: not is_alive(theirs), within=WITHIN_S)
-    run(server, upstreams.refresher.look())
+    server.run(upstreams.refresher.look())
 
     assert is_alive(ours)
     assert "globex" not in upstreams.refresher._plans
 
     root = Path(server.config.workspace.root)
     erasure = TenantErasure("globex", records, server.services.shared_store, root)
-    run(server, erasure.run(lambda line: None))
+    server.run(erasure.run(lambda line: None))
 
-    assert run(server, records.tenant_data.count("globex")).keys() <= {"audit_records"}
-    assert run(server, upstreams.store.server("globex", registered)) is None
-    assert run(server, upstreams.store.catalogues.get("globex", registered)) is None
+    assert server.run(records.tenant_data.count("globex")).keys() <= {"audit_records"}
+    assert server.run(upstreams.store.server("globex", registered)) is None
+    assert server.run(upstreams.store.catalogues.get("globex", registered)) is None
 
 
 async def register(server: Server, tenant: str) -> str:

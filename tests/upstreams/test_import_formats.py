@@ -140,8 +140,13 @@ def test_a_table_is_toml_that_means_the_same(tmp_path: Path) -> None:
 
 
 UNUSABLE: dict[str, tuple[str, str]] = {
-    "no JSON": ("mcpServers:", "is not JSON"),
+    "no JSON": ("mcpServers:", "is not a JSON object that can be read: not JSON"),
     "a list": ("[]", "is not a JSON object"),
+    "a server named twice": (
+        '{"servers": {"a": {"command": "x"}, "a": {"command": "y"}}}',
+        "duplicate member",
+    ),
+    "not UTF-8": ('{"servers": {}}\udcff', "is not UTF-8"),
     "no servers": ("{}", "neither `mcpServers` nor `servers`"),
     "neither": ('{"servers": {"a": {}}}', "neither `url` nor `command`"),
     "args": ('{"servers": {"a": {"command": "x", "args": "y"}}}', "not a list of texts"),
@@ -171,7 +176,7 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, name: str) -> None:
     """The problem is one of `[upstreams_file]`, and its message holds no value."""
     text, reason = UNUSABLE[name]
     path = tmp_path / "mcp.json"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ImportProblem) as problem:
         settings_of_file(UpstreamsFile(path=str(path), tenants=("acme",)))
 

@@ -5,7 +5,6 @@ The provider has no client credentials grant. A person gets a token by the autho
 and the gate sends it as a `static` credential.
 """
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -136,9 +135,7 @@ def gate(
 def sign_in(gate: Server, worker: WorkerUpstream) -> str:
     """Give the gate a new token of the person."""
     token = worker.token()
-    assert gate.loop is not None
-    put = gate.services.secrets.put("acme", "CRM_TOKEN", token)
-    asyncio.run_coroutine_threadsafe(put, gate.loop).result(WITHIN_S)
+    gate.run(gate.services.secrets.put("acme", "CRM_TOKEN", token))
     return token
 
 

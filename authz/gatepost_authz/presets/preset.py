@@ -15,6 +15,11 @@ from gatepost_authz.token_rules import (
 ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA", "Ed25519")
 REQUIRED = frozenset({"iss", "aud", "exp", "iat", "sub", "client_id", "jti"})
 PRESENCE: frozenset[str] = frozenset()
+# Members that only other kinds of tokens have, whatever a preset says: security events and logout
+# tokens (RFC 8417), introspection answers (RFC 9701), proofs (RFC 9449).
+OTHER_KINDS = frozenset({"events", "token_introspection", "htm", "htu"})
+BOUND = frozenset({"cnf"})
+"""The member of a token that is bound to a key (RFC 7800), which any preset refuses."""
 OTHER_TOKENS = {
     # Nonces and hashes bind an ID token to one sign-in (OpenID Connect Core 1.0, 2 and 3.3.2.11).
     # An access token does not need them, and an ID token must never be accepted as an access token.
@@ -120,13 +125,17 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     the parameter is an error and a scope says it.
     """
     telling: frozenset[str] = frozenset()
-    """The payload members that ``forbidden`` is about, computed from it."""
+    """
+    The payload members that show another kind of token, computed from ``forbidden``; a token
+    without any of them is none.
+    """
 
     def __post_init__(self) -> None:
         """Compute ``telling``; a dotted path can begin with a member of any of its lengths."""
         paths = [name.split(".") for name in self.forbidden]
         names = {".".join(path[:end]) for path in paths for end in range(1, len(path) + 1)}
-        msgspec.structs.force_setattr(self, "telling", frozenset(names))
+        telling = OTHER_KINDS | BOUND | names
+        msgspec.structs.force_setattr(self, "telling", telling)
 
 
 def adjusted(preset: Preset, rules: TokenRules) -> Preset:

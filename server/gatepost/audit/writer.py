@@ -91,7 +91,7 @@ class AuditWriter:
         self.written = 0
         """Number of records written since the start."""
         self.number = FIRST_WRITER
-        """The writer of the chains that new batches extend; see `WriterLease`."""
+        """The writer of the chains that new batches extend; see `NumberLease`."""
         self._records, self._redaction, self._clock = records, redaction, clock
         self._charge, self._observe = charge, observe
         self._builder = RecordBuilder()

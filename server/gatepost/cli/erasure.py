@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from gatepost.audit.erasure import DetailErasure as Record
+from gatepost.audit.retention import DetailErasure as Record
 from gatepost.cli.configuration import administrator, config_option
 from gatepost.cli.stores import OpenStores, at_stores, configured, doubts
 from gatepost.config.references import plain

@@ -1,7 +1,6 @@
 """Settings from environment variables: `GATEPOST_LISTEN__PORT=9000` is `port` of `[listen]`."""
 
 import difflib
-import json
 from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -10,6 +9,7 @@ import msgspec
 
 from gatepost.config.settings import Config
 from gatepost_authz.config import Problem
+from gatepost_authz.strict_json import DECODER
 
 PREFIX = "GATEPOST_"
 
@@ -101,9 +101,9 @@ def _decode(text: str, kind: Any) -> Any:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
-        raise ValueError("is not valid JSON") from None
+        return DECODER.decode(text)
+    except (ValueError, RecursionError):
+        raise ValueError("is not valid JSON, or names a member twice") from None
 
 
 def _boolean(text: str) -> bool:

@@ -1,5 +1,6 @@
 """The form to edit a call's arguments, and its values as JSON."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -9,7 +10,7 @@ import msgspec
 
 from gatepost.dashboard.argument_tree import laid_out
 from gatepost.dashboard.escaping import hidden, spelt
-from gatepost.policy.approvals.edited_arguments import ExactNumber, compact, decoded, encoded
+from gatepost.tools.exact_json import ExactNumber, compact, decoded, encoded
 
 FieldKind = Literal["line", "text", "number", "choice", "json", "locked"]
 
@@ -64,7 +65,7 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def errors(self) -> bool:
-        """Return whether any field has a error."""
+        """Return whether any field has an error."""
         return any(field.error for field in self.fields)
 
     def encoded(self, shown: bytes) -> bytes:
@@ -183,9 +184,9 @@ def _value(field: Field, text: str) -> Any:
 
 
 def _where(error: ValueError) -> str:
-    line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
-    message = getattr(error, "msg", str(error))
-    return f"{message} (line {line}, column {column})" if line else message
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} (line {error.lineno}, column {error.colno})"
+    return str(error)
 
 
 def _choices(schema: Mapping[str, Any]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class GrantFormPart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_errors(self) -> bool:
-        """Return whether any field has a error."""
+        """Return whether any field has an error."""
         return bool(self.duration_error or self.uses_error or self.condition_error)
 
     def granted(self, now: float) -> GrantScope | None:

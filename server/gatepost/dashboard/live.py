@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from gatepost.background import started
+from gatepost.background import TaskSet, started
 from gatepost.policy.approvals.notifications import TOPIC
 from gatepost.policy.approvals.request_lists import WaitingPage
 from gatepost.policy.approvals.service import ApprovalService
@@ -29,7 +29,7 @@ class LiveInbox:
     ) -> None:
         self._approvals, self._shared_store, self._poll_s = approvals, shared_store, poll_s
         self._tenants: dict[str, _OpenPages] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskSet()
 
     async def watch(self, tenant: str) -> AsyncIterator[ShownPage]:
         """Yield the waiting requests now, and again whenever they change."""
@@ -55,8 +55,7 @@ class LiveInbox:
             del self._tenants[tenant]
         if pages.task is not None:
             pages.task.cancel()
-            self._closing.add(pages.task)
-            pages.task.add_done_callback(self._closing.discard)
+            self._closing.keep(pages.task)
 
     async def _look(self, tenant: str, pages: "_OpenPages") -> None:
         async with WakeUps(self._shared_store.of(tenant), TOPIC) as wake_ups:

@@ -19,10 +19,11 @@ from gatepost.dashboard.page import (
     stream,
 )
 from gatepost.policy.approvals.approval_request import ApprovalRequest, Undecidable
-from gatepost.policy.approvals.edited_arguments import DECIDED, decoded
 from gatepost.policy.approvals.request_lists import PAGE
 from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.stored_request import DECIDED
 from gatepost.tools.api import Tool
+from gatepost.tools.exact_json import decoded
 
 Tools = Callable[[], Mapping[str, Tool]]
 

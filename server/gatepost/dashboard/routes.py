@@ -1,8 +1,6 @@
 """Build the dashboard: its routes, pages and shared objects."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from urllib.parse import urlsplit
 
 import msgspec
 from starlette.routing import Route
@@ -15,7 +13,7 @@ from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.dashboard_session import DashboardSessions, digest
 from gatepost.dashboard.location import DashboardLocation, DashboardPaths
 from gatepost.dashboard.openid import OpenIdClient, SignInVerifier
-from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
+from gatepost.dashboard.page import PageRoute
 from gatepost.dashboard.page_guard import GuardedPage, PageRefused, PageServices, RequestOrigin
 from gatepost.dashboard.pages import pages
 from gatepost.dashboard.security_headers import SecurityHeaders, guards_of
@@ -29,6 +27,7 @@ from gatepost.dashboard.signin import (
     short,
     signed_out,
 )
+from gatepost.dashboard.signout import SIGN_OUT, Parties, destinations, sign_out_origins
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import RenderRefusal, ResponseHeaders
 from gatepost.http.edge_request import EdgeRefusal
@@ -36,12 +35,8 @@ from gatepost.runtime.reload import revoked_callers
 from gatepost.runtime.services import Services
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
-from gatepost_authz.fetch import FetchError
 from gatepost_authz.headers import HeaderField
 from gatepost_authz.issuers import IssuerRegistry
-
-Parties = Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
-log = logging.getLogger("gatepost.dashboard")
 
 
 class DashboardRoutes(msgspec.Struct, frozen=True):
@@ -84,16 +79,15 @@ def dashboard(config: Config, services: Services, resource: Resource) -> Dashboa
             app,
             resource=resource,
             development=config.development,
-            sign_out_origins=_sign_out_origins(config),
+            sign_out_origins=sign_out_origins(config),
         )
         return Route(location.pattern + below, guarded, methods=list(methods))
 
-    leaving = PageRoute(path="/sign-out", post=_sign_out, roles=frozenset())
     shown = pages(config, services, view)
     view.lead_to({page.path for page in shown})
     made = (
         *(route(page.path, GuardedPage(page, around), _methods(page)) for page in shown),
-        route("/sign-out", GuardedPage(leaving, around), ["POST"]),
+        route("/sign-out", GuardedPage(SIGN_OUT, around), ["POST"]),
         route("/sign-in", SignInStep(choose, gateway), ["GET"]),
         route("/sign-in/start", SignInStep(begin, gateway), ["GET"]),
         route("/callback", SignInStep(finish, gateway), ["GET"]),
@@ -128,33 +122,8 @@ def page_services(
         streams=services.streams,
         max_body_bytes=config.limits.max_body_bytes,
         note=_note(services),
-        leave=_leaving(parties or _parties(config, services), location),
+        leave=destinations(parties or _parties(config, services), location),
     )
-
-
-def _leaving(
-    parties: Parties, location: DashboardLocation
-) -> Callable[[DashboardPaths, str, str], Awaitable[str]]:
-    """Return the function that says where a user goes who signs out."""
-
-    async def leave(paths: DashboardPaths, issuer: str, hint: str) -> str:
-        back, party = location.signed_out(paths), parties(paths).get(short(issuer))
-        try:
-            address = await party.sign_out_address(back, hint) if party else ""
-        except FetchError as error:
-            # The session here has ended in any case.
-            log.warning("dashboard_sign_out_failed", extra={"issuer": issuer, "reason": str(error)})
-            address = ""
-        return address or f"{paths.base}/signed-out"
-
-    return leave
-
-
-def _sign_out_origins(config: Config) -> tuple[str, ...]:
-    """Return the origins of the issuers where people sign out, for the policy of the pages."""
-    leading = [one for one in config.issuers if one.dashboard and one.dashboard.sign_out]
-    parts = [urlsplit(issuer.issuer) for issuer in leading]
-    return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc}" for part in parts))
 
 
 def _painter(
@@ -176,10 +145,6 @@ def _painter(
 
 def _methods(page: PageRoute) -> list[str]:
     return [name for name, handler in (("GET", page.get), ("POST", page.post)) if handler]
-
-
-async def _sign_out(page_request: PageRequest) -> PageResponse:
-    return PageResponse(signs_out=True)
 
 
 def _parties(config: Config, services: Services) -> Parties:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from gatepost.background import TaskSet
 from gatepost.storage.shared_store import SharedStore, Subscription
 from gatepost.tools.context import ListName
 
@@ -39,7 +40,7 @@ class ChangePubSub:
     def __init__(self, shared_store: SharedStore) -> None:
         self._shared_store = shared_store
         self._subscribers: dict[str, ChangeSubscribers] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskSet()
 
     def of(self, tenant: str) -> "TenantChanges":
         """Return the publisher of this tenant's changes; this is cheap."""
@@ -91,9 +92,7 @@ class ChangePubSub:
         del self._subscribers[tenant]
         if subscribers.following is not None:
             # A client that hangs up must not wait until the shared store has unsubscribed.
-            closing = asyncio.get_running_loop().create_task(subscribers.following.aclose())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.start(subscribers.following.aclose())
 
     async def aclose(self) -> None:
         """End all subscriptions."""

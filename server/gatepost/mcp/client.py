@@ -24,10 +24,8 @@ from gatepost.tools.client import (
     Capabilities,
     LoggingLevel,
     SilentClient,
-    ToolClock,
     Waiting,
 )
-from gatepost.tools.redacted_call import paused
 
 T = TypeVar("T")
 
@@ -69,7 +67,6 @@ class StreamClient(SilentClient):
     _late: bytes | None = None
     _later: asyncio.Task[None] | None = None
     _dropped = 0
-    _clock: ToolClock | None = None
     _ahead = 0.0
     """The waiting time that was added to the progress that the tool itself reports (PR-01)."""
 
@@ -155,10 +152,6 @@ class StreamClient(SilentClient):
         # A loop that reports each of a million rows must let other tasks run.
         await asyncio.sleep(0)
 
-    def timed(self, clock: ToolClock) -> None:
-        """Stop this clock while the call waits for the user's input or for an approval."""
-        self._clock = clock
-
     async def hold(self, waiting: Waiting, for_s: float, stopping: asyncio.Event) -> bool:
         """
         Keep the request open until the call is decided; return whether it is.
@@ -178,18 +171,15 @@ class StreamClient(SilentClient):
             elif self.stream is not None:
                 await self.stream.sign()
 
-        with paused(self._clock):
-            await sign(0.0)
-            if self.stream is None or not self.stream.started:
-                for_s = min(for_s, HOLD_S)
-            try:
-                return await decided(waiting, sign, for_s=for_s, stopping=stopping)
-            finally:
-                if self._reported > before:
-                    # A tool starts to count at 0, or continues from its last report.
-                    self._ahead += (
-                        self._reported + 1 if math.isinf(before) else self._reported - before
-                    )
+        await sign(0.0)
+        if self.stream is None or not self.stream.started:
+            for_s = min(for_s, HOLD_S)
+        try:
+            return await decided(waiting, sign, for_s=for_s, stopping=stopping)
+        finally:
+            if self._reported > before:
+                # A tool starts to count at 0, or continues from its last report.
+                self._ahead += self._reported + 1 if math.isinf(before) else self._reported - before
 
     async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
         """Send `notifications/message` if *level* is at or above the requested one (LG-03)."""
@@ -216,7 +206,6 @@ class StreamClient(SilentClient):
                 self._later.cancel()
                 # A task keeps its exception, and through it the frames and their variables.
                 self._later = None
-            self._clock = None
         if self._late is not None:
             await self._say_late()
         if self._dropped:

@@ -12,7 +12,6 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.open_streams import OpenStreams
 from gatepost.http.scope import RPC, WHOLE_BODY
 from gatepost.telemetry.access import MOST_CHARACTERS, TOO_LONG
-from gatepost.tools.interruption import Interruptible, Stop
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import OneStepSend
 
@@ -142,8 +141,8 @@ class EventStream(ABC):
         "_idle",
         "_over",
         "_send",
-        "_stop",
         "_streams",
+        "_wait",
         "caller",
     )
 
@@ -152,7 +151,8 @@ class EventStream(ABC):
     def __init__(self, caller: TenantContext, streams: OpenStreams) -> None:
         self.caller = caller
         self._streams = streams
-        self._stop: Stop | None = None
+        self._wait: asyncio.Timeout | None = None
+        """The wait in progress that `_interrupt` ends."""
         self._begun: Begun | None = None
         self._idle = False
         self._due = False
@@ -189,8 +189,8 @@ class EventStream(ABC):
 
     def wake(self) -> None:
         """Send the new events. Call it through `OpenStreams.wake`, which spreads the work."""
-        if self._idle and self._stop is not None and (self.must_look_up or not self._send_event()):
-            self._stop.pull()
+        if self._idle and self._wait is not None and (self.must_look_up or not self._send_event()):
+            self._interrupt()
 
     def beat(self) -> None:
         """Send a comment that keeps the connection alive, unless an event is sent anyway."""
@@ -200,8 +200,7 @@ class EventStream(ABC):
     def end(self) -> None:
         """End the stream, without waiting for a client that does not read."""
         self._over = True
-        if self._stop is not None:
-            self._stop.pull()
+        self._interrupt()
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Keep the stream open until the client hangs up or `end` is called."""
@@ -209,17 +208,17 @@ class EventStream(ABC):
         try:
             headers = [*HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await UntilWoken(self, send(_part(self.first_event())))
+            await self._until_woken(send(_part(self.first_event())))
             while not self._over:
                 if (frame := self._next()) is not None:
-                    await UntilWoken(self, send(_part(frame)))
+                    await self._until_woken(send(_part(frame)))
                 elif self.must_look_up:
                     await self.look_up()
                 elif await self._is_gone(receive):
                     return
                 else:
                     await self._catch_up()
-            await UntilWoken(self, send(_part(self.last_event(), more=False)))
+            await self._until_woken(send(_part(self.last_event(), more=False)))
         except Woken:
             # The stream ended while the client did not read, so it gets no last event.
             return
@@ -229,9 +228,23 @@ class EventStream(ABC):
                 self._begun.close()
             self.release()
 
-    def interrupt_with(self, stop: Stop | None) -> None:
-        """Remember what interrupts the current wait; None when the wait ends."""
-        self._stop = stop
+    async def _until_woken(self, work: Awaitable[Any]) -> Any:
+        """Await *work*; raises Woken when the stream has something else to do."""
+        wait = self._wait = asyncio.timeout(None)
+        try:
+            async with wait:
+                return await work
+        except TimeoutError:
+            if not wait.expired():
+                raise  # the work's own
+            raise Woken from None
+        finally:
+            self._wait = None
+
+    def _interrupt(self) -> None:
+        wait, self._wait = self._wait, None
+        if wait is not None:
+            wait.reschedule(0.0)  # now
 
     async def _is_gone(self, receive: Receive) -> bool:
         """Wait for a wake-up or a disconnect; return whether the client has hung up."""
@@ -241,7 +254,7 @@ class EventStream(ABC):
             return False
         self._idle = True
         try:
-            return bool((await UntilWoken(self, receive()))["type"] == "http.disconnect")
+            return bool((await self._until_woken(receive()))["type"] == "http.disconnect")
         except Woken:
             return False
         finally:
@@ -253,7 +266,7 @@ class EventStream(ABC):
             if self._over:
                 raise Woken
             begun, self._begun = self._begun, None
-            await UntilWoken(self, begun)
+            await self._until_woken(begun)
 
     def _next(self) -> bytes | None:
         frame = self.next_event()
@@ -269,25 +282,6 @@ class EventStream(ABC):
             if self._begun is not None:
                 return False
         return True
-
-
-class UntilWoken(Interruptible[Any]):
-    """Awaits *work* of an event stream; raises Woken when the stream has something else to do."""
-
-    __slots__ = ("_stream",)
-
-    stopped = Woken
-
-    def __init__(self, stream: EventStream, work: Awaitable[Any]) -> None:
-        self._work = work.__await__()
-        self._stop = None
-        self._stream = stream
-
-    def begin(self, stop: Stop) -> None:
-        self._stream.interrupt_with(stop)
-
-    def end(self) -> None:
-        self._stream.interrupt_with(None)
 
 
 class Begun(Generator[Any, Any, Any]):

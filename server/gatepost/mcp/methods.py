@@ -14,7 +14,7 @@ from gatepost.mcp.server import McpRequest, McpServer, MethodHandler
 from gatepost.mcp.sessions.settings import set_level, subscribe, unsubscribe
 from gatepost.mcp.skills import get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
-from gatepost.mcp.tasks.methods import cancel_task, get_task, update_task
+from gatepost.mcp.task_methods import cancel_task, get_task, update_task
 from gatepost.mcp.tool_calls import call_tool
 
 Opener = Callable[[McpServer, Exchange, bytes, Params], Awaitable[EventStream]]

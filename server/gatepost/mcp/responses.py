@@ -108,12 +108,10 @@ class Replies:
             answer = ExchangeResponse(200, result(identity, found))
         except CommitFailed:
             answer = self.refused(identity, unrecorded(exchange.request_id))
-        except JsonRpcError as refusal:
-            answer = self.refused(identity, refusal)
+        except (JsonRpcError, TenantSuspended) as raised:
+            answer = self.refused(identity, refusal_of(raised, modern=self._modern))
         except AuthError as raised:
             answer = self.challenged(exchange.path, identity, raised)
-        except TenantSuspended:
-            answer = self.refused(identity, SUSPENDED_ERROR)
         except WITHOUT_RESULT as raised:
             answer = self._unanswered(identity, raised, encode_input)
         except StoreUnavailable as outage:
@@ -142,17 +140,11 @@ class Replies:
             return result(identity, found)
         except CommitFailed:
             return error(identity, unrecorded(exchange.request_id))
-        except JsonRpcError as refusal:
+        except REFUSED as raised:
+            # A batch has one status and some of its requests have run, so it cannot be a challenge.
+            refusal = refusal_of(raised, modern=self._modern)
             refusal.forget()
             return error(identity, refusal)
-        except AuthError as raised:
-            # A batch has one status and some of its requests have run, so it cannot be a challenge.
-            return error(identity, as_refusal(raised))
-        except WITHOUT_RESULT as raised:
-            return error(identity, without_answer(raised, modern=self._modern))
-        except (StoreUnavailable, TenantSuspended) as why:
-            shut = isinstance(why, TenantSuspended)
-            return error(identity, SUSPENDED_ERROR if shut else UNAVAILABLE)
         except RequestCancelled:
             return None
 
@@ -174,14 +166,13 @@ class Replies:
     def _unanswered(
         self, identity: bytes, raised: BaseException, encode_input: EncodeInput | None
     ) -> ExchangeResponse:
-        """Convert one of UNANSWERED into an answer."""
+        """Convert one of WITHOUT_RESULT into an answer."""
         try:
             if isinstance(raised, InputNeeded) and encode_input is not None:
                 return ExchangeResponse(200, result(identity, encode_input(raised)))
-            refusal = without_answer(raised, modern=self._modern)
         except JsonRpcError as too_much:
-            refusal = too_much
-        return self.refused(identity, refusal)
+            raised = too_much
+        return self.refused(identity, refusal_of(raised, modern=self._modern))
 
     def challenged(self, path: str, identity: bytes | None, raised: AuthError) -> ExchangeResponse:
         """Return the challenge for more scopes or another token; the body has the request's id."""
@@ -189,7 +180,8 @@ class Replies:
         status, headers, _ = self._challenge.response(raised, target)
         own = (b"content-type", b"content-length")
         kept = tuple((name, value) for name, value in headers if name not in own)
-        return ExchangeResponse(status, error(identity, as_refusal(raised)), kept)
+        refusal = refusal_of(raised, modern=self._modern)
+        return ExchangeResponse(status, error(identity, refusal), kept)
 
     async def _stopped(self, exchange: Exchange, stream: SseResponse | None) -> None:
         if not self._modern:
@@ -203,17 +195,21 @@ def result(identity: bytes, body: bytes) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","id":', identity, b',"result":', body, b"}"))
 
 
-def as_refusal(raised: AuthError) -> JsonRpcError:
-    """Convert an authorization error into a JSON-RPC error."""
-    data = None
-    code = INSUFFICIENT_AUTHENTICATION
-    if isinstance(raised, InsufficientScope):
-        code, data = INSUFFICIENT_SCOPE, {"scopes": raised.scopes}
-    return JsonRpcError(code, raised.description or "Not authorized", data=data)
+REFUSED = (JsonRpcError, AuthError, TenantSuspended, StoreUnavailable, *WITHOUT_RESULT)
+"""Exceptions that end a request with an error."""
 
 
-def without_answer(raised: BaseException, *, modern: bool) -> JsonRpcError:
-    """Convert one of UNANSWERED into a refusal, for requests that cannot ask for input."""
+def refusal_of(raised: BaseException, *, modern: bool) -> JsonRpcError:
+    """Convert one of REFUSED into a JSON-RPC error, for requests that cannot ask for input."""
+    if isinstance(raised, JsonRpcError):
+        return raised
+    if isinstance(raised, TenantSuspended | StoreUnavailable):
+        return SUSPENDED_ERROR if isinstance(raised, TenantSuspended) else UNAVAILABLE
+    if isinstance(raised, AuthError):
+        code, scopes = INSUFFICIENT_AUTHENTICATION, None
+        if isinstance(raised, InsufficientScope):
+            code, scopes = INSUFFICIENT_SCOPE, {"scopes": raised.scopes}
+        return JsonRpcError(code, raised.description or "Not authorized", data=scopes)
     if isinstance(raised, ProtocolError):
         status = 400 if raised.code == INVALID_PARAMS else 200
         return JsonRpcError(raised.code, raised.message, data=raised.data, status=status)

@@ -13,7 +13,7 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, RATE_LIMITED, 
 from gatepost.mcp.request import PREFIX, SERVER_INFO, Exchange, Params, declares_tasks
 from gatepost.mcp.responses import result
 from gatepost.mcp.server import McpServer
-from gatepost.mcp.tasks.methods import UNDECLARED
+from gatepost.mcp.task_methods import UNDECLARED, may_follow, notification
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.context import ListName
 from gatepost_authz.caller import TenantContext
@@ -118,7 +118,7 @@ async def _honoured(server: McpServer, caller: TenantContext, requested: Filter)
         uris = dict.fromkeys(requested.resource_subscriptions)
         honoured.resource_subscriptions = [u for u in uris if server.may_read(caller, u)]
     if requested.task_ids is not UNSET and server.lengthy:
-        honoured.task_ids = await server.tasks.task_store.may_follow(caller, requested.task_ids)
+        honoured.task_ids = await may_follow(server.tasks.task_store, caller, requested.task_ids)
     return honoured
 
 
@@ -223,7 +223,7 @@ class ListenStream(EventStream):
         if not moved:
             self._moved = None
         try:
-            self._shown = await self._server.tasks.task_store.notification(self.caller, task_id)
+            self._shown = await notification(self._server.tasks.task_store, self.caller, task_id)
         except StoreUnavailable:
             # A silent stream would look as if nothing had changed. The client listens again when it
             # can.

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -10,13 +12,20 @@ from gatepost.mcp.request import arguments_in, declares_tasks, name_in
 from gatepost.mcp.responses import MethodResult, UncommittedResult, call_result, unrecorded
 from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.server import McpRequest, McpServer
-from gatepost.mcp.tasks.client import TaskClient
-from gatepost.mcp.tasks.methods import UNDECLARED
-from gatepost.mcp.tasks.task_runner import perform
+from gatepost.mcp.task_methods import UNDECLARED, created
+from gatepost.mcp.tasks.task_runner import BeforeTask, perform
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
-from gatepost.tools.client import MissingCapability
+from gatepost.tools.client import (
+    Client,
+    InputRequest,
+    LoggingLevel,
+    MissingCapability,
+    Unaccepted,
+    Waiting,
+)
 from gatepost.tools.interruption import HUNG_UP
+from gatepost.tools.redacted_call import has_tool_started
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import EXPIRED, NO_RECORD, UNRECORDED_EFFECT
 
@@ -24,7 +33,6 @@ ONLY_TASKS = "The tool takes long, so only clients that support tasks (MCP 2026-
 UNSTARTED_S = 1.0
 """How long a client waits for a call that has not reached its tool."""
 
-_encode = msgspec.json.encode
 _replace = msgspec.structs.replace
 
 
@@ -77,6 +85,94 @@ async def _is_tenants_lengthy(server: McpServer, call: Call) -> bool:
     return server.is_lengthy(call.caller, call.name)
 
 
+class DetachableClient:
+    """
+    The client of a call that may become a task: that of its request, until the call detaches.
+
+    From then on it is the task, and the request's stream and connection are released.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client_name = client.client_name
+        self.capabilities = client.capabilities
+        self.before = BeforeTask()
+        self.detaching = asyncio.Event()
+        """Set when the call wants to become a task or is over."""
+        self._client = client
+        self._is_task = self._refused = False
+        self._decided = asyncio.Event()
+        """Set when it is decided whether the call becomes a task."""
+
+    def accept(self, running_task: Client) -> None:
+        """Continue as *running_task*, which is durable."""
+        self._client, self._is_task = running_task, True
+        self._decided.set()
+
+    def refuse(self) -> bool:
+        """
+        End the call with Unaccepted when it waits to become a task.
+
+        Return whether it waits already; False also if it is a task.
+        """
+        if self._is_task:
+            return False
+        self._refused = True
+        self._decided.set()
+        return self.detaching.is_set()
+
+    def go_on(self) -> None:
+        """Let a call that waits to become a task run to its end."""
+        self._decided.set()
+
+    async def detach(self, *, state: bytes = b"") -> None:
+        """Ask to become a task; return when the task is accepted, raise Unaccepted if refused."""
+        if not self._is_task:
+            self.before.state = state
+            self.detaching.set()
+            await self._decided.wait()
+            if self._refused:
+                raise Unaccepted
+        await self._client.detach(state=state)
+
+    async def request(
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Ask the client of the request or of the task."""
+        answers = await self._client.request(requests, state=state)
+        if not self._is_task:
+            self.before.answered.append((requests, answers))
+        return answers
+
+    async def wait_for_decision(self, waiting: Waiting) -> None:
+        """Turn the call into a task and wait for a decision."""
+        if not self._is_task:
+            self.before.unstarted = not has_tool_started()
+            await self.detach()
+        await self._client.wait_for_decision(waiting)
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Send progress to the client, or set the task's status message."""
+        await self._client.progress(progress, total, message)
+
+    async def log(self, level: LoggingLevel, data: Any, logger: str | None) -> None:
+        """Send a log message to the request's client, if there still is one."""
+        await self._client.log(level, data, logger)
+
+    async def pause(self, retry_after_s: float) -> None:
+        """Close the request's connection, if there still is one."""
+        await self._client.pause(retry_after_s)
+
+    @property
+    def kept(self) -> bytes:
+        """Return the state that the run before kept."""
+        return self.before.state or self._client.kept
+
+    @property
+    def handed_over(self) -> bool:
+        """Return whether another run of the task continues the call."""
+        return self._client.handed_over
+
+
 async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outcome | TaskRecord:
     """
     Run a call that may become a task; return its outcome, or the task.
@@ -91,17 +187,17 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
         return await server.runner.run(call)  # the runner counts and records the call
     if not (ask.revision == MODERN and declares_tasks(ask.params)):
         return await _without_task(server, ask, call, tool)
-    task_client = TaskClient(ask.client)
-    detachable = _replace(call, client=task_client, lasting=True)
+    client = DetachableClient(ask.client)
+    detachable = _replace(call, client=client, lasting=True)
     work = asyncio.create_task(perform(server.runner, detachable))
-    work.add_done_callback(lambda _: task_client.detaching.set())
+    work.add_done_callback(lambda _: client.detaching.set())
     accepted, why = False, ()
     try:
-        if not await _turned(task_client, server.runner.allowed_s(call.caller), tool):
+        if not await _turned(client, server.runner.allowed_s(call.caller), tool):
             return EXPIRED
         if work.done():
             return work.result()
-        record = await server.tasks.accept(call, tool, task_client, work)
+        record = await server.tasks.accept(call, tool, work, client.before, client.accept)
         accepted = True
         return record
     except asyncio.CancelledError as cancelled:
@@ -111,11 +207,11 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
         if not accepted:
             # A call that has not reached its tool ends as if it had not been made, so that its
             # idempotency key is not used up. A tool that detaches may have had effects before.
-            if tool.detaches or not task_client.refuse():
+            if tool.detaches or not client.refuse():
                 work.cancel(*why)
             if tool.detaches and HUNG_UP in why:
                 # A call that runs on for its idempotency key must not wait for a task.
-                task_client.go_on()
+                client.go_on()
             await _over(work)
 
 
@@ -130,7 +226,7 @@ async def _without_task(server: McpServer, ask: McpRequest, call: Call, tool: To
     return Outcome(failure=Failure("denied", ONLY_TASKS))
 
 
-async def _turned(task_client: TaskClient, allowed_s: float, tool: Tool) -> bool:
+async def _turned(client: DetachableClient, allowed_s: float, tool: Tool) -> bool:
     """
     Wait until the call is over or should become a task; False if the caller's time is over.
 
@@ -142,7 +238,7 @@ async def _turned(task_client: TaskClient, allowed_s: float, tool: Tool) -> bool
     timeout_s = allowed_s if waits else min(allowed_s, UNSTARTED_S)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            await task_client.detaching.wait()
+            await client.detaching.wait()
         return True
     return timeout_s < allowed_s
 
@@ -153,12 +249,6 @@ async def _over(work: asyncio.Task[Outcome]) -> None:
         await asyncio.wait({work})
     if not work.cancelled():
         work.exception()
-
-
-def created(server: McpServer, record: TaskRecord) -> bytes:
-    """Encode the result of a call that has become a task (K-05)."""
-    shown = {"resultType": "task", **server.tasks.task_store.handle(record)}
-    return _encode(shown)[:-1] + server.tail + b"}"
 
 
 def unknown_tool(name: str) -> JsonRpcError:

@@ -82,15 +82,17 @@ def _lines(plain: bytes) -> Iterator[bytes]:
     """Return parts that are searched for separately: lines of keys, members of JSON credentials."""
     if plain[:1] in (b"{", b"["):
         with suppress(ValueError, RecursionError):
-            yield from (text for text in _texts(json.loads(plain)) if len(text) >= LINE_BYTES)
+            # An object becomes the tuple of its members, several of one name included.
+            document = json.loads(plain, object_pairs_hook=tuple)
+            yield from (text for text in _texts(document) if len(text) >= LINE_BYTES)
     for line in map(bytes.strip, plain.splitlines()):
         if len(line) >= LINE_BYTES and not line.startswith(b"-----"):
             yield line
 
 
 def _texts(value: Any) -> Iterator[bytes]:
-    if isinstance(value, dict):
-        value = [*value.values()]
+    if isinstance(value, tuple):
+        value = [inner for _, inner in value]
     if isinstance(value, list):
         for inner in value:
             yield from _texts(inner)

@@ -54,7 +54,14 @@ The bytes that are searched at once; each byte may be a hit of several patterns,
 SCREENED_BYTES = 1_024
 """Texts below this size are searched at once, which takes less than a microsecond for each."""
 
-_INDENTED = BytesAhoCorasick([b"\n" + bytes((blank,)) for blank in BLANKS], MatchKind.LeftmostFirst)
+_NO_TEXT = (b"\xc0\xc0", b"\xfe\xfe", b"\xff\xff")
+"""
+Bytes that are in no text. Of patterns with at most three first bytes, the library looks for those
+bytes alone and stops at each line; of these and others, it compares both bytes at once.
+"""
+_INDENTED = BytesAhoCorasick(
+    [*(b"\n" + bytes((blank,)) for blank in BLANKS), *_NO_TEXT], MatchKind.LeftmostFirst
+)
 _NAMED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from time import perf_counter
 
+from gatepost.policy.approvals.approval_request import ApprovalRequest
 from gatepost.policy.approvals.notifications import ApprovalChange
 from gatepost.storage.commit import CommitFuture, committed
 from gatepost.telemetry import metric_families
@@ -127,8 +128,10 @@ class DecisionMetrics:
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Count a change; implements `ApprovalListener`."""
-        request = change.request
-        if change.what == "approved" and request is not None and request.state == "waiting":
+        is_waiting = (
+            isinstance(change.changed, ApprovalRequest) and change.changed.state == "waiting"
+        )
+        if change.what == "approved" and is_waiting:
             return  # the first of two approvals
         if change.what in DECISIONS:
             self._meter.decided(change.what)

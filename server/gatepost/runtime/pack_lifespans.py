@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
+from gatepost.background import TaskSet
 from gatepost.tools.lifespan import Lifespan
 from gatepost.tools.pack import Pack
 
@@ -13,7 +14,7 @@ class PackLifespans:
 
     def __init__(self) -> None:
         self._running: list[Lifespan[object]] = []
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._stopping = TaskSet()
 
     async def start(self, packs: Iterable[Pack]) -> None:
         """
@@ -40,9 +41,7 @@ class PackLifespans:
         kept = {one for pack in packs for one in pack.lifespans}
         for lifespan in [one for one in reversed(self._running) if one not in kept]:
             self._running.remove(lifespan)
-            task = asyncio.create_task(lifespan.stop())
-            self._stopping.add(task)
-            task.add_done_callback(self._stopping.discard)
+            self._stopping.start(lifespan.stop())
 
     async def aclose(self) -> None:
         """Stop all of them, the last one first."""

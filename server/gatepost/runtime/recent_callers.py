@@ -44,6 +44,12 @@ MOST_TENANTS = 1_000
 """Tenants with unwritten callers; callers of further tenants are noted the next time."""
 TENANTS_PER_WRITE = 100
 """Tenants whose callers are written in one transaction."""
+MOST_NOTED = 256
+"""
+The number of callers that are noted before they are compared with the known ones.
+
+They are compared many at once, because requests wait while their callers are noted.
+"""
 MOST_WRITTEN = 100_000
 MOST_ENTRIES = 200
 """How many entries the operators' page reads for the callers of all tenants."""
@@ -153,6 +159,8 @@ class RecentCallers:
     ) -> None:
         self._records, self._clock = records, clock
         self._is_refused, self._is_out = is_refused, is_out
+        self._noted: list[tuple[TenantContext, float]] = []
+        """The callers of the last verdicts, and when each was made."""
         self._written: dict[RecentCallerKey, tuple[TenantContext, float]] = {}
         """The last written state of each caller, and when."""
         self._waiting: dict[str, dict[RecentCallerKey, tuple[TenantContext, float]]] = {}
@@ -161,35 +169,50 @@ class RecentCallers:
 
     def note(self, caller: TenantContext) -> None:
         """Note a caller whose token has just been accepted."""
-        now = self._clock()
-        key = (*caller.principal_key, caller.client_id or "")
-        written = self._written.get(key)
-        if written is not None and now < written[1] + AGAIN_S and _is_alike(written[0], caller):
-            return
-        if self._is_refused(caller):
-            return
-        of_tenant = self._waiting.get(caller.tenant_id)
-        if of_tenant is None:
-            if len(self._waiting) >= MOST_TENANTS:
-                return
-            of_tenant = self._waiting[caller.tenant_id] = {}
-        of_tenant.pop(key, None)
-        of_tenant[key] = caller, now
-        if len(of_tenant) > CALLERS_PER_TENANT:
-            del of_tenant[next(iter(of_tenant))]
-        if len(self._written) >= MOST_WRITTEN:
-            self._written.clear()
-        self._written[key] = caller, now
-        self._woken.set()
+        noted = self._noted
+        noted.append((caller, self._clock()))
+        if len(noted) == 1:
+            self._woken.set()
+        elif len(noted) >= MOST_NOTED:
+            self._take_up()
+
+    def _take_up(self) -> None:
+        """Let the noted callers wait for the next write, except those that were written lately."""
+        noted, self._noted = self._noted, []
+        for caller, seen_at in noted:
+            key = (*caller.principal_key, caller.client_id or "")
+            written = self._written.get(key)
+            if (
+                written is not None
+                and seen_at < written[1] + AGAIN_S
+                and _is_alike(written[0], caller)
+            ):
+                continue
+            if self._is_refused(caller):
+                continue
+            of_tenant = self._waiting.get(caller.tenant_id)
+            if of_tenant is None:
+                if len(self._waiting) >= MOST_TENANTS:
+                    continue
+                of_tenant = self._waiting[caller.tenant_id] = {}
+            of_tenant.pop(key, None)
+            of_tenant[key] = caller, seen_at
+            if len(of_tenant) > CALLERS_PER_TENANT:
+                del of_tenant[next(iter(of_tenant))]
+            if len(self._written) >= MOST_WRITTEN:
+                self._written.clear()
+            self._written[key] = caller, seen_at
 
     def forget(self, which: Callable[[TenantContext], bool]) -> None:
         """Forget these callers; a caller with another token is noted again."""
+        self._take_up()
         for kept in (self._written, *self._waiting.values()):
             for key in [key for key, (caller, _) in kept.items() if which(caller)]:
                 del kept[key]
 
     async def lately(self, tenant: str, most: int) -> Sequence[TenantContext]:
         """Return the recent callers of a tenant, latest first; raises StoreUnavailable."""
+        self._take_up()
         await self._write([tenant])
         entry = await self._records.of(tenant).entries(SUBJECT).get(KEY)
         found = merged(_read(entry), (), self._clock())
@@ -223,6 +246,7 @@ class RecentCallers:
 
     async def write(self) -> None:
         """Write noted callers; raises StoreUnavailable, and the rest is kept."""
+        self._take_up()
         tenants = [*self._waiting]
         for at in range(0, len(tenants), TENANTS_PER_WRITE):
             await self._write(tenants[at : at + TENANTS_PER_WRITE])

@@ -11,6 +11,7 @@ from contextvars import Context
 from starlette.types import Scope
 
 from gatepost.audit.writer import AuditWriter
+from gatepost.background import TaskSet
 from gatepost.http.failed_tokens import FailedTokenLimit, peer_key
 from gatepost.http.scope import REQUEST_ID
 from gatepost.storage.errors import StoreUnavailable
@@ -49,7 +50,7 @@ class RefusedTokens:
         self._logged: Counter[str] = Counter()
         self._logged_of_all = 0
         self._left_out: Counter[str] = Counter()
-        self._noting: set[asyncio.Task[None]] = set()
+        self._noting = TaskSet()
 
     def by_gate(self, scope: Scope, error: AuthError) -> None:
         """Report a refused request."""
@@ -93,9 +94,7 @@ class RefusedTokens:
         if error.tenant is not None:
             # In a context of its own, like the timer below.
             noting = self._note(error.tenant, error.reason, scope.get(REQUEST_ID, ""))
-            task = asyncio.get_running_loop().create_task(noting, context=Context())
-            self._noting.add(task)
-            task.add_done_callback(self._noting.discard)
+            self._noting.start(noting, context=Context())
 
     async def _note(self, tenant: str, reason: str, request_id: str) -> None:
         # The audit writer logs the outage.

@@ -84,7 +84,7 @@ class Services:
     _opaque: IntrospectionVerifier | None = None
     _config: Config | None = None
     leaving = False
-    """Whether a stop has begun and load balancers should use other servers."""
+    """Whether `leave` was called."""
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
@@ -306,6 +306,10 @@ class Services:
         self.runs.end(revocations.is_refused)
         self.upstreams.end(revocations.is_refused)
         self.withdrawn_approvals.begin(new)
+
+    def leave(self) -> None:
+        """Report from now on that this process stops, so that load balancers use other servers."""
+        self.leaving = True
 
     def drain(self, within_s: float) -> None:
         """Begin a stop: end event streams and waiting calls, and give tasks time to finish."""

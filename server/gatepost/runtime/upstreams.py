@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from gatepost.audit.writer import AuditWriter
+from gatepost.background import TaskSet
 from gatepost.config.settings import Config
 from gatepost.credentials.credential import CredentialDenied, CredentialUnavailable
 from gatepost.credentials.tenant_credentials import CredentialRegistry
@@ -100,7 +101,7 @@ class UpstreamServices:
         suspended: Callable[[], Set[str]] = frozenset,
     ) -> None:
         self._parts, self.keyring, self._suspended = parts, parts.keyring, suspended
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = TaskSet()
         self._redaction = Redaction(parts.secrets)
         self.configured = ConfiguredUpstreams(config)
         self.registry = CredentialRegistry(
@@ -205,7 +206,7 @@ class UpstreamServices:
         for tenant in self._suspended():
             self.refresher.end(tenant)
             self.offers.outdate(tenant)
-            self._in_background(self.connections.end(tenant))
+            self._ending.start(self.connections.end(tenant))
 
     def _owner_of(self, caller: TenantContext, uri: str) -> str | None:
         """Return the id of the server whose resource a caller reads; empty for one of our own."""
@@ -223,15 +224,10 @@ class UpstreamServices:
             return True  # the last known state; a task asks again with its next poll
         return found is not None and (found.status, found.url) == ("active", server.url)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
     def _changed(self, tenant: str) -> None:
         """End the parked calls of servers that an administrator removed, at any replica."""
         if self.calls.parked.servers(tenant):
-            self._in_background(self._end_removed(tenant))
+            self._ending.start(self._end_removed(tenant))
 
     async def _end_removed(self, tenant: str) -> None:
         try:

@@ -141,11 +141,11 @@ def pending(waiting: Waiting) -> Pending:
     return Pending(waiting.message_with_url, waiting.retry_after_s)
 
 
-class ToolClock(Protocol):
-    """Measures the time of a tool against its limit."""
+class Pausable(Protocol):
+    """A limit that does not apply to a call while it waits for a person."""
 
     def paused(self) -> AbstractContextManager[None]:
-        """Stop the clock for the duration of a block."""
+        """Suspend the limit for the duration of a block."""
 
 
 class Client(Protocol):
@@ -160,9 +160,6 @@ class Client(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """Return the capabilities that the client declared."""
-
-    def timed(self, clock: ToolClock) -> None:
-        """Set the clock of this call; it is stopped while the call waits for a person."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress, if the client asked for it."""
@@ -230,9 +227,6 @@ class SilentClient:
     def capabilities(self) -> Capabilities:
         """Return no capabilities."""
         return {}
-
-    def timed(self, clock: ToolClock) -> None:
-        """Ignore the clock, because no call of this client waits for a person."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Drop the progress."""

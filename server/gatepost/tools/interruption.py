@@ -1,7 +1,7 @@
 """
 Stop work while it waits: a request whose client leaves, a tool that takes too long.
 
-Why this is not `asyncio.timeout` stands in docs/decisions.
+docs/decisions/0007-deadlines-of-tools.md says why this is not `asyncio.timeout`.
 """
 
 import asyncio

@@ -24,8 +24,8 @@ from gatepost.tools.client import (
     Capabilities,
     InputRequest,
     LoggingLevel,
+    Pausable,
     ProtocolError,
-    ToolClock,
     Waiting,
 )
 from gatepost.tools.cpu_thread import in_cpu_thread
@@ -85,9 +85,8 @@ class RedactedCall(msgspec.Struct):
     """The tool's log messages."""
     written: list[tuple[str, str]] | None = None
     """The secrets in the call's arguments, computed once."""
-    clock: ToolClock | None = None  # of a nested call; the client has the outer call's clock
-    admitted: ToolClock | None = None
-    """The call's place in the concurrency limit; released while a person decides."""
+    limits: tuple[Pausable, ...] = ()
+    """The limits that `suspend_while_waiting` was called with."""
     remarks: dict[str, str] | None = None
     """Remarks of stages for the call's audit record."""
 
@@ -214,12 +213,13 @@ class RedactedCall(msgspec.Struct):
         """Return the capabilities that the client declared."""
         return self.call.client.capabilities
 
-    def timed(self, clock: ToolClock) -> None:
-        """Set the clock; a nested call that waits stops its own and the outer call's clock."""
-        if self.call.depth:
-            self.clock = clock
-        else:
-            self.call.client.timed(clock)
+    def suspend_while_waiting(self, limit: Pausable) -> None:
+        """
+        Suspend *limit* whenever this call waits for a person.
+
+        A nested call that waits suspends the limits of its outer call too, which is its client.
+        """
+        self.limits = (*self.limits, limit)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress without secrets."""
@@ -270,7 +270,7 @@ class RedactedCall(msgspec.Struct):
             key: await self._search(_sent(request), request_without, request)
             for key, request in requests.items()
         }
-        with paused(self.clock, self.admitted):
+        with self._suspended():
             return await self.call.client.request(clean, state=state)
 
     async def _search(self, text: bytes, clean: Callable[[T, Redactor], T], message: T) -> T:
@@ -282,8 +282,15 @@ class RedactedCall(msgspec.Struct):
 
     async def wait_for_decision(self, waiting: Waiting) -> None:
         """Wait for a decision; the message of *waiting* was made without secrets."""
-        with paused(self.clock, self.admitted):
+        with self._suspended():
             await self.call.client.wait_for_decision(waiting)
+
+    @contextmanager
+    def _suspended(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for limit in self.limits:
+                stack.enter_context(limit.paused())
+            yield
 
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; a client that can do so reconnects for the rest."""
@@ -292,16 +299,6 @@ class RedactedCall(msgspec.Struct):
     async def detach(self, *, state: bytes = b"") -> None:
         """Answer the request with a task, in which the call continues; no one else sees *state*."""
         await self.call.client.detach(state=state)
-
-
-@contextmanager
-def paused(*clocks: ToolClock | None) -> Iterator[None]:
-    """Stop the given clocks for the duration of a block; skip those that are None."""
-    with ExitStack() as stack:
-        for clock in clocks:
-            if clock is not None:
-                stack.enter_context(clock.paused())
-        yield
 
 
 def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
@@ -329,6 +326,12 @@ def remark(name: str, value: str) -> None:
     current = CURRENT_CALL.get()
     if isinstance(current, RedactedCall):
         current.remarks = {**(current.remarks or {}), name: value}
+
+
+def has_tool_started() -> bool:
+    """Return whether the current call has started its tool, or is nested in one that has."""
+    current = CURRENT_CALL.get()
+    return isinstance(current, RedactedCall) and (current.begun or current.call.depth > 0)
 
 
 def peer_here() -> str:

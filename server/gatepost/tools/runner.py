@@ -310,7 +310,7 @@ class Runner:
             allowed_s = NO_LIMIT_S if limit <= self.grace_s else self._call_s(call)
             return ToolDeadline(limit, allowed_s, work)
         deadline = ToolDeadline(limit, self._call_s(call), work)
-        call.client.timed(deadline)
+        redacted.suspend_while_waiting(deadline)
         return deadline
 
     def _call_s(self, call: Call) -> float:

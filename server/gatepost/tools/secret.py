@@ -179,8 +179,9 @@ def literals(paths: Sequence[SecretPath], arguments: bytes) -> list[str]:
     if not paths:
         return []
     try:
-        # The most lenient decoder: it must find every value that a check might have accepted.
-        value = json.loads(arguments)
+        # The most lenient decoder: it must find every value that a check might have accepted. An
+        # object becomes the tuple of its members, because a dict keeps one of several of one name.
+        value = json.loads(arguments, object_pairs_hook=tuple)
     except (ValueError, RecursionError):
         return []
     texts = [
@@ -192,9 +193,9 @@ def literals(paths: Sequence[SecretPath], arguments: bytes) -> list[str]:
 def _at(value: Any, path: SecretPath) -> Iterator[Any]:
     if not path:
         yield value
-    elif isinstance(value, Mapping):
+    elif isinstance(value, tuple):
         step, *rest = path
-        for name, inner in value.items():
+        for name, inner in value:
             if step is None or step == name:
                 yield from _at(inner, tuple(rest))
     elif isinstance(value, list) and path[0] is None:
@@ -206,8 +207,8 @@ def _at(value: Any, path: SecretPath) -> Iterator[Any]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        value = [*value.values()]
+    if isinstance(value, tuple):
+        value = [inner for _, inner in value]
     if isinstance(value, list):
         for inner in value:
             yield from _texts(inner)

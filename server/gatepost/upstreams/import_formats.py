@@ -11,8 +11,9 @@ import msgspec
 from gatepost.config.upstreams import UpstreamSettings, UpstreamsFile
 from gatepost.secrets.names import NAME
 from gatepost.upstreams.fields import InvalidField, checked_header, checked_name
+from gatepost_authz.strict_json import StrictJsonError, loads_object
 
-MOST_BYTES = 4_000_000
+MOST_BYTES, MOST_DEPTH = 4_000_000, 64
 SECTIONS = ("mcpServers", "servers", "context_servers")
 """The member that contains the servers: of Claude Desktop and Cursor, of VS Code, and of Zed."""
 PLACEHOLDER = re.compile(r"\$\{(?:(?P<kind>env|input):)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)\}")
@@ -61,12 +62,12 @@ def read_document(path: Path) -> Mapping[str, Any]:
     if len(data) > MOST_BYTES:
         raise ImportProblem(f"{path} has more than {MOST_BYTES} bytes")
     try:
-        found = json.loads(without_comments(data.decode("utf-8-sig")))
-    except (ValueError, RecursionError):
-        raise ImportProblem(f"{path} is not JSON") from None
-    if not isinstance(found, dict):
-        raise ImportProblem(f"{path} is not a JSON object")
-    return found
+        plain = without_comments(data.decode("utf-8-sig")).encode()
+        return loads_object(plain, max_depth=MOST_DEPTH, max_bytes=MOST_BYTES)
+    except StrictJsonError as error:
+        raise ImportProblem(f"{path} is not a JSON object that can be read: {error}") from None
+    except ValueError:
+        raise ImportProblem(f"{path} is not UTF-8") from None
 
 
 def without_comments(text: str) -> str:

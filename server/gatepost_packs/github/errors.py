@@ -13,6 +13,8 @@ WAIT_S = 60.0
 """Seconds to wait for a limit that does not say when it ends (GitHub's own advice)."""
 MOST_WAIT_S = 3_600.0
 MOST_MESSAGE = 500
+SECONDARY_LIMITS = ("secondary-rate-limits", "#abuse-rate-limits")
+"""How the URL of the page about secondary rate limits ends, today and in older releases."""
 
 
 class FieldError(msgspec.Struct, frozen=True):
@@ -33,18 +35,26 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
     message: str = ""
     errors: list[FieldError | str] = []
+    documentation_url: str | None = None
+    """The page about this kind of error; unlike the message, it names the kind."""
+
+    def text(self) -> str:
+        """Return all messages in one line."""
+        text = "; ".join([self.message, *map(str, self.errors)])
+        return " ".join(text.split())[:MOST_MESSAGE]
 
 
 def refusal(reply: OutboundReply, repo: str, *, wrote: bool) -> ToolFailure:
     """
     Return the failure for an unexpected response; *wrote*: the request may have changed something.
     """
-    text, waits = _message_of(reply), _wait(reply.headers)
+    body, waits = _body_of(reply), _wait(reply.headers)
+    text = body.text()
     match reply.status:
         case 401:
             message = f"GitHub refuses the token ({text}). An operator must set a valid one."
             return ToolFailure("denied", message)
-        case 403 | 429 if reply.status == 429 or _is_limit(reply, text):
+        case 403 | 429 if reply.status == 429 or _is_limit(reply, body):
             message = f"GitHub accepts no more requests for now: {text}"
             return ToolFailure("rate_limit", message, retry_after=waits)
         case 403:
@@ -92,21 +102,24 @@ def _outage(status: int, *, wrote: bool, waits: float) -> ToolFailure:
     return ToolFailure("upstream_unavailable", message, retry_after=waits)
 
 
-def _message_of(reply: OutboundReply) -> str:
+def _body_of(reply: OutboundReply) -> ErrorBody:
     try:
         body = msgspec.json.decode(reply.body, type=ErrorBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return f"status {reply.status}"
-    text = "; ".join([body.message or f"status {reply.status}", *map(str, body.errors)])
-    return " ".join(text.split())[:MOST_MESSAGE]
+        body = ErrorBody()
+    return body if body.message else msgspec.structs.replace(body, message=f"status {reply.status}")
 
 
-def _is_limit(reply: OutboundReply, message: str) -> bool:
-    """Return whether a 403 means a rate limit; it also means a missing permission."""
+def _is_limit(reply: OutboundReply, body: ErrorBody) -> bool:
+    """
+    Return whether a 403 means a rate limit; it also means a missing permission.
+
+    A secondary rate limit may have no header of its own (go-github decides by this URL too).
+    """
     return (
         reply.headers.get("x-ratelimit-remaining") == "0"
         or "retry-after" in reply.headers
-        or "rate limit" in message.lower()
+        or (body.documentation_url or "").endswith(SECONDARY_LIMITS)
     )
 
 

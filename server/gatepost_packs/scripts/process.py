@@ -131,8 +131,7 @@ class ScriptProcess:
                 raise
             raise ScriptFailed("wall", printed=self.printed) from None
         except ScriptFailed as ended:
-            ended.printed = self.printed
-            raise
+            raise ScriptFailed(ended.reason, ended.message, self.printed) from None
         finally:
             telling.cancel()
         return ScriptResult(value, self.printed)

@@ -269,9 +269,7 @@ async def _run(
     except ScriptFailed as ended:
         if ended.reason == "function":
             raise _without(function, script, code) from None
-        failure = failure_of(ended, script.file, settings)
-        failure.untrusted = _label(sources)
-        raise failure from None
+        raise failure_of(ended, script.file, settings, untrusted=_label(sources)) from None
     return msgspec.structs.replace(_answer(ran.value, ran.printed), untrusted=_label(sources))
 
 

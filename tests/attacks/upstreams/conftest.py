@@ -167,9 +167,7 @@ class UpstreamScene:
 
     def pause(self) -> None:
         """Let the gate's loop turn for a moment."""
-        loop = self.gate.loop
-        assert loop is not None
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.02), loop).result(WITHIN_S)
+        self.gate.run(asyncio.sleep(0.02))
 
     def offered(self, person: UpstreamUser, name: str) -> None:
         """Wait until a tool is listed."""
@@ -179,7 +177,6 @@ class UpstreamScene:
     def never_stands_still(self) -> Iterator[None]:
         """The gate's event loop turns all the time inside the block."""
         loop, lags, running = self.gate.loop, [0.0], [True]
-        assert loop is not None
 
         def beat(due: float) -> None:
             now = loop.time()
@@ -226,15 +223,16 @@ def scene_of(
     """
     upstream_app = HostileUpstream()
     upstream_app.upstream("good")
-    server = AsgiServer(upstream_app, timeout_graceful_shutdown=1).start()
-    host = server.url.split("/")[2]
-    tables = [{"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp", **good}, *more]
-    try:
+    with AsgiServer(upstream_app) as server:
+        tables = [
+            {"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp", **good},
+            *more,
+        ]
         with running_server(
             idp,
             [issuer_settings(idp)],
             tenancy={"create_on_first_use": True},
-            network={"allow_hosts": [host, *hosts]},
+            network={"allow_hosts": [server.place, *hosts]},
             scopes={"admin": ADMIN},
             **{"upstreams": tables} | settings,
         ) as gate:
@@ -242,8 +240,6 @@ def scene_of(
             for tenant in ("acme", "globex"):
                 scene.offered(scene.of(tenant), "mcp_good__act")
             yield scene
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -59,14 +59,13 @@ def offered(person: UpstreamUser) -> list[Any]:
 
 def decided(scene: UpstreamScene) -> None:
     """An operator approves the one request that waits."""
-    approvals, loop = scene.gate.services.approvals, scene.gate.loop
-    assert loop is not None
+    approvals = scene.gate.services.approvals
 
     async def approve() -> None:
         (request,) = await approvals.waiting("acme")
         await approvals.approve("acme", request.id, Operator("root"))
 
-    asyncio.run_coroutine_threadsafe(approve(), loop).result(WITHIN_S)
+    scene.gate.run(approve())
 
 
 def runs(scene: UpstreamScene) -> int:

@@ -46,7 +46,7 @@ def scene(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """A gate that signs in at its upstream with a token and a header, and keeps all in files."""
     monkeypatch.setenv("ECHO_SECRET", SECRET)
     monkeypatch.setenv("ECHO_HEADER", HEADER)
-    issuer = AsgiServer(login, timeout_graceful_shutdown=1).start()
+    issuer = AsgiServer(login).start()
     credential = {
         "type": "client",
         "tenants": ["*"],

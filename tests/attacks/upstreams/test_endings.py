@@ -1,13 +1,11 @@
 """When access ends: nothing is asked, nothing waits, no program runs, and nothing is left."""
 
-import asyncio
 import re
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -92,19 +90,13 @@ def scene(idp: Idp) -> Iterator[UpstreamScene]:
         yield made
 
 
-def run(scene: UpstreamScene, work: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine of the gate returns."""
-    assert scene.gate.loop is not None
-    return asyncio.run_coroutine_threadsafe(work, scene.gate.loop).result(WITHIN_S)
-
-
 def suspend(scene: UpstreamScene, tenants: Iterable[str]) -> None:
     """Suspend tenants as a reload of the configuration does."""
 
     async def order() -> None:
         scene.gate.services.revocations.configure(tenants)
 
-    run(scene, order())
+    scene.gate.run(order())
 
 
 def parked_calls(scene: UpstreamScene) -> int:
@@ -137,8 +129,8 @@ def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: UpstreamS
     )
     services = scene.gate.services
 
-    run(scene, services.records.revocations.put(order))
-    run(scene, services.revocations.look())
+    scene.gate.run(services.records.revocations.put(order))
+    scene.gate.run(services.revocations.look())
 
     assert of_alice.closed.wait(WITHIN_S)
     assert parked_calls(scene) == 1
@@ -252,8 +244,8 @@ def test_an_erased_tenant_begins_anew(scene: UpstreamScene, tmp_path: Path) -> N
 
     suspend(scene, ["acme"])
     erasure = TenantErasure("acme", services.records, services.shared_store, tmp_path)
-    run(scene, erasure.run(lambda line: None))
-    left = run(scene, erasure.found())
+    scene.gate.run(erasure.run(lambda line: None))
+    left = scene.gate.run(erasure.found())
     assert left.is_nothing, left
     suspend(scene, [])
 

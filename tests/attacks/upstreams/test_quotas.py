@@ -1,7 +1,7 @@
 """Many requests at once, against each quota of a tenant; the other tenant goes on."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from gatepost.upstreams.upstream_server import UpstreamServer
 from tests.attacks.upstreams.conftest import (
     AGENTS,
     SERVERS,
-    WITHIN_S,
     UpstreamScene,
     UpstreamUser,
     said,
@@ -48,11 +47,6 @@ def scene(idp: Idp, tmp_path: Path) -> Iterator[UpstreamScene]:
         yield made
 
 
-def run(scene: UpstreamScene, work: Coroutine[Any, Any, Any]) -> Any:
-    assert scene.gate.loop is not None
-    return asyncio.run_coroutine_threadsafe(work, scene.gate.loop).result(WITHIN_S * 2)
-
-
 def at_once(person: UpstreamUser, path: str, bodies: list[Any]) -> list[RestAnswer]:
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(lambda body: person.ask("POST", path, body), bodies))
@@ -77,7 +71,7 @@ def test_servers_and_agents_of_one_tenant(
         for number in range(QUOTA - FREE):
             await store.create_agent(AgentRegistration(id="", tenant="acme", name=f"a{number}"))
 
-    run(scene, fill())
+    scene.gate.run(fill())
     admin = scene.of("acme")
     url = "https://mcp.example.com/mcp"
     servers = [

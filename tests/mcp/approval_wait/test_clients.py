@@ -1,6 +1,5 @@
 """The official clients wait for a decision without any code for it."""
 
-import asyncio
 import json
 import threading
 import uuid
@@ -58,9 +57,9 @@ class ApprovalServer:
     def waits(self, label: str) -> ApprovalRequest | None:
         """Return the request for this label, if it waits."""
         service = self.server.services.approvals
-        for request in self._there(service.waiting("acme")):
+        for request in self.server.run(service.waiting("acme")):
             if json.loads(request.arguments)["label"] == label:
-                return request  # type: ignore[no-any-return]
+                return request
         return None
 
     def decide(self, label: str) -> None:
@@ -69,9 +68,9 @@ class ApprovalServer:
         request, service = self.waits(label), self.server.services.approvals
         assert request is not None
         if label.startswith("bad"):
-            self._there(service.reject("acme", request.id, APPROVER, "It is bad."))
+            self.server.run(service.reject("acme", request.id, APPROVER, "It is bad."))
         else:
-            self._there(service.approve("acme", request.id, APPROVER))
+            self.server.run(service.approve("acme", request.id, APPROVER))
 
     def streams(self) -> int:
         """Return how many answers are open streams."""
@@ -102,11 +101,6 @@ class ApprovalServer:
         approver.join(WITHIN_S)
         assert not approver.is_alive()
         assert not failed, failed
-
-    def _there(self, work: Any) -> Any:
-        loop = self.server.loop
-        assert loop is not None
-        return asyncio.run_coroutine_threadsafe(work, loop).result(WITHIN_S)
 
 
 @contextmanager

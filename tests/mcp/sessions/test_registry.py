@@ -11,16 +11,19 @@ import pytest
 from gatepost.mcp.sessions import channel
 from gatepost.mcp.sessions.channel import CACHED_S, IDLE_S, MessageChannel, SessionRegistry
 from gatepost.mcp.sessions.session import McpSession, McpSessions
+from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.shared_store import MemorySharedStore
-from tests.support.endpoint import Ring, a_caller
+from tests.support.endpoint import a_caller
 from tests.support.measuring import ManualClock
 
 
 def a_session() -> McpSession:
-    return McpSessions(Ring()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())[0]
+    return McpSessions(KeyRing.ephemeral()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())[
+        0
+    ]
 
 
 class Two:

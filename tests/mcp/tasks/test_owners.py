@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
+from gatepost.mcp.task_methods import may_follow, notification
 from gatepost.mcp.tasks.store import TaskStore
 from gatepost.mcp.tasks.task_record import failed
 from gatepost.storage.tasks import TERMINAL, TaskRecord
@@ -95,8 +96,8 @@ async def test_k_17_who_lost_the_scopes_is_asked_for_them(
 
     assert response.error == (403, -31002)
     assert 'scope="files:write"' in response.headers["www-authenticate"]
-    assert await client.task_runner.task_store.may_follow(client.caller, [task["taskId"]]) == []
-    assert await client.task_runner.task_store.notification(client.caller, task["taskId"]) is None
+    assert await may_follow(client.task_runner.task_store, client.caller, [task["taskId"]]) == []
+    assert await notification(client.task_runner.task_store, client.caller, task["taskId"]) is None
 
 
 @pytest.mark.requirement("K-17")

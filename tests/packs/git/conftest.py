@@ -202,7 +202,7 @@ class WebHost(HttpServer):
 
     @property
     def place(self) -> str:
-        return f"{self.host}:{self.server.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
@@ -333,8 +333,9 @@ def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers
             },
         }
         packs = ["filesystem", "workspace", "git", "ssh"]
-        server = stack.enter_context(open_server(folder, packs, prepare=prepare, **settings))
-        git_servers = GitServers(server.gatepost, server.root, server.packs)
+        git_servers = stack.enter_context(
+            open_server(folder, packs, GitServers, prepare=prepare, **settings)
+        )
         git_servers.web, git_servers.shell, git_servers.upstream = web, shell, upstream
         git_servers.impostor, git_servers.unlisted = impostor, unlisted
         yield git_servers

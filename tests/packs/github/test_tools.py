@@ -105,9 +105,21 @@ class Github(HttpServer):
                 {"message": "You have exceeded a secondary rate limit."},
                 {"retry-after": "7"},
             ),
+            "headless": StubResponse(
+                403,
+                {
+                    "message": "Please wait a few minutes before you try again.",
+                    "documentation_url": "https://docs.github.com/free-pro-team@latest/rest/"
+                    "overview/rate-limits-for-the-rest-api#about-secondary-rate-limits",
+                },
+            ),
             "flooded": StubResponse(429, {"message": "Too many requests"}),
             "closed": StubResponse(
-                403, {"message": "Resource not accessible by personal access token"}
+                403,
+                {
+                    "message": "Resource not accessible by personal access token",
+                    "documentation_url": "https://docs.github.com/rest/issues/issues#get-an-issue",
+                },
             ),
             "without": StubResponse(410, {"message": "Issues are disabled for this repo"}),
             "moved": StubResponse(
@@ -244,6 +256,7 @@ FAILS = [
         "octo/spent", "rate_limit", "accepts no more requests for now: API rate limit exceeded"
     ),
     GithubFailure("octo/hasty", "rate_limit", "secondary rate limit"),
+    GithubFailure("octo/headless", "rate_limit", "Please wait a few minutes"),
     GithubFailure("octo/flooded", "rate_limit", "Too many requests"),
     GithubFailure(
         "octo/closed",
@@ -309,9 +322,7 @@ def test_a_limit_says_when_it_ends(server: PackServer, repo: str, least: int, mo
     """From whichever of GitHub's headers says it."""
     agent = server.agent_with("rest", GITHUB_TOKEN=TOKEN)
 
-    answer = Octopus(server.gatepost, agent.token).call(
-        "github_list_issues", {"repo": f"octo/{repo}"}
-    )
+    answer = Octopus(server, agent.token).call("github_list_issues", {"repo": f"octo/{repo}"})
 
     assert least <= answer.json["retry_after"] <= most
 
@@ -338,7 +349,7 @@ def test_the_token_is_in_no_log(server: PackServer, agent: PackCaller) -> None:
     """The header that carried it is in no log either."""
     agent.call("github_list_issues", repo="octo/demo")
 
-    assert TOKEN not in server.gatepost.log()
+    assert TOKEN not in server.log()
 
 
 @pytest.mark.parametrize(

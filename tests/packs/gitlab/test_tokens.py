@@ -99,4 +99,4 @@ def test_a_token_is_in_no_log(
     ask(agent, forge_servers, "/projects/1", token="glpat-literally-this-one")
     ask(agent, forge_servers, "/projects/1")
 
-    assert "glpat-" not in server.gatepost.log()
+    assert "glpat-" not in server.log()

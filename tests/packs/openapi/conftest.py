@@ -21,29 +21,13 @@ ECHO = (DOCUMENTS / "echo.json").read_bytes()
 """Each operation answers what it was asked, or what its name says."""
 
 
-class Petstore:
+class Petstore(AsgiServer):
     """The running server: its pets, and every request that reached it."""
 
     def __init__(self) -> None:
         self.pets: dict[str, Any] = {}
         self.asked: list[dict[str, Any]] = []
-        self.server = AsgiServer(self.app())
-
-    def __enter__(self) -> "Petstore":
-        self.server.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.server.stop()
-
-    @property
-    def url(self) -> str:
-        return self.server.url
-
-    @property
-    def host(self) -> str:
-        """Return the host and port as `[network] allow_hosts` names them."""
-        return f"127.0.0.1:{self.server.port}"
+        super().__init__(self.app())
 
     def app(self) -> Starlette:
         pets = [
@@ -189,7 +173,7 @@ def petstore() -> Iterator[Petstore]:
 def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """A server whose tools may reach the petstore, at a private address as it is."""
     folder = tmp_path_factory.mktemp("openapi")
-    settings: Any = {"network": {"allow_hosts": [petstore.host]}}
+    settings: Any = {"network": {"allow_hosts": [petstore.place]}}
     settings["packs"] = {"openapi": {"literals": True}}
     with open_server(folder, ["openapi"], **settings) as server:
         yield server

@@ -33,7 +33,7 @@ def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "old": {"document": OLD, "base_url": f"{petstore.url}/v2"},
         "new": new | {"tags": ["pet", "store"], "paths": ["/pet/*"], "methods": ["get"]},
     }
-    network = {"allow_hosts": [petstore.host]}
+    network = {"allow_hosts": [petstore.place]}
     packs = {"openapi": {"apis": apis}}
     folder = tmp_path_factory.mktemp("offering")
     with open_server(folder, [], packs=packs, network=network) as server:
@@ -42,7 +42,7 @@ def server(petstore: Petstore, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def tools(server: PackServer) -> dict[str, Tool]:
-    return {tool.name: tool for tool in server.gatepost.toolbox.tools}
+    return {tool.name: tool for tool in server.toolbox.tools}
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
@@ -204,7 +204,7 @@ def test_the_apis_refusals_are_failures(tmp_path: Path) -> None:
     """
     with moody(tmp_path) as server:
         workers = [
-            PackCaller(server.gatepost, server.root, "acme", protocol, "moody:use")
+            PackCaller(server, server.root, "acme", protocol, "moody:use")
             for protocol in ("mcp", "rest")
         ]
         without = workers[0].call("bad")

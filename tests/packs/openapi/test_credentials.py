@@ -40,7 +40,7 @@ def test_nothing_of_a_literal_is_kept_in_the_clear(
     """What is kept of the API names what is sealed."""
     load(agent, petstore, "echo", auth_header=f"Bearer {TOKEN}")
 
-    kept = repr(vars(server.gatepost.services.records))
+    kept = repr(vars(server.services.records))
 
     assert TOKEN not in kept
 
@@ -50,11 +50,11 @@ def test_a_secret_is_meant_by_its_name(
     agent: PackCaller, petstore: Petstore, server: PackServer, text: str
 ) -> None:
     """Under another header too; what it is now counts, not what it was."""
-    server.put_secrets(agent.tenant, petstore.host, PETS=TOKEN)
+    server.put_secrets(agent.tenant, petstore.place, PETS=TOKEN)
     load(agent, petstore, "echo", auth_header=text, auth_header_name="X-Key")
     call(agent)
     first = sent_header(petstore, "x-key")
-    server.put_secrets(agent.tenant, petstore.host, PETS="another-secret-value")
+    server.put_secrets(agent.tenant, petstore.place, PETS="another-secret-value")
     answer = call(agent).value
 
     assert first == text.replace("secret:PETS", TOKEN)
@@ -135,7 +135,7 @@ def test_literals_are_refused_unless_the_operator_allows_them(
 ) -> None:
     """By default only references are taken."""
     packs = {"openapi": {"apis_per_tenant": 1}}
-    network = {"allow_hosts": [petstore.host]}
+    network = {"allow_hosts": [petstore.place]}
     with open_server(tmp_path, ["openapi"], packs=packs, network=network) as server:
         agent = server.agent("rest")
         failed = agent.call(

@@ -30,7 +30,7 @@ def replicas(
             folder,
             storage,
             tools=Path("gatepost_packs.openapi.tools"),
-            network={"allow_hosts": [petstore.host]},
+            network={"allow_hosts": [petstore.place]},
             packs={"openapi": {"literals": True}},
         )
         with pair.running():

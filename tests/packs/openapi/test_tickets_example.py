@@ -97,7 +97,7 @@ def test_an_error_is_described_in_words(
 
 def test_the_schemas_are_those_of_the_page(server: PackServer) -> None:
     """As Octopus's page has them, field by field."""
-    tools = server.gatepost.toolbox.packs[0].tools
+    tools = server.toolbox.packs[0].tools
     create, search = tools["zendesk_create_ticket"], tools["zendesk_search_tickets"]
     schemas = DESCRIPTION["components"]["schemas"]
 

@@ -18,7 +18,7 @@ from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
 from tests.packs.conftest import PackCaller, PackServer, Protocol, open_server
 from tests.support.client import ResourceClient
-from tests.support.commands import tenant_folder, toml
+from tests.support.commands import tenant_folder, toml_file
 from tests.support.processes import free_port
 from tests.support.server import configuration
 
@@ -109,32 +109,28 @@ ALLOW = ["weather", "tools", "broken", "values", "binary"]
 PACKS = ["scripts", "filesystem", "demo"]
 
 
-class ScriptServer:
+class ScriptServer(PackServer):
     """The server, the operator's folder, and a configuration for `gatepost scripts`."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
-        self.folder, self.settings = folder, settings
-        self.server: PackServer
+    folder: Path
+    port: int
 
-    def configure(self) -> None:
+    def configure(self, settings: dict[str, Any]) -> None:
         """Write the configuration of another process: a replica, or `gatepost scripts`."""
-        config = self.server.gatepost.config
-        issuers = [{"issuer": config.issuers[0].issuer, "tenant": {"claim": "org_id"}}]
+        issuers = [{"issuer": self.config.issuers[0].issuer, "tenant": {"claim": "org_id"}}]
         self.port = free_port()
-        configured = configuration(0, issuers, **self.settings) | {
-            "resource": config.resource,
+        configured = configuration(0, issuers, **settings) | {
+            "resource": self.config.resource,
             "listen": {"port": self.port, "drain_s": 1},
             "tenancy": {"create_on_first_use": True},
         }
-        lines = [f"{name} = {toml(value)}" for name, value in configured.items()]
-        (self.folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+        (self.folder / "gatepost.toml").write_text(toml_file(configured), encoding="utf-8")
 
     def elsewhere(self, protocol: Protocol, tenant: str) -> PackCaller:
         """Return an agent that calls the other process, which runs with that configuration."""
-        agent = self.server.agent(protocol, tenant)
-        server = agent.gatepost
-        agent.gatepost = copy.copy(server)
-        agent.gatepost.client = ResourceClient(server.client.resource)
+        agent = self.agent(protocol, tenant)
+        agent.gatepost = copy.copy(self)
+        agent.gatepost.client = ResourceClient(self.client.resource)
         agent.gatepost.client.port = self.port
         return agent
 
@@ -150,13 +146,12 @@ class ScriptServer:
 
     def at_approvals(self, tenant: str, do: Callable[[ScriptApprovals], Awaitable[T]]) -> T:
         """Do something with a tenant's approvals, as an administrator does."""
-        records = self.server.gatepost.services.records
 
         async def work() -> T:
-            return await do(ScriptApprovals(records.of(tenant).entries(SUBJECT)))
+            return await do(ScriptApprovals(self.services.records.of(tenant).entries(SUBJECT)))
 
         # In the server's own loop: SQLite loses its locks when one process opens a file twice.
-        return self.server.run(work())
+        return self.run(work())
 
     def approve(self, tenant: str, name: str, text: str, place: Place = "workspace") -> None:
         script = Script(name, text.encode(), place)
@@ -195,12 +190,12 @@ def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
         "workspace": {"root": str(folder / "workspaces")},
     }
     (folder / "operator").mkdir()
-    script_server = ScriptServer(folder, settings)
     for file, text in OPERATORS.items():
         (folder / "operator" / file).write_bytes(text.encode(errors="surrogateescape"))
 
-    with open_server(folder, PACKS, **settings) as script_server.server:
-        script_server.configure()
+    with open_server(folder, PACKS, kind=ScriptServer, **settings) as script_server:
+        script_server.folder = folder
+        script_server.configure(settings)
         yield script_server
 
 
@@ -233,4 +228,4 @@ def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptSe
 @pytest.fixture(params=["mcp", "rest"])
 def agent(script_server: ScriptServer, request: pytest.FixtureRequest) -> PackCaller:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return script_server.server.agent(request.param)
+    return script_server.agent(request.param)

@@ -73,7 +73,7 @@ def test_an_approval_binds_the_name(script_server: ScriptServer, agent: PackCall
 
 def test_two_tenants_with_the_same_names_never_meet(script_server: ScriptServer) -> None:
     """They share no files, no approvals and no waiting scripts."""
-    one, other = script_server.server.agent("mcp"), script_server.server.agent("rest")
+    one, other = script_server.agent("mcp"), script_server.agent("rest")
     for agent, text in ((one, ONE), (other, OTHER)):
         script_server.put("mine", text, agent.tenant)
     script_server.approve(one.tenant, "mine", ONE)
@@ -124,11 +124,9 @@ def test_one_caller_does_not_push_out_the_script_of_another(
     script_server: ScriptServer, agent: PackCaller
 ) -> None:
     """The caller with the most waiting scripts loses one, so the other caller's script stays."""
-    quiet = script_server.server.agent(agent.protocol, agent.tenant)
+    quiet = script_server.agent(agent.protocol, agent.tenant)
     scopes = " ".join(scopes_of(PACKS))
-    quiet.token = script_server.server.gatepost.token(
-        org_id=agent.tenant, sub="quiet", scope=scopes
-    )
+    quiet.token = script_server.token(org_id=agent.tenant, sub="quiet", scope=scopes)
     quiet.call("script_exec", code="'quiet'")
     for number in range(5):
         agent.call("script_exec", code=f"{number}")
@@ -185,7 +183,7 @@ def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer)
     """Another server on the same database and files asks the store as well, and nothing else."""
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
         here, there = (
-            script_server.server.agent("mcp", "shared"),
+            script_server.agent("mcp", "shared"),
             script_server.elsewhere("mcp", "shared"),
         )
         script_server.put("mine", ONE, "shared")
@@ -205,7 +203,7 @@ def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer)
 
 def test_bytes_are_allowed_by_their_hash_wherever_they_lie(script_server: ScriptServer) -> None:
     """The hash is that of `sha256sum`; a script with another byte or another name waits."""
-    settings = script_server.server.gatepost.config.packs.scripts
+    settings = script_server.config.packs.scripts
     bound = f"mine@sha256:{_sha256(ONE)}"
     allows = type(settings)(allow=[bound])
 
@@ -235,7 +233,7 @@ def test_an_administrator_approves_what_was_shown_and_nothing_else(
     script_server: ScriptServer, asked: Any
 ) -> None:
     """By its digest, while the server runs; what changed meanwhile is not approved."""
-    agent = script_server.server.agent("mcp")
+    agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
     script_server.put("mine", "# \x1b[2J\u202ehidden\n" + ONE, agent.tenant)
     before = answer(agent)
@@ -261,7 +259,7 @@ def test_an_administrator_approves_what_was_shown_and_nothing_else(
 
 def test_an_administrator_sees_what_there_is(script_server: ScriptServer, asked: Any) -> None:
     """What is approved, what waits, what the configuration allows; a revocation counts at once."""
-    agent = script_server.server.agent("mcp")
+    agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
     script_server.put("mine", ONE, agent.tenant)
     script_server.approve(agent.tenant, "mine", ONE)

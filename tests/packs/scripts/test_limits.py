@@ -138,7 +138,7 @@ def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
     script_server: ScriptServer, code: str, kind: str, says: str
 ) -> None:
     """The limit and the setting that moves it; bounded, whatever the script said."""
-    reply = script_server.server.agent("rest").call("script_exec", code=code)
+    reply = script_server.agent("rest").call("script_exec", code=code)
 
     assert reply.failure is not None
     assert re.search(says, reply.failure), reply.failure
@@ -155,7 +155,7 @@ def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
 )
 def test_a_script_has_its_time(hasty: ScriptServer, code: str, says: str) -> None:
     """Of the processor, and by the clock."""
-    reply = hasty.server.agent("rest").call("script_exec", code=code)
+    reply = hasty.agent("rest").call("script_exec", code=code)
 
     assert re.search(says, str(reply.failure))
     assert reply.kind == "timeout"
@@ -165,7 +165,7 @@ def test_what_was_printed_before_the_end_is_told(script_server: ScriptServer) ->
     """The author of the script sees how far it came."""
     code = inside("print('so far')", LOOP)
 
-    reply = script_server.server.agent("mcp").call("script_exec", code=code)
+    reply = script_server.agent("mcp").call("script_exec", code=code)
 
     assert reply.failure is not None
     assert reply.failure.endswith("It had printed:\nso far")
@@ -185,11 +185,11 @@ def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> N
     reply: list[PackResult] = []
     go = script_server.folder / "go"
     code = f"call('held', until = '{go}')"
-    threads = [started(script_server.server.agent("rest", "greedy"), reply, code) for _ in range(4)]
+    threads = [started(script_server.agent("rest", "greedy"), reply, code) for _ in range(4)]
     try:
         # The one too many is refused at once.
         eventually(lambda: reply, within=30)
-        other = script_server.server.agent("mcp")
+        other = script_server.agent("mcp")
         files = other.call("fs_list")
         script = other.call("script_exec", code="1 + 1")
         still_running = sum(thread.is_alive() for thread in threads)

@@ -91,7 +91,7 @@ def test_code_without_a_file_is_rejected_likewise(
 
 def test_an_administrator_approves_it_after_all(script_server: ScriptServer) -> None:
     """By either command, which say that it was rejected; a script without a file as well."""
-    agent = script_server.server.agent("mcp")
+    agent = script_server.agent("mcp")
     who = ("--tenant", agent.tenant)
     script_server.put("mine", ONE, agent.tenant)
     run(agent)
@@ -122,7 +122,7 @@ def test_a_rejection_counts_at_every_replica(script_server: ScriptServer) -> Non
     """From the next call on, wherever it arrives."""
     with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
         here, there = (
-            script_server.server.agent("mcp", "far"),
+            script_server.agent("mcp", "far"),
             script_server.elsewhere("mcp", "far"),
         )
         script_server.put("mine", ONE, "far")

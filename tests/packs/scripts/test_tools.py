@@ -127,7 +127,7 @@ def test_a_failure_tells_the_model_what_would_work(
 @pytest.mark.requirement("P10")
 def test_the_value_is_text_as_the_page_shows_it(script_server: ScriptServer) -> None:
     """JSON, or the text that it is; what was printed apart from it."""
-    agent = script_server.server.agent("mcp")
+    agent = script_server.agent("mcp")
     value = agent.call("script_run", name="weather", function="get_weather", args=["London"])
     text = agent.call("script_run", name="values", function="text")
     printed = agent.call("script_run", name="weather")
@@ -205,10 +205,10 @@ def test_a_reload_says_what_is_different(script_server: ScriptServer, agent: Pac
 @pytest.mark.requirement("P10")
 def test_a_script_reaches_what_its_caller_reaches_and_no_more(script_server: ScriptServer) -> None:
     """A tool out of reach is unknown, one that needs a step up is refused by the same challenge."""
-    poor = script_server.server.agent("mcp", scopes="scripts:run")
+    poor = script_server.agent("mcp", scopes="scripts:run")
     token = poor.token
 
-    answer = script_server.server.gatepost.client.call(
+    answer = script_server.client.call(
         token, "script_run", {"name": "tools", "args": ["fs_list", {}]}
     )
 
@@ -258,13 +258,11 @@ def test_scripts_that_run_scripts_come_to_an_end(agent: PackCaller) -> None:
 @pytest.mark.requirement("P10")
 def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -> None:
     """Once a second, to a client that asked to know."""
-    agent = script_server.server.agent("mcp")
+    agent = script_server.agent("mcp")
     arguments = {"name": "tools", "args": ["count_slowly", {"steps": 1, "delay_s": 1.2}]}
     fields, body = modern("tools/call", {"name": "script_run", "arguments": arguments}, progress=7)
 
-    answer = script_server.server.gatepost.client.send(
-        "POST", fields=fields, body=body, token=agent.token
-    )
+    answer = script_server.client.send("POST", fields=fields, body=body, token=agent.token)
 
     assert b"tools.star runs: 1 calls of tools, 0 bytes printed" in answer.body
     assert b"Counted to 1" in answer.body
@@ -275,7 +273,7 @@ def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -
 def test_executing_code_can_be_free_or_off(tmp_path: Path, mode: str, says: str | None) -> None:
     """The operator decides; if it is off, no code runs."""
     with open_script_server(tmp_path, exec=mode) as script_server:
-        agent = script_server.server.agent("rest")
+        agent = script_server.agent("rest")
         if mode == "off":
             script_server.approve_code(agent.tenant, "1 + 1")
         reply = agent.call("script_exec", code="1 + 1")

@@ -12,9 +12,18 @@ from gatepost.tools.client import MissingCapability
 from gatepost.tools.stage import Next
 from tests.support.endpoint import a_caller
 from tests.support.runners import run_ready
-from tests.support.server import DecidingClient, LimitedProcess, PendingDecision, bucket, places
+from tests.support.server import DecidingClient, LimitedProcess, bucket, places
 
 pytestmark = pytest.mark.requirement("P12")
+
+
+class PendingDecision:
+    """What `stand_by` waits for; the client of these tests does not ask it."""
+
+    message, told, url, retry_after_s = "A person decides.", "A person decides.", "", 5.0
+
+    async def over(self) -> None:
+        """Return at once."""
 
 
 async def test_callers_of_a_tenant_share_its_bucket() -> None:

@@ -1,11 +1,10 @@
 """Callers who are revoked between the gate and the tool, or while a person decides."""
 
-import asyncio
 import contextlib
 import json
 import socket
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -35,23 +34,17 @@ def replicas(idp: Idp) -> Iterator[Server]:
         yield replicas
 
 
-def on_loop(replicas: Server, work: Coroutine[Any, Any, Any]) -> Any:
-    """Run *work* on the server's own loop; return its result."""
-    assert replicas.loop is not None
-    return asyncio.run_coroutine_threadsafe(work, replicas.loop).result(WITHIN_S)
-
-
 @contextlib.contextmanager
 def record(replicas: Server, one: RevocationRecord) -> Iterator[None]:
     """Keep a revocation record stored during a block; the server has read it at its start."""
     services = replicas.services
-    on_loop(replicas, services.records.revocations.put(one))
+    replicas.run(services.records.revocations.put(one))
     eventually(lambda: one in services.revocations._snapshot.revocations, within=WITHIN_S)
     try:
         yield
     finally:
-        on_loop(replicas, services.records.revocations.delete(one.tenant, one.id))
-        on_loop(replicas, services.revocations.look())
+        replicas.run(services.records.revocations.delete(one.tenant, one.id))
+        replicas.run(services.revocations.look())
 
 
 def half_sent(replicas: Server, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
@@ -126,13 +119,13 @@ def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> Non
             "POST", "/tool/record_call/call", body=b"{}", token=replicas.token(org_id=tenant)
         )
         assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
-    assert len(on_loop(replicas, service.waiting("acme"))) == 1
+    assert len(replicas.run(service.waiting("acme"))) == 1
 
     with record(replicas, replace(SHUT[how][0], before=time.time())):
-        eventually(lambda: not on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
-        states = [one.state for one in on_loop(replicas, service.history("acme"))]
+        eventually(lambda: not replicas.run(service.waiting("acme")), within=WITHIN_S)
+        states = [one.state for one in replicas.run(service.history("acme"))]
         assert "withdrawn" in states
-    assert len(on_loop(replicas, service.waiting("globex"))) == 1
+    assert len(replicas.run(service.waiting("globex"))) == 1
 
 
 @pytest.mark.requirement("CO1")
@@ -149,18 +142,18 @@ def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
         body = old_call("record_call")
         with half_sent(replicas, replicas.client.path, fields, body, token) as connection:
             connection.sendall(body[-1:])
-            eventually(lambda: on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
+            eventually(lambda: replicas.run(service.waiting("acme")), within=WITHIN_S)
             shut = msgspec.structs.replace(config.tenancy, suspended=("acme",))
             changed = msgspec.structs.replace(config, tenancy=shut)
 
             async def reload() -> None:
                 services.apply(changed, replicas.toolbox)
 
-            on_loop(replicas, reload())
+            replicas.run(reload())
             assert told(read_answer(connection)) == (200, -31001)
-        eventually(lambda: not on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
-        assert [one.state for one in on_loop(replicas, service.history("acme"))] == ["withdrawn"]
-        assert len(on_loop(replicas, service.waiting("globex"))) == 1
+        eventually(lambda: not replicas.run(service.waiting("acme")), within=WITHIN_S)
+        assert [one.state for one in replicas.run(service.history("acme"))] == ["withdrawn"]
+        assert len(replicas.run(service.waiting("globex"))) == 1
 
 
 @pytest.mark.requirement("CO3")

@@ -212,6 +212,28 @@ async def test_the_person_who_rejected_a_script_can_be_erased() -> None:
 
 
 @pytest.mark.requirement("P11", "CO4")
+async def test_an_erased_person_cannot_approve_their_own_rejected_script() -> None:
+    """The person could sign in again as an admin, so only an operator may approve the script."""
+    deployment = ApprovalDeployment()
+    service = deployment.replica().service
+    approvals = await submitted(deployment)
+    alice = a_caller(subject="alice", roles=frozenset({"admin"}))
+    [script] = await service.waiting(ACME)
+    await service.reject(ACME, script.id, ADMIN, "Not tested.")
+
+    assert await approvals.erase(alice.issuer, alice.subject) == 1
+
+    [left] = await service.history(ACME)
+    for who in (alice, ADMIN):
+        assert "was erased" in str(service.objection(left, who))
+        with pytest.raises(Undecidable, match="was erased"):
+            await service.approve(ACME, script.id, who)
+    assert not await approvals.holds(NEW)
+    await service.approve(ACME, script.id, Operator("root"))
+    assert await approvals.holds(NEW)
+
+
+@pytest.mark.requirement("P11", "CO4")
 async def test_the_approver_of_a_script_can_be_erased() -> None:
     """The approver's name and id are erased, and the script still runs."""
     deployment = ApprovalDeployment()
@@ -258,7 +280,7 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
         await run_until(are_woken)
 
     assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
-    assert [(one.what, one.request and one.request.state) for one in deployment.changes] == [
+    assert [(one.what, getattr(one.changed, "state", None)) for one in deployment.changes] == [
         ("approved", "approved"),
         ("revoked", "withdrawn"),
     ]

@@ -21,8 +21,8 @@ from gatepost.mcp.client import StreamClient
 from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.sessions.get_stream import SessionNotifications as OldListener
 from gatepost.mcp.subscriptions import ListenStream
-from gatepost.mcp.tasks.client import TaskClient
 from gatepost.mcp.tasks.running_task import RunningTask
+from gatepost.mcp.tool_calls import DetachableClient
 from gatepost.tools.api import Call, CallContext, Outcome
 from gatepost.tools.interruption import Interruptible, Stop
 from gatepost.tools.redacted_call import RedactedCall
@@ -38,7 +38,7 @@ OF_A_CALL = (
     Stop,
     StreamClient,
     SseResponse,
-    TaskClient,
+    DetachableClient,
     RunningTask,
 )
 OF_A_CONNECTION = (HttptoolsProtocol, ResponseFlow, HeadWatch, IdleWatch)
@@ -55,7 +55,7 @@ def server(idp: object, working_directory: Path) -> Iterator[Server]:
     """The tools of the soak, with limits, audit and approvals as in production."""
     with pytest.MonkeyPatch.context() as patch:
         # asyncio's own loop keeps a cancelled timer until the time that it was set for.
-        patch.setattr(Server, "run", lambda self: uvloop.run(self._serve()))
+        patch.setattr(Server, "run_loop", staticmethod(uvloop.run))
         patch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
         # A record that the test's log keeps has a traceback, whose frames keep what a test counts.
         patch.setattr(logging.root.manager, "disable", logging.CRITICAL)

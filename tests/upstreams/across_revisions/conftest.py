@@ -332,10 +332,7 @@ def bridge(idp: Idp) -> Iterator[Bridge]:
         "modern": servers["modern"].streamable_http_app(),
         "session": BeforeDiscovery(servers["session"].streamable_http_app()),
     }
-    running = {
-        name: AsgiServer(app, lifespan="on", timeout_graceful_shutdown=1).start()
-        for name, app in apps.items()
-    }
+    running = {name: AsgiServer(app, lifespan="on").start() for name, app in apps.items()}
     tables = [
         {"name": name, "tenants": ["acme"], "url": f"{one.url}/mcp"}
         for name, one in running.items()

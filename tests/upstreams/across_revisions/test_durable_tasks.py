@@ -127,7 +127,7 @@ class Factory:
 @contextmanager
 def plant_behind(idp: Idp, folder: Path, storage: dict[str, str]) -> Iterator[Factory]:
     plant = Plant()
-    served = AsgiServer(plant, timeout_graceful_shutdown=1).start()
+    served = AsgiServer(plant).start()
     table = {"name": "plant", "tenants": ["acme"], "url": f"{served.url}/mcp"}
     settings: dict[str, Any] = {
         "network": {"allow_hosts": [served.url.split("/")[2]]},

@@ -172,7 +172,7 @@ def killing(
     folder: Path = tmp_path_factory.mktemp("kills")
     shop = Shop()
     app = BeforeDiscovery(shop.streamable_http_app())
-    served = AsgiServer(app, lifespan="on", timeout_graceful_shutdown=1).start()
+    served = AsgiServer(app, lifespan="on").start()
     table = {
         "name": "shop",
         "tenants": ["acme"],

@@ -1,6 +1,7 @@
 """A call that is sent once and parked while its caller answers, in every replica and outage."""
 
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -11,6 +12,7 @@ import msgspec
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.shared_store import SharedStore
 from gatepost.storage.valkey.shared_store import ValkeySharedStore
+from gatepost.tools.api import CallContext
 from gatepost.upstreams.calls.parked import ParkingLimits
 from gatepost.upstreams.connection import UpstreamResult
 from tests.support.client_requests import (
@@ -40,6 +42,11 @@ UNKNOWN = "It is unknown whether crm carried out the call."
 CHECK = "check before you call again"
 
 
+def contexts() -> int:
+    gc.collect()
+    return sum(isinstance(one, CallContext) for one in gc.get_objects())
+
+
 async def keyed(gate: UpstreamGate, key: str) -> Response:
     return await ask_again(gate.client, TOOL, meta={"io.gatepost/idempotency-key": key})
 
@@ -61,6 +68,20 @@ async def test_any_replica_reaches_the_one_that_holds_a_call(shared_store: Share
     assert len(upstream.exchanges[0].heard) == 1
     for gate in (here, there):
         await gate.calls.aclose()
+
+
+async def test_a_parked_call_keeps_nothing_of_the_request_that_began_it(
+    shared_store: SharedStore,
+) -> None:
+    """Its arguments and its client, as long as the caller takes to answer."""
+    upstream = ScriptedUpstreamCalls(asks_once, era="session")
+    gate = UpstreamGate(upstream, shared_store=shared_store, keyring=KeyRing.ephemeral())
+    before = contexts()
+
+    await ask_again(gate.client, TOOL)
+
+    assert (len(gate.calls.parked), contexts()) == (1, before)
+    await gate.calls.aclose()
 
 
 async def test_a_second_client_request_and_a_large_result_come_from_another_replica(

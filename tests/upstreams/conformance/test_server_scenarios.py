@@ -18,7 +18,7 @@ from tests.architecture.source import ROOT
 from tests.mcp.test_official_suite import PROGRAM, SELECTIONS, Check, run_suite
 from tests.rest.conftest import Octopus
 from tests.support import commands
-from tests.support.issuers import Idp, serving
+from tests.support.issuers import AsgiServer, Idp
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.programs import Program, environment, loaded
 from tests.support.proxies import TokenProxy, with_token
@@ -132,7 +132,7 @@ def with_suite_names(endpoint: str, token: str) -> Iterator[str]:
     own, parts = f"http://localhost:{port}", urlsplit(endpoint)
     upstream = f"{parts.scheme}://{parts.netloc}"
     app = SuiteNames(TokenProxy(own=own, upstream=upstream, token=token))
-    with serving(app, port=port, lifespan="on"):
+    with AsgiServer(app, port=port, lifespan="on"):
         yield f"{own}{parts.path}"
 
 

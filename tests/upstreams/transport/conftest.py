@@ -248,11 +248,8 @@ async def failure_of(connection: UpstreamConnection, **options: Any) -> Connecti
 def scripted() -> Iterator[tuple[ScriptedServer, str]]:
     """A scripted server and its URL."""
     app = ScriptedServer()
-    server = AsgiServer(app, timeout_graceful_shutdown=1).start()
-    try:
+    with AsgiServer(app) as server:
         yield app, f"{server.url}/mcp"
-    finally:
-        server.stop()
 
 
 @pytest.fixture

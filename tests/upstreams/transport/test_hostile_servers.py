@@ -146,7 +146,7 @@ async def neighbour(
     app, url = scripted
     good = ScriptedServer()
     good.answers["tools/call"] = result(DONE)
-    server = AsgiServer(good, timeout_graceful_shutdown=1).start()
+    server = AsgiServer(good).start()
     other = f"{server.url}/mcp"
     process = ConnectingProcess(url.split("/")[2], other.split("/")[2])
     yield app, process, url, other

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from gatepost.background import TaskSet
 from gatepost.mcp.jsonrpc import RATE_LIMITED, JsonRpcError
 from gatepost.mcp.sessions.session import LIFETIME_S, McpSession
 from gatepost.storage.errors import StoreUnavailable
@@ -220,7 +221,7 @@ class SessionRegistry:
         self._shared_store = shared_store
         self._clock = clock
         self._entries: OrderedDict[SessionKey, RegisteredSession] = OrderedDict()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskSet()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -309,6 +310,4 @@ class SessionRegistry:
         # A request that still holds it reads the record itself from now on.
         entry.stale = True
         if following is not None:
-            task = asyncio.get_running_loop().create_task(following.aclose())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.start(following.aclose())

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from gatepost.background import TaskSet
 from gatepost.http.open_streams import Closing, TooMany
 from gatepost.mcp.client import StreamClient
 from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, notification, request
@@ -39,7 +40,6 @@ from gatepost.tools.client import (
 )
 from gatepost.tools.elicitation import UrlElicitation
 from gatepost.tools.json_shape import decoder_of
-from gatepost.tools.redacted_call import paused
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "client-request"
@@ -92,7 +92,7 @@ class PendingClientRequests:
         self.limit_s = limit_s
         self._most = most_per_caller
         self._open: Counter[tuple[str, str, str, str]] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def name(self, channel: MessageChannel) -> str:
         """Return a new id for a request to the client of this session."""
@@ -119,9 +119,7 @@ class PendingClientRequests:
 
     def expect_no_more(self, channel: MessageChannel, identities: Iterable[str]) -> None:
         """Mark these requests as closed, in the background."""
-        task = asyncio.get_running_loop().create_task(_clear(channel, (*identities,)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(_clear(channel, (*identities,)))
 
     def open(self, caller: TenantContext, requests: int) -> None:
         """Count a caller's open requests; raises ToolFailure if there are too many."""
@@ -214,8 +212,7 @@ class SessionClient(StreamClient):
         ]
         self._client_requests.open(self._caller, len(out))
         try:
-            with paused(self._clock):
-                return await self._exchange(stream, out, shown)
+            return await self._exchange(stream, out, shown)
         finally:
             self._client_requests.close(self._caller, len(out))
 

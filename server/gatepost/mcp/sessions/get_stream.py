@@ -27,7 +27,6 @@ async def open_listener(
     with ExitStack() as undo:
         undo.callback(listener.leave)
         await listener.enter()
-        listener.interest = await server.pubsub.follow(caller.tenant_id, listener.changed)
         if (await channel.revise(listener.in_force)).ended:
             listener.end()
         await channel.send("listen", listener.name)
@@ -44,16 +43,21 @@ class SessionNotifications(OpenSessionStream):
     session subscribed to it. The queue for a slow reader is therefore bounded.
     """
 
-    __slots__ = ("_changed", "_known", "_new", "_server", "interest", "name")
+    __slots__ = ("_changed", "_interest", "_known", "_new", "_server", "name")
 
     def __init__(self, server: McpServer, caller: TenantContext, channel: MessageChannel) -> None:
         super().__init__(caller, channel, server.streams)
         self._server = server
         self.name = secrets.token_urlsafe(12)
-        self.interest: ChangeSubscription | None = None
+        self._interest: ChangeSubscription | None = None
         self._new: dict[ChangeNotification, None] = {}
         self._changed = self._known = 0
         """How often the subscriptions changed, and the last change that this stream has read."""
+
+    async def enter(self) -> None:
+        """Count the stream and subscribe to the tenant's changes; raises JsonRpcError."""
+        await super().enter()
+        self._interest = await self._server.pubsub.follow(self.caller.tenant_id, self.changed)
 
     def in_force(self, record: SessionRecord) -> SessionRecord:
         """Return the session's record with this stream as its listener."""
@@ -114,8 +118,8 @@ class SessionNotifications(OpenSessionStream):
     def release(self) -> None:
         """Release the stream and its subscription to changes."""
         super().release()
-        if self.interest is not None:
-            self.interest.end()
+        if self._interest is not None:
+            self._interest.end()
 
 
 def _notification(what: str, params: Any) -> bytes:

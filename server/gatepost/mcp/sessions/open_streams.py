@@ -1,8 +1,8 @@
 """The open GET streams of sessions, and the reasons for which they end."""
 
-import asyncio
 from abc import abstractmethod
 
+from gatepost.background import TaskSet
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, EventStream
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, RATE_LIMITED, JsonRpcError
@@ -47,7 +47,7 @@ class OpenSessionStream(EventStream):
         self.channel = channel
         self._beats = 0
         self._following: Subscription | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     @abstractmethod
     async def is_needed(self) -> bool:
@@ -124,9 +124,7 @@ class OpenSessionStream(EventStream):
         """End the subscription to the session's messages."""
         if self._following is not None:
             # A client that hangs up must not wait until the shared store has unsubscribed.
-            task = asyncio.get_running_loop().create_task(self._following.aclose())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._following.aclose())
             self._following = None
 
     def leave(self) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable
 from functools import cached_property
 from typing import TypeVar
 
+from gatepost.background import TaskSet
 from gatepost.http.body import WATCH_AFTER_S, EndableRequest, RunningRequests
 from gatepost.mcp.sessions.channel import MessageChannel, ReceiveSignal, Signal
 from gatepost.storage.errors import StoreUnavailable
@@ -41,8 +42,8 @@ class RequestMessages:
         return asyncio.Lock()
 
     @cached_property
-    def _tasks(self) -> set[asyncio.Task[None]]:
-        return set()
+    def _tasks(self) -> TaskSet:
+        return TaskSet()
 
     async def open(self, receive: ReceiveSignal) -> None:
         """Deliver messages to *hear* from now on."""
@@ -57,7 +58,7 @@ class RequestMessages:
     def interrupt_with(self, stop: Stop) -> None:
         """Pull *stop* if the request is cancelled or its session ends, or already was."""
         self._stop = stop
-        self._soon(self._catch_up())
+        self._tasks.start(self._catch_up())
 
     def close(self) -> None:
         """End the subscription, without waiting for the shared store."""
@@ -66,7 +67,7 @@ class RequestMessages:
         if self._opened:
             # Without this, the callbacks and this object would form a reference cycle.
             self._listeners.clear()
-            self._soon(self._close())
+            self._tasks.start(self._close())
 
     async def _open(self) -> None:
         self._opened = True
@@ -101,7 +102,7 @@ class RequestMessages:
         if self._stop is not None:
             self._stop.pull()
             # Remove the stored value: if the client reuses the id, it means another request.
-            self._soon(self._forget())
+            self._tasks.start(self._forget())
 
     async def _forget(self) -> None:
         with contextlib.suppress(StoreUnavailable):
@@ -110,11 +111,6 @@ class RequestMessages:
     def _pull(self) -> None:
         if self._stop is not None:
             self._stop.pull()
-
-    def _soon(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 T = TypeVar("T")

@@ -1,16 +1,16 @@
 """Answers as events that a client can fetch again after a lost connection, and their log."""
 
-import asyncio
 import contextlib
 import re
 import secrets
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import cached_property
 
 from starlette.types import Send
 
+from gatepost.background import TaskSet
 from gatepost.http.caller_bytes import CallerBytes
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, SseResponse, frame
@@ -219,8 +219,8 @@ class Resumable(SseResponse):
         )
 
     @cached_property
-    def _tasks(self) -> set[asyncio.Task[None]]:
-        return set()
+    def _tasks(self) -> TaskSet:
+        return TaskSet()
 
     @property
     def _primes(self) -> bool:
@@ -299,12 +299,12 @@ class Resumable(SseResponse):
     def receive(self, signal: Signal) -> None:
         """Handle a message from another part of the session."""
         if signal.kind == "resume" and signal.about == self._event_log.name:
-            self._soon(self._hang_up())
+            self._tasks.start(self._hang_up())
 
     def beat(self) -> None:
         """Keep the connection and the event log alive."""
         if not self._lock.locked():
-            self._soon(self._beat())
+            self._tasks.start(self._beat())
 
     def wake(self) -> None:
         """Do nothing: events are sent only by the request."""
@@ -363,8 +363,3 @@ class Resumable(SseResponse):
             await self._request_messages.channel.send("event", self._event_log.name)
         except StoreUnavailable:
             return  # they also poll the log
-
-    def _soon(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

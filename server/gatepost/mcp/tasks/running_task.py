@@ -1,65 +1,66 @@
-"""One task that runs in this process: its work, its lease, and its client's answers."""
+"""One task that runs in this process: its call's client, its lease and its end."""
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
-from gatepost.mcp.responses import WITHOUT_RESULT, as_refusal, call_result, without_answer
-from gatepost.mcp.revisions import MODERN
+from gatepost.mcp.client import watched
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError
+from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.mcp.tasks.store import Edit, TaskStore
 from gatepost.mcp.tasks.task_record import (
-    CANCELLED,
-    InputKeys,
-    PendingInputs,
+    CARRIED_OUT,
+    StopReason,
+    StoredCall,
+    answer,
     answers_to,
+    end_of,
     failed,
-    given_up,
+    pose,
+    with_call,
     with_end,
-    with_state,
-    with_unstarted,
-    withdraw,
 )
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.shared_store import Wakeable
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Outcome
-from gatepost.tools.client import InputRequest, Unaccepted
-from gatepost.tools.registry import Unknown
-from gatepost.tools.truncation import UNENCODABLE
-from gatepost_authz.errors import AuthError
+from gatepost.tools.client import (
+    PAGES,
+    Capabilities,
+    Client,
+    InputRequest,
+    MissingCapability,
+    SilentClient,
+    Waiting,
+    lacking,
+    pending,
+    required_by,
+)
+from gatepost.tools.elicitation import UrlElicitation
+from gatepost.tools.redacted_call import has_tool_started
 
 _log = logging.getLogger("gatepost.tasks")
 
-Reason = Literal["cancelled", "revoked", "over", "lost", "handed over"]
-"""
-Why work is stopped: the client cancelled it, the caller's access was revoked, its time is over,
-another server took it over, or this server stops.
-"""
-AWAY = "The server cannot reach its storage at the moment."
-UNFORESEEN = "An unexpected error occurred; see the server's log."
-GONE = "The tool is no longer available."
-REVOKED = "The caller's access was revoked."
-CARRIED_OUT = "The call was carried out, but its result was not kept."
-OVER = "The task expired before it was finished."
-
+OPEN_PAGE = "gatepost:page"
+"""The key of the approval page; a tool cannot ask with this key."""
 READS_PER_LEASE = 10
 """How often a record is read during a lease, even if no change was announced."""
-
 MESSAGE_CHARACTERS = 500
 GOES_ON = "The call was approved and continues."
 
 _replace = msgspec.structs.replace
 
 
-class RunningTask:
+class RunningTask(SilentClient):
     """
     Runs until its work ends, reads its record after every change, and stores the outcome.
+
+    It is the client of its call: progress becomes the status message, requests for input wait in
+    the record, and log messages are dropped (K-18).
 
     The record belongs to this run while it has the run's ``runner`` id, which every run creates
     anew. If another server takes the task over, this run stops and writes nothing more.
@@ -68,20 +69,21 @@ class RunningTask:
     def __init__(
         self,
         task_store: TaskStore,
-        tenant: str,
         record: TaskRecord,
-        work: asyncio.Task[Outcome],
-        keys: InputKeys,
+        call: StoredCall,
+        start: Callable[[Client], asyncio.Task[Outcome]],
+        keys: set[str],
         *,
         resumes: bool = False,
     ) -> None:
-        self.tenant = tenant
         self.record = record
-        self.work = work
-        self.keys = keys
-        self.reason: Reason | None = None
-        self._runner = record.runner
+        self.call = call
+        self.reason: StopReason | None = None
         self._task_store = task_store
+        self._tenant = call.caller.tenant_id
+        self._runner = record.runner
+        self._keys = keys
+        """The keys of requests for input that this run has come to."""
         self._read_every_s = task_store.limits.lease_s / READS_PER_LEASE
         self._wakeable = Wakeable()
         self._changed = asyncio.Event()
@@ -93,14 +95,26 @@ class RunningTask:
         self._resumes = resumes
         """Whether it has not yet resumed work that an earlier run began elsewhere."""
         self._leaving = False
-        self._withdrawn: set[str] = set()
-        work.add_done_callback(lambda _: self._wakeable.wake())
+        self._withdrawn: dict[str, None] = {}
+        self.work = start(self)
+        self.work.add_done_callback(lambda _: self._wakeable.wake())
 
-    def wake(self) -> None:
-        """Read the record soon, because it has changed."""
-        self._wakeable.wake()
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities that the client declared with the call."""
+        return self.call.capabilities
 
-    def stop(self, reason: Reason) -> None:
+    @property
+    def kept(self) -> bytes:
+        """Return the state that the run before kept."""
+        return self.call.kept
+
+    @property
+    def handed_over(self) -> bool:
+        """Return whether another run continues the call."""
+        return self.reason in {"handed over", "lost"}
+
+    def stop(self, reason: StopReason) -> None:
         """
         Cancel the work; if it still finishes, its outcome counts.
 
@@ -111,70 +125,103 @@ class RunningTask:
             if not self._resumes or self.handed_over:
                 self.work.cancel()
 
-    @property
-    def handed_over(self) -> bool:
-        """Return whether another run continues the call."""
-        return self.reason in {"handed over", "lost"}
-
     def leave(self) -> None:
-        """Prepare for the server's stop: hand the task over if another run can continue it."""
+        """Prepare for the server's stop: hand the task over once another run can continue it."""
         self._leaving = True
-        if self._is_resumable:
+        self._set_resumable(self._is_resumable)
+
+    def _set_resumable(self, is_resumable: bool) -> None:
+        self._is_resumable = is_resumable
+        if self._leaving and is_resumable:
             self.stop("handed over")
 
     async def run(self) -> None:
         """Manage the task until its outcome is stored or another server has taken it over."""
-        while not self.work.done():
-            await self._wakeable.wait(self._read_every_s)
-            if not self.work.done():
-                await self._read()
-        await self._conclude()
+        async with self._task_store.followed(self._tenant, self.record.id, self._wakeable.wake):
+            # Read the changes from before the subscription.
+            self._wakeable.wake()
+            while not self.work.done():
+                await self._wakeable.wait(self._read_every_s)
+                if not self.work.done():
+                    await self._read()
+            await self._conclude()
 
-    async def note(self, message: str) -> None:
+    async def _conclude(self) -> None:
+        if self.reason == "lost":
+            return
+        if self.work.cancelled() and self.reason in {None, "handed over"}:
+            # Without a lease, another server takes the task over at once.
+            await self._change(lambda record: _replace(record, runner="", leased_until=0.0))
+            return
+        end = end_of(self.work, self.reason)
+        try:
+            await self._change(partial(with_end, end=end), adds=len(end.get("result", b"")))
+        except JsonRpcError as full:
+            end = failed(INTERNAL_ERROR, f"{CARRIED_OUT} {full.message}")
+            await self._change(partial(with_end, end=end))
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Set the status message; the client sees it shortly afterwards."""
-        self._message = message[:MESSAGE_CHARACTERS]
+        reached = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+        self._message = (reached if message is None else message)[:MESSAGE_CHARACTERS]
         # A tool that reports progress in a loop must not cause a write for each report.
         if self._task_store.clock() - self._noted_at >= self._task_store.limits.poll_interval_s:
             await self._change(self._up_to_date)
 
-    async def wait(self, message: str, *, unstarted: bool) -> None:
-        """Record that the task waits for an approval, and whether nothing of it has started."""
-        self._message = message[:MESSAGE_CHARACTERS]
-        self._is_waiting = True
-        await self._change_or_stop(
-            lambda record: self._up_to_date(with_unstarted(record, unstarted))
-        )
-        self._is_resumable = unstarted
-        if self._leaving:
-            self.leave()
+    async def request(
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Put requests for input into the record and wait for all answers (K-11, K-12)."""
+        if missing := lacking(self.capabilities, required_by(requests)):
+            raise MissingCapability(missing)
+        return await self._ask(requests)
 
-    async def go_on(self) -> None:
+    async def wait_for_decision(self, waiting: Waiting) -> None:
         """
-        Record that the call starts now.
+        Wait for a decision; the record shows the page to a client that opens pages.
 
-        From here on it must not be run again only because its server is gone.
+        The client's answer does not matter, unless it declines.
         """
-        self._is_waiting = self._is_resumable = False
-        self._message = GOES_ON
-        await self._change_or_stop(lambda record: self._up_to_date(with_unstarted(record, False)))
+        unstarted = not has_tool_started()
+        self._message, self._is_waiting = waiting.message_with_url[:MESSAGE_CHARACTERS], True
+        await self._change_or_stop(lambda one: with_call(one, unstarted=unstarted))
+        self._set_resumable(unstarted)
+        page = None
+        if waiting.url and not lacking(self.capabilities, PAGES):
+            request = UrlElicitation(waiting.message, waiting.url).request
+            page = ApprovalUrl(waiting, request, self._shown(request))
+        try:
+            async with watched(page or waiting) as over:
+                await over
+        finally:
+            if page is not None:
+                await page.close()
+        if page is not None and page.declined:
+            raise pending(waiting)
+        # From here on it must not be run again only because its server is gone.
+        self._message, self._is_waiting, self._is_resumable = GOES_ON, False, False
+        await self._change_or_stop(lambda one: with_call(one, unstarted=False))
 
-    async def keep(self, state: bytes) -> None:
+    async def _shown(self, page: InputRequest) -> Mapping[str, Any]:
+        return (await self._ask({OPEN_PAGE: page}))[OPEN_PAGE]
+
+    async def detach(self, *, state: bytes = b"") -> None:
         """
         Record the state with which another run continues the call.
 
         From here on the call is continued wherever it is run, and never made again.
         """
-        stopping, self._resumes = self.reason is not None, False
-        if stopping:
+        if not state:
+            return
+        self._resumes = False
+        if self.reason is not None:
             self.work.cancel()
-        await self._change_or_stop(lambda record: with_state(record, state))
-        self._is_resumable = True
-        if self._leaving:
-            self.leave()
+        await self._change_or_stop(lambda one: with_call(one, kept=state))
+        self._set_resumable(True)
 
     async def _change_or_stop(self, edit: Edit) -> None:
         """Change the record; does not return if another run owns it or the task is stopped."""
-        await self._change(edit)
+        await self._change(lambda record: self._up_to_date(edit(record)))
         if self.record.cancelled:
             # The client cancelled it meanwhile.
             self.stop("cancelled")
@@ -182,34 +229,34 @@ class RunningTask:
             # The work is being cancelled; wait here for that.
             await asyncio.Event().wait()
 
-    async def ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
-        """Put requests for input into the record and wait for all answers (K-11, K-12)."""
-        posed: PendingInputs | None = None
+    async def _ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
+        keys: dict[str, str] | None = None
+        mine = self._keys
 
-        def pose(record: TaskRecord) -> TaskRecord:
-            nonlocal posed
-            posed = self.keys.pose(record, requests)
-            return posed.record
+        def edit(record: TaskRecord) -> TaskRecord:
+            nonlocal keys, mine
+            mine = set(self._keys)  # only a stored request uses up its keys
+            record, keys = pose(record, requests, mine)
+            return record
 
-        await self._change(pose)
-        if posed is None:
+        await self._change(edit)
+        if keys is None:
             # Another run owns the record; this work is being cancelled.
-            await asyncio.Event().wait()
-            raise AssertionError
-        self.keys.keep(posed)
+            return await asyncio.Future()
+        self._keys |= mine
         try:
-            while (answers := answers_to(self.record, posed.keys)) is None:
+            while (answers := answers_to(self.record, keys)) is None:
                 await self._changed.wait()
         except asyncio.CancelledError:
             # The tool stopped asking or is stopped, so these requests are withdrawn.
-            self._withdrawn.update(posed.keys.values())
+            self._withdrawn |= dict.fromkeys(keys.values())
             self._wakeable.wake()
             raise
         return answers
 
     async def _read(self) -> None:
         try:
-            record = await self._task_store.get(self.tenant, self.record.id)
+            record = await self._task_store.get(self._tenant, self.record.id)
         except StoreUnavailable:
             _log.warning("task_not_read")
             return
@@ -233,7 +280,7 @@ class RunningTask:
         """Return the record with this process's message, lease and withdrawn requests."""
         limits, now = self._task_store.limits, self._task_store.clock()
         if self._withdrawn:
-            record = withdraw(record, self._withdrawn)
+            record = answer(record, self._withdrawn)
         if record.status_message != self._message:
             self._noted_at = now
             record = _replace(record, status_message=self._message)
@@ -241,11 +288,10 @@ class RunningTask:
             record = _replace(record, leased_until=now + limits.lease_s)
             if self._is_waiting:
                 # An approval may take longer than a task is kept.
-                kept_until = max(record.expires_at, now + limits.ttl_s)
-                record = _replace(record, expires_at=kept_until)
+                record = _replace(record, expires_at=max(record.expires_at, now + limits.ttl_s))
         return record
 
-    async def _change(self, edit: Edit) -> None:
+    async def _change(self, edit: Edit, *, adds: int = 0) -> None:
         """Change the record while this run owns it; retry as long as the store is unavailable."""
 
         def ours(record: TaskRecord) -> TaskRecord:
@@ -253,7 +299,9 @@ class RunningTask:
 
         while True:
             try:
-                record = await self._task_store.change(self.tenant, self.record.id, ours)
+                record = await self._task_store.change(
+                    self._tenant, self.record.id, ours, adds=adds
+                )
                 break
             except StoreUnavailable:
                 _log.warning("task_change_waits")
@@ -262,62 +310,3 @@ class RunningTask:
             self.stop("lost")
         else:
             self._take(record)
-
-    async def _conclude(self) -> None:
-        if self.reason == "lost":
-            return
-        if self.work.cancelled() and self.reason in {None, "handed over"}:
-            await self._change(given_up)
-            return
-        await self._store_end(self._end())
-
-    async def _store_end(self, end: dict[str, Any]) -> None:
-        """Store the outcome; if a result exceeds the quota, store only that there was one."""
-        result = end.get("result", b"")
-        while True:
-            try:
-                async with self._task_store.quota.room(self.tenant, self.record.owner, len(result)):
-                    return await self._change(partial(with_end, end=end))
-            except QuotaExceeded as full:
-                lost = failed(INTERNAL_ERROR, f"{CARRIED_OUT} {full}") if result else end
-                return await self._change(partial(with_end, end=lost))
-            except StoreUnavailable:
-                _log.warning("task_end_waits")
-                await asyncio.sleep(self._read_every_s)
-
-    def _end(self) -> dict[str, Any]:
-        """Return the members of the record that say how it ended."""
-        if self.work.cancelled():
-            if self.reason == "cancelled":
-                return CANCELLED
-            return failed(INTERNAL_ERROR, REVOKED if self.reason == "revoked" else OVER)
-        raised = self.work.exception()
-        if isinstance(raised, Unaccepted):
-            # The request was cancelled while it became a task.
-            return CANCELLED
-        try:
-            if raised is None:
-                answer = call_result(self.work.result(), MODERN, b"")
-                return {"status": "completed", "result": answer}
-            refusal = refusal_of(raised)
-            return failed(refusal.code, refusal.message, refusal.data)
-        except JsonRpcError as refused:
-            return failed(refused.code, refused.message, refused.data)
-        except UNENCODABLE as bad:
-            # The tool's answer cannot be encoded as JSON.
-            refusal = refusal_of(bad)
-            return failed(refusal.code, refusal.message)
-
-
-def refusal_of(raised: BaseException) -> JsonRpcError:
-    """Return the error for a call that ended without an outcome."""
-    if isinstance(raised, AuthError):
-        return as_refusal(raised)
-    if isinstance(raised, WITHOUT_RESULT):
-        return without_answer(raised, modern=True)
-    if isinstance(raised, Unknown):
-        return JsonRpcError(INVALID_PARAMS, GONE)
-    if isinstance(raised, StoreUnavailable):
-        return JsonRpcError(INTERNAL_ERROR, AWAY)
-    _log.error("task_error", exc_info=raised)
-    return JsonRpcError(INTERNAL_ERROR, UNFORESEEN)

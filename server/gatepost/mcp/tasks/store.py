@@ -1,34 +1,30 @@
-"""Store task records, change them, and show them to their callers."""
+"""Store task records and change them."""
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
-from msgspec import Raw
 
-from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub, ChangeSubscription
-from gatepost.mcp.tasks.task_record import decode_call
+from gatepost.mcp.change_notifications import ChangeNotification, ChangePubSub
+from gatepost.mcp.responses import rate_limited
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.quota import StorageQuota
+from gatepost.storage.quota import QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.tasks import TERMINAL, TaskRecord
-from gatepost_authz.caller import TenantContext
-from gatepost_authz.errors import InsufficientScope
-
-_encode = msgspec.json.encode
-
+from gatepost.tools.api import Failure
 
 _log = logging.getLogger("gatepost.tasks")
 
 Edit = Callable[[TaskRecord], TaskRecord]
 """Returns the changed record, or the same object to change nothing."""
 
-TASK_ID_CHARACTERS = 64
 CONTENDERS = 50
 """How often a change is tried again after a concurrent one."""
+
+_replace = msgspec.structs.replace
 
 
 class TaskLimits(msgspec.Struct, frozen=True):
@@ -67,72 +63,112 @@ class TaskStore:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.quota = quota or StorageQuota(records, clock=clock)
+        self.limits = limits
+        self.clock = clock
         self._records = records
         self._pubsub = pubsub
-        self.clock = clock
-        self.apply(limits)
+        self._opening: Counter[bytes] = Counter()
 
     def apply(self, limits: TaskLimits) -> None:
         """Apply these limits from now on."""
         self.limits = limits
 
     async def create(self, tenant: str, record: TaskRecord) -> None:
-        """Store a new task durably."""
-        await self._records.of(tenant).tasks.create(record)
+        """
+        Store a new task durably.
 
-    async def unfinished(self, tenant: str, owner: bytes) -> int:
-        """Return the number of unfinished tasks of this owner."""
-        return await self._records.of(tenant).tasks.count(owner)
+        Raises JsonRpcError if its caller has too many tasks or too little room.
+        """
+        tasks, owner, most = (
+            self._records.of(tenant).tasks,
+            record.owner,
+            self.limits.max_per_caller,
+        )
+        # Tasks that are about to be stored count too, because many calls may come at once. A task
+        # that is stored meanwhile counts twice for a moment, but it always counts.
+        ahead = self._opening[owner]
+        self._opening[owner] += 1
+        try:
+            if await tasks.count(owner) + ahead >= most:
+                message = f"{most} tasks are already running, which is the limit."
+                wait_s = self.limits.poll_interval_s
+                raise rate_limited(Failure("rate_limit", message, retry_after=wait_s))
+            async with self._room(tenant, owner, record.weight):
+                await tasks.create(record)
+        finally:
+            self._opening[owner] -= 1
+            if not self._opening[owner]:
+                del self._opening[owner]
 
-    async def abandoned(self, limit: int) -> list[tuple[str, str]]:
+    @asynccontextmanager
+    async def _room(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
+        if not size:
+            yield
+            return
+        try:
+            async with self.quota.room(tenant, owner, size):
+                yield
+        except QuotaExceeded as full:
+            wait_s, limit = full.wait_s, full.limit
+            raise rate_limited(
+                Failure("rate_limit", str(full), retry_after=wait_s, limit=limit)
+            ) from None
+
+    async def abandoned(self, most: int) -> list[tuple[str, str]]:
         """Return the tenant and id of tasks whose server is gone."""
-        return await self._records.abandoned_tasks(self.clock(), limit)
+        return await self._records.abandoned_tasks(self.clock(), most)
 
     async def get(self, tenant: str, task_id: str) -> TaskRecord | None:
         """Return the task; None if it is unknown or expired."""
         record = await self._records.of(tenant).tasks.get(task_id)
         return None if record is None or record.expires_at <= self.clock() else record
 
-    async def change(self, tenant: str, task_id: str, edit: Edit) -> TaskRecord | None:
+    async def change(
+        self, tenant: str, task_id: str, edit: Edit, *, adds: int = 0
+    ) -> TaskRecord | None:
         """
         Apply *edit*, again after concurrent changes, and return the stored record.
 
-        Return None if the task is gone or has ended. Subscribers are told of the change.
+        Return None if the task is gone or has ended. Subscribers are told of the change. *adds*
+        are bytes that need room; raises JsonRpcError if there is none.
         """
-        kept = self._records.of(tenant).tasks
+        tasks = self._records.of(tenant).tasks
         for _ in range(CONTENDERS):
-            record = await kept.get(task_id)
+            record = await tasks.get(task_id)
             if record is None or record.status in TERMINAL:
                 return None
             edited = edit(record)
             if edited is record:
                 return record
-            visible = _visible(edited) != _visible(record)
-            if visible:
-                edited = msgspec.structs.replace(edited, updated_at=self.clock())
-            if await kept.replace(edited):
-                if visible or edited.cancelled != record.cancelled:
+            is_visible = _visible(edited) != _visible(record)
+            if is_visible:
+                edited = _replace(edited, updated_at=self.clock())
+            async with self._room(tenant, record.owner, adds):
+                is_stored = await tasks.replace(edited)
+            if is_stored:
+                if is_visible or edited.cancelled != record.cancelled:
                     await self._publish(tenant, task_id)
-                return msgspec.structs.replace(edited, revision=edited.revision + 1)
+                return _replace(edited, revision=edited.revision + 1)
         raise StoreUnavailable("a task changes faster than it can be written")
 
-    async def follow(
+    @asynccontextmanager
+    async def followed(
         self, tenant: str, task_id: str, deliver: Callable[[], None]
-    ) -> ChangeSubscription | None:
-        """
-        Subscribe to the task's changes; None if the shared store is unavailable, then poll instead.
-        """
+    ) -> AsyncIterator[None]:
+        """Deliver the task's changes during a block; none if the shared store is unavailable."""
         moved = ChangeNotification("task", task_id)
-
-        def receive(change: ChangeNotification) -> None:
-            if change == moved:
-                deliver()
-
+        subscription = None
         try:
-            return await self._pubsub.follow(tenant, receive)
+            subscription = await self._pubsub.follow(
+                tenant, lambda change: deliver() if change == moved else None
+            )
         except StoreUnavailable:
             _log.warning("task_polled")
-            return None
+        try:
+            yield
+        finally:
+            if subscription is not None:
+                subscription.end()
 
     async def _publish(self, tenant: str, task_id: str) -> None:
         try:
@@ -141,68 +177,6 @@ class TaskStore:
             # The record is stored, and subscribers also poll it.
             _log.warning("task_change_not_published")
 
-    async def find(self, caller: TenantContext, task_id: str) -> TaskRecord | None:
-        """
-        Return this caller's task; None if it is unknown, expired or another caller's (K-17).
-
-        Raises InsufficientScope, which names the missing scopes, if the caller no longer holds
-        those that the tool requires.
-        """
-        if len(task_id) > TASK_ID_CHARACTERS:
-            return None
-        record = await self.get(caller.tenant_id, task_id)
-        if record is None or record.owner != caller.principal_digest:
-            return None
-        stored = decode_call(record.call)
-        if stored.caller.identity_key != caller.identity_key:
-            return None
-        caller.require(stored.scopes)
-        return record
-
-    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
-        """Return the ids of tasks that belong to this caller and that its scopes allow."""
-        ids = dict.fromkeys(task_ids)
-        return [task_id for task_id in ids if await self._mine(caller, task_id)]
-
-    async def notification(self, caller: TenantContext, task_id: str) -> bytes | None:
-        """Return the JSON members of `notifications/tasks`; None for another caller's task."""
-        record = await self._mine(caller, task_id)
-        return None if record is None else _encode(self.shown(record))[1:-1]
-
-    async def _mine(self, caller: TenantContext, task_id: str) -> TaskRecord | None:
-        try:
-            return await self.find(caller, task_id)
-        except InsufficientScope:
-            return None
-
-    def shown(self, record: TaskRecord) -> dict[str, Any]:
-        """Return the task as `tasks/get` and `notifications/tasks` show it (K-09)."""
-        shown = self.handle(record)
-        if record.status == "input_required" and record.requests is not None:
-            shown["inputRequests"] = Raw(record.requests)
-        if record.status == "completed" and record.result is not None:
-            shown["result"] = Raw(record.result)
-        if record.status == "failed" and record.error is not None:
-            shown["error"] = Raw(record.error)
-        return shown
-
-    def handle(self, record: TaskRecord) -> dict[str, Any]:
-        """Return the fields that every task has in every state (K-06)."""
-        shown: dict[str, Any] = {"taskId": record.id, "status": record.status}
-        if record.status_message is not None:
-            shown["statusMessage"] = record.status_message
-        return shown | {
-            "createdAt": _iso(record.created_at),
-            "lastUpdatedAt": _iso(record.updated_at),
-            "ttlMs": round((record.expires_at - record.created_at) * 1000),
-            "pollIntervalMs": max(1, round(self.limits.poll_interval_s * 1000)),
-        }
-
 
 def _visible(record: TaskRecord) -> tuple[object, ...]:
     return record.status, record.status_message, record.requests
-
-
-def _iso(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

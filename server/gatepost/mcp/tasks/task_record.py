@@ -1,21 +1,34 @@
 """What a task's record contains: its call, the requests for input, and how it ended."""
 
+import asyncio
 import hashlib
-import secrets
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Mapping
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
 
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
+from gatepost.mcp.responses import REFUSED, call_result, refusal_of
+from gatepost.mcp.revisions import MODERN
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.client import InputRequest
+from gatepost.tools.api import Outcome
+from gatepost.tools.client import InputRequest, Unaccepted
 from gatepost.tools.json_shape import decoder_of
+from gatepost.tools.registry import Unknown
+from gatepost.tools.truncation import UNENCODABLE
 from gatepost_authz.caller import TenantContext
 
+UNFORESEEN = "An unexpected error occurred; see the server's log."
+GONE = "The tool is no longer available."
+REVOKED = "The caller's access was revoked."
+CARRIED_OUT = "The call was carried out, but its result was not kept."
+OVER = "The task expired before it was finished."
 CANCELLED = {"status": "cancelled", "status_message": "Cancelled by its client."}
 
+_log = logging.getLogger("gatepost.tasks")
 _encode = msgspec.json.encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 _replace = msgspec.structs.replace
@@ -50,20 +63,11 @@ encode_call = msgspec.json.Encoder(enc_hook=dict).encode
 decode_call = decoder_of(StoredCall)
 
 
-def with_unstarted(record: TaskRecord, unstarted: bool) -> TaskRecord:
-    """Return the record with a flag for whether nothing of its call has started."""
-    call, flag = _members(record.call), Raw(_encode(unstarted))
-    if call.get("unstarted", Raw(b"false")) == flag:
-        return record
-    return _replace(record, call=_encode(call | {"unstarted": flag}))
-
-
-def with_state(record: TaskRecord, state: bytes) -> TaskRecord:
-    """Return the record with the state with which another run continues its call."""
-    call, kept = _members(record.call), Raw(_encode(state))
-    if call.get("kept") == kept:
-        return record
-    return _replace(record, call=_encode(call | {"kept": kept}))
+def with_call(record: TaskRecord, **changes: object) -> TaskRecord:
+    """Return the record with these members of its stored call."""
+    call = _members(record.call)
+    new = {name: Raw(_encode(value)) for name, value in changes.items()}
+    return record if call | new == call else _replace(record, call=_encode(call | new))
 
 
 def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:
@@ -74,33 +78,53 @@ def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:
     return {"status": "failed", "status_message": message, "error": _encode(error)}
 
 
-def given_up(record: TaskRecord) -> TaskRecord:
-    """Return the record without a lease, so that another server takes it over at once."""
-    return _replace(record, runner="", leased_until=0.0)
-
-
-def new_run_id() -> str:
-    """Return a new id for one run of a task; knowing it gives no rights."""
-    return secrets.token_hex(8)
-
-
 def with_end(record: TaskRecord, end: dict[str, Any]) -> TaskRecord:
     """Return the ended record, without its arguments and the requests for input."""
     # Arguments and answers may be large or confidential, so they are kept only as long as a
     # second run might need them.
-    call = _members(record.call) | {"arguments": Raw(b"{}"), "kept": Raw(b'""')}
-    return _replace(record, requests=None, answers=None, call=_encode(call), **end)
+    return _replace(with_call(record, arguments={}, kept=b""), requests=None, answers=None, **end)
+
+
+StopReason = Literal["cancelled", "revoked", "over", "lost", "handed over"]
+"""
+Why work is stopped: the client cancelled it, the caller's access was revoked, its time is over,
+another server took it over, or this server stops.
+"""
+
+
+def end_of(work: "asyncio.Task[Outcome]", reason: StopReason | None) -> dict[str, Any]:
+    """Return the members of a record whose work is over; it may have been stopped for *reason*."""
+    if work.cancelled() and reason != "cancelled":
+        return failed(INTERNAL_ERROR, REVOKED if reason == "revoked" else OVER)
+    if work.cancelled():
+        return CANCELLED
+    raised = work.exception()
+    if isinstance(raised, Unaccepted):
+        # The request was cancelled while it became a task.
+        return CANCELLED
+    if isinstance(raised, Unknown):
+        return failed(INVALID_PARAMS, GONE)
+    if raised is None:
+        try:
+            return {"status": "completed", "result": call_result(work.result(), MODERN, b"")}
+        except (JsonRpcError, *UNENCODABLE) as unusable:
+            raised = unusable
+    if isinstance(raised, REFUSED):
+        refusal = refusal_of(raised, modern=True)
+        return failed(refusal.code, refusal.message, refusal.data)
+    _log.error("task_error", exc_info=raised)
+    return failed(INTERNAL_ERROR, UNFORESEEN)
 
 
 class InputAnswer(msgspec.Struct, frozen=True):
     """The digest of a key's request and its answer; None if the request was withdrawn."""
 
     request_digest: str
-    given: dict[str, Any] | None = None
+    given: Mapping[str, Any] | None = None
 
 
 _decode_requests = msgspec.json.Decoder(dict[str, InputRequest]).decode
-_answers = msgspec.json.Decoder(dict[str, InputAnswer]).decode
+_decode_answers = msgspec.json.Decoder(dict[str, InputAnswer]).decode
 
 
 def waiting(record: TaskRecord) -> dict[str, InputRequest]:
@@ -108,95 +132,55 @@ def waiting(record: TaskRecord) -> dict[str, InputRequest]:
     return {} if record.requests is None else _decode_requests(record.requests)
 
 
-def spent(record: TaskRecord) -> dict[str, InputAnswer]:
+def _spent(record: TaskRecord) -> dict[str, InputAnswer]:
     """Return the keys that are used up."""
-    return {} if record.answers is None else _answers(record.answers)
+    return {} if record.answers is None else _decode_answers(record.answers)
 
 
-class PendingInputs(msgspec.Struct, frozen=True):
-    """The keys of requests, by the tool's own names, and the record with the new requests."""
-
-    keys: Mapping[str, str]
-    numbers: Mapping[str, int]
-    record: TaskRecord
-
-
-class InputKeys:
+def pose(
+    record: TaskRecord, requests: Mapping[str, InputRequest], mine: set[str]
+) -> tuple[TaskRecord, dict[str, str]]:
     """
-    Assigns a key to each request for input of one run.
+    Return the record with these requests for input, and their keys by the tool's own names.
 
     A key belongs to one request for the life of its task (K-11). A run that starts again after a
     crash asks the same again and finds earlier answers under the same keys. If a request has
-    changed, its old answer does not count.
+    changed, its old answer does not count. *mine* are the keys that this run has come to so far.
     """
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._mine: set[str] = set()
-
-    def pose(self, record: TaskRecord, requests: Mapping[str, InputRequest]) -> PendingInputs:
-        """Choose keys without changing any state, because the record may be read again."""
-        open_ones, used = waiting(record), spent(record)
-        keys: dict[str, str] = {}
-        numbers = dict(self._numbers)
-        for name, request in requests.items():
-            for number in count(numbers.get(name, 0) + 1):
-                key = name if number == 1 else f"{name}-{number}"
-                if key in self._mine or key in open_ones:
-                    continue
-                before = used.get(key)
-                if before is None:
-                    open_ones[key] = request
-                elif before.given is None or before.request_digest != digest(request):
-                    continue
-                break
-            keys[name], numbers[name] = key, number
-        return PendingInputs(keys, numbers, _kept(record, open_ones, used))
-
-    def add_answered(
-        self,
-        record: TaskRecord,
-        requests: Mapping[str, InputRequest],
-        answers: Mapping[str, Mapping[str, Any]],
-    ) -> TaskRecord:
-        """Return the record with the requests and answers from before it was a task."""
-        posed = self.pose(record, requests)
-        self.keep(posed)
-        return answer(posed.record, {key: answers[name] for name, key in posed.keys.items()})
-
-    def keep(self, posed: PendingInputs) -> None:
-        """Mark these keys as used by this run, after the record is stored."""
-        self._numbers.update(posed.numbers)
-        self._mine.update(posed.keys.values())
+    open_ones, used = waiting(record), _spent(record)
+    keys: dict[str, str] = {}
+    for name, request in requests.items():
+        for number in count(1):
+            key = keys[name] = name if number == 1 else f"{name}-{number}"
+            if key in mine or key in open_ones:
+                continue
+            mine.add(key)
+            before = used.get(key)
+            if before is None:
+                open_ones[key] = request
+            elif before.given is None or before.request_digest != digest(request):
+                continue
+            break
+    return _with_inputs(record, open_ones, used), keys
 
 
-def answer(record: TaskRecord, responses: Mapping[str, Mapping[str, Any]]) -> TaskRecord:
-    """Return the record with these answers; ignore answers to requests that are not open (K-12)."""
-    open_ones, used = waiting(record), spent(record)
+def answer(record: TaskRecord, responses: Mapping[str, Mapping[str, Any] | None]) -> TaskRecord:
+    """
+    Return the record with these answers; ignore answers to requests that are not open (K-12).
+
+    None withdraws a request, whose key stays used.
+    """
+    open_ones, used = waiting(record), _spent(record)
     for key in [key for key in open_ones if key in responses]:
-        used[key] = InputAnswer(digest(open_ones.pop(key)), dict(responses[key]))
-    return _kept(record, open_ones, used)
-
-
-def withdraw(record: TaskRecord, keys: Iterable[str]) -> TaskRecord:
-    """Return the record without these requests; their keys stay used."""
-    open_ones, used = waiting(record), spent(record)
-    for key in keys:
-        if key in open_ones:
-            used[key] = InputAnswer(digest(open_ones.pop(key)))
-    return _kept(record, open_ones, used)
+        used[key] = InputAnswer(digest(open_ones.pop(key)), responses[key])
+    return _with_inputs(record, open_ones, used)
 
 
 def answers_to(record: TaskRecord, keys: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the answers by the tool's own names; None if one is missing."""
-    used = spent(record)
-    found: dict[str, Any] = {}
-    for name, key in keys.items():
-        given = used[key].given if key in used else None
-        if given is None:
-            return None
-        found[name] = given
-    return found
+    used = _spent(record)
+    found = {name: used[key].given for name, key in keys.items() if key in used}
+    return None if len(found) < len(keys) or None in found.values() else found
 
 
 def digest(request: InputRequest) -> str:
@@ -211,7 +195,7 @@ def digest(request: InputRequest) -> str:
     return hashlib.sha256(_encode(request, order="deterministic")).hexdigest()[:32]
 
 
-def _kept(
+def _with_inputs(
     record: TaskRecord, open_ones: dict[str, InputRequest], used: dict[str, InputAnswer]
 ) -> TaskRecord:
     requests = _encode(open_ones) if open_ones else None

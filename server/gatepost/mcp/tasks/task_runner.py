@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,27 +12,27 @@ from msgspec import Raw
 
 from gatepost.background import started
 from gatepost.http.body import no_caller
-from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
-from gatepost.mcp.responses import rate_limited
-from gatepost.mcp.tasks.client import TaskClient
-from gatepost.mcp.tasks.running_task import GONE, OVER, REVOKED, RunningTask
-from gatepost.mcp.tasks.store import TaskLimits, TaskStore
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+from gatepost.mcp.tasks.running_task import RunningTask
+from gatepost.mcp.tasks.store import TaskStore
 from gatepost.mcp.tasks.task_record import (
     CANCELLED,
-    InputKeys,
+    GONE,
+    OVER,
+    REVOKED,
     StoredCall,
+    answer,
     decode_call,
     encode_call,
     failed,
-    new_run_id,
+    pose,
     waiting,
-    withdraw,
+    with_call,
 )
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.api import Call, Failure, Outcome, Tool
-from gatepost.tools.client import NO_CLIENT
+from gatepost.tools.api import Call, Outcome, Tool
+from gatepost.tools.client import Client, InputRequest
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
 from gatepost_authz.caller import TenantContext
@@ -55,6 +54,17 @@ STOPPED_OFTEN = f"The server that ran the call stopped, {ATTEMPTS} times."
 _replace = msgspec.structs.replace
 
 
+class BeforeTask(msgspec.Struct):
+    """What a call did before it became a task."""
+
+    state: bytes = b""
+    """The state with which another run continues the call; empty if it would start again."""
+    unstarted: bool = False
+    """Whether the call waits for a decision and its tool has not started."""
+    answered: list[tuple[Mapping[str, InputRequest], Mapping[str, Mapping[str, Any]]]] = []
+    """The requests for input and their answers."""
+
+
 class TaskRunner:
     """
     Manages tasks from the answer that creates one until the task ends.
@@ -74,7 +84,6 @@ class TaskRunner:
         self.is_out = is_out
         self._runner = runner
         self._running_tasks: dict[RunningTask, asyncio.Task[None]] = {}
-        self._opening: Counter[bytes] = Counter()
         self._sweeping: asyncio.Task[None] | None = None
         self._until = 0.0
         self._draining = False
@@ -83,45 +92,43 @@ class TaskRunner:
         return len(self._running_tasks)
 
     async def accept(
-        self, call: Call, tool: Tool, task_client: TaskClient, work: asyncio.Task[Outcome]
+        self,
+        call: Call,
+        tool: Tool,
+        work: asyncio.Task[Outcome],
+        before: BeforeTask,
+        accepted: Callable[[Client], None],
     ) -> TaskRecord:
         """
         Turn *work* into a task and return its record, which is durable then (K-07).
 
-        Raises JsonRpcError if the caller has too many tasks, and StoreUnavailable; then the work
-        still belongs to the request. If the request is cancelled meanwhile, so is the task.
+        *accepted* is told the client that the call has from then on. Raises JsonRpcError if the
+        caller has too many tasks, and StoreUnavailable; then the work still belongs to the request.
+        If the request is cancelled meanwhile, so is the task.
         """
-        task_store, now = self.task_store, self.task_store.clock()
-        limits, tenant = task_store.limits, call.caller.tenant_id
-        runs_s = tool.timeout_s or self._runner().timeout_s
         stored = StoredCall(
             caller=_replace(call.caller, claims=dict(call.caller.claims)),
             arguments=Raw(call.arguments),
             request_id=call.request_id,
-            capabilities=dict(task_client.capabilities),
+            capabilities=dict(call.client.capabilities),
             scopes=tool.scopes,
             correlation=call.correlation,
-            unstarted=task_client.unstarted,
-            peer=call.peer if limits.peers else "",
-            kept=task_client.state,
+            unstarted=before.unstarted,
+            peer=call.peer if self.task_store.limits.peers else "",
+            kept=before.state,
         )
-        record = TaskRecord(
-            id=f"t_{secrets.token_urlsafe(24)}",
-            owner=call.caller.principal_digest,
-            tool=tool.name,
-            status="working",
-            created_at=now,
-            updated_at=now,
-            expires_at=now + limits.ttl_s + runs_s,
-            call=encode_call(stored),
-            runner=new_run_id(),
-            leased_until=now + limits.lease_s,
-        )
-        keys = InputKeys()
-        for requests, answers in task_client.answered:
-            record = keys.add_answered(record, requests, answers)
-        running_task = RunningTask(task_store, tenant, record, work, keys)
-        opening = asyncio.ensure_future(self._open(running_task, task_client))
+        record, used = self._new_record(stored, tool), set[str]()
+        for requests, answers in before.answered:
+            record, keys = pose(record, requests, used)
+            record = answer(record, {key: answers[name] for name, key in keys.items()})
+        running_task = RunningTask(self.task_store, record, stored, lambda _: work, used)
+
+        async def opened() -> None:
+            await self.task_store.create(call.caller.tenant_id, record)
+            accepted(running_task)
+            self._manage(running_task)
+
+        opening = asyncio.ensure_future(opened())
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -131,53 +138,30 @@ class TaskRunner:
             raise
         return record
 
-    async def _open(self, running_task: RunningTask, task_client: TaskClient) -> None:
-        task_store, owner = self.task_store, running_task.record.owner
-        # Tasks that are about to be stored count too, because many calls may come at once. A task
-        # that is stored meanwhile counts twice for a moment, but it always counts.
-        ahead = self._opening[owner]
-        self._opening[owner] += 1
-        try:
-            if (
-                await task_store.unfinished(running_task.tenant, owner) + ahead
-                >= task_store.limits.max_per_caller
-            ):
-                raise _too_many_tasks(task_store.limits)
-            async with task_store.quota.room(
-                running_task.tenant, owner, running_task.record.weight
-            ):
-                await task_store.create(running_task.tenant, running_task.record)
-        except QuotaExceeded as full:
-            raise no_room(full) from None
-        finally:
-            self._opening[owner] -= 1
-            if not self._opening[owner]:
-                del self._opening[owner]
-        self._begin(running_task, task_client)
-
-    def _begin(self, running_task: RunningTask, task_client: TaskClient) -> None:
-        task_client.accept(running_task)
-        running = self._running_tasks[running_task] = asyncio.create_task(
-            self._await_end(running_task)
+    def _new_record(self, stored: StoredCall, tool: Tool) -> TaskRecord:
+        limits, now = self.task_store.limits, self.task_store.clock()
+        return TaskRecord(
+            id=f"t_{secrets.token_urlsafe(24)}",
+            owner=stored.caller.principal_digest,
+            tool=tool.name,
+            status="working",
+            created_at=now,
+            updated_at=now,
+            expires_at=now + limits.ttl_s + (tool.timeout_s or self._runner().timeout_s),
+            call=encode_call(stored),
+            runner=_new_run_id(),
+            leased_until=now + limits.lease_s,
         )
-        running.add_done_callback(lambda _: self._running_tasks.pop(running_task, None))
-        if self.is_out(decode_call(running_task.record.call).caller):
+
+    def _manage(self, running_task: RunningTask) -> None:
+        managing = asyncio.create_task(running_task.run())
+        self._running_tasks[running_task] = managing
+        managing.add_done_callback(lambda _: self._running_tasks.pop(running_task, None))
+        if self.is_out(running_task.call.caller):
             # The caller lost its access while the record was written.
             running_task.stop("revoked")
         if self._draining:
             running_task.leave()
-
-    async def _await_end(self, running_task: RunningTask) -> None:
-        subscription = await self.task_store.follow(
-            running_task.tenant, running_task.record.id, running_task.wake
-        )
-        try:
-            # Read the changes from before the subscription.
-            running_task.wake()
-            await running_task.run()
-        finally:
-            if subscription is not None:
-                subscription.end()
 
     async def sweep(self) -> None:
         """Take over the tasks that other processes left behind."""
@@ -188,34 +172,33 @@ class TaskRunner:
 
     async def take_up(self, tenant: str, task_id: str) -> None:
         """Run an abandoned task again if that is safe, else record how it ended."""
-        run: tuple[StoredCall, str] | None = None
+        stored: StoredCall | None = None
 
-        def claim(record: TaskRecord) -> TaskRecord:
-            nonlocal run
-            run = None
+        def take(record: TaskRecord) -> TaskRecord:
+            nonlocal stored
+            stored = None
             now = self.task_store.clock()
             if record.leased_until >= now:
                 return record
-            stored, end = self._fate(record)
-            if end is not None or stored is None:
-                return _replace(record, requests=None, **(end or {}))
-            run = stored, new_run_id()
+            fate = self._fate(record)
+            if not isinstance(fate, StoredCall):
+                return _replace(record, requests=None, **fate)
+            stored = fate
             # The old run's requests are void; the new run asks with other keys.
-            record = withdraw(record, waiting(record))
+            record = answer(record, dict.fromkeys(waiting(record)))
             # The call counts as started until it waits again, because its approval may have been
             # used already. A call that another server handed over did not crash that server.
             is_blameless = stored.unstarted or (stored.kept and not record.runner)
             attempts = stored.attempts + (not is_blameless)
-            again = _replace(stored, attempts=attempts, unstarted=False)
+            record = with_call(record, attempts=attempts, unstarted=False)
             until = now + self.task_store.limits.lease_s
-            return _replace(record, call=encode_call(again), runner=run[1], leased_until=until)
+            return _replace(record, runner=_new_run_id(), leased_until=until)
 
         await self._ready(tenant, task_id)
-        record = await self.task_store.change(tenant, task_id, claim)
-        if record is None or run is None or record.runner != run[1]:
-            return
-        _log.warning("task_restarted")
-        self._run(tenant, record, run[0])
+        record = await self.task_store.change(tenant, task_id, take)
+        if record is not None and stored is not None:
+            _log.warning("task_restarted")
+            self._run(record, stored)
 
     async def _ready(self, tenant: str, task_id: str) -> None:
         """Load the offers of the task's tenant."""
@@ -225,48 +208,45 @@ class TaskRunner:
             with contextlib.suppress(msgspec.DecodeError):
                 await self._runner().registry.ready(decode_call(record.call).caller)
 
-    def _run(self, tenant: str, record: TaskRecord, stored: StoredCall) -> None:
-        task_client = TaskClient(NO_CLIENT, stored.capabilities, kept=stored.kept)
-        resumes = bool(stored.kept)
-        call = Call(
-            caller=stored.caller,
-            name=record.tool,
-            arguments=bytes(stored.arguments),
-            request_id=stored.request_id,
-            client=task_client,
-            lasting=True,
-            correlation=stored.correlation,
-            peer=stored.peer,
-            resumes=resumes,
-        )
-        work = asyncio.create_task(perform(self._runner(), call))
-        keys = InputKeys()
-        running_task = RunningTask(self.task_store, tenant, record, work, keys, resumes=resumes)
-        self._begin(running_task, task_client)
+    def _run(self, record: TaskRecord, stored: StoredCall) -> None:
+        def start(client: Client) -> asyncio.Task[Outcome]:
+            call = Call(
+                caller=stored.caller,
+                name=record.tool,
+                arguments=bytes(stored.arguments),
+                request_id=stored.request_id,
+                client=client,
+                lasting=True,
+                correlation=stored.correlation,
+                peer=stored.peer,
+                resumes=resumes,
+            )
+            return asyncio.create_task(perform(self._runner(), call))
 
-    def _fate(self, record: TaskRecord) -> tuple[StoredCall | None, dict[str, Any] | None]:
-        """Return the call to run again, or the members that say how it ended."""
+        resumes = bool(stored.kept)
+        self._manage(RunningTask(self.task_store, record, stored, start, set(), resumes=resumes))
+
+    def _fate(self, record: TaskRecord) -> StoredCall | dict[str, Any]:
+        """Return the call to run again, or the members of the record that say how it ended."""
         stored = None
         with contextlib.suppress(msgspec.DecodeError):
             stored = decode_call(record.call)
         if record.cancelled and not (stored and stored.kept):
-            return None, CANCELLED
+            return CANCELLED
         if record.expires_at <= self.task_store.clock():
-            return None, failed(INTERNAL_ERROR, OVER)
+            return failed(INTERNAL_ERROR, OVER)
         if stored is None:
             # Stored by a release with another format.
-            return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
+            return failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
         if self.is_out(stored.caller):
-            return None, failed(INTERNAL_ERROR, REVOKED)
+            return failed(INTERNAL_ERROR, REVOKED)
         try:
             effects = self._runner().registry.find(stored.caller, record.tool).effects
         except UnknownTool:
-            return None, failed(INVALID_PARAMS, GONE)
+            return failed(INVALID_PARAMS, GONE)
         if not (stored.unstarted or stored.kept or effects.read_only or effects.idempotent):
-            return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
-        if stored.attempts >= ATTEMPTS:
-            return None, failed(INTERNAL_ERROR, STOPPED_OFTEN)
-        return stored, None
+            return failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
+        return stored if stored.attempts < ATTEMPTS else failed(INTERNAL_ERROR, STOPPED_OFTEN)
 
     def start(self) -> None:
         """Start to take over abandoned tasks at intervals."""
@@ -295,7 +275,7 @@ class TaskRunner:
     def end(self, which: Callable[[TenantContext], bool]) -> None:
         """Stop the tasks of these callers in this process, because their access was revoked."""
         for running_task in self._running_tasks:
-            if which(decode_call(running_task.record.call).caller):
+            if which(running_task.call.caller):
                 running_task.stop("revoked")
 
     async def aclose(self) -> None:
@@ -309,8 +289,8 @@ class TaskRunner:
             running_task.stop("handed over")
         if self._running_tasks:
             await asyncio.wait(self._running_tasks.values(), timeout=HAND_OVER_S)
-        for running in self._running_tasks.values():
-            running.cancel()
+        for managing in self._running_tasks.values():
+            managing.cancel()
 
 
 async def perform(runner: Runner, call: Call) -> Outcome:
@@ -323,17 +303,12 @@ async def perform(runner: Runner, call: Call) -> Outcome:
         return outcome_of(unexpected, call, runner.timeout_s)
 
 
-def _too_many_tasks(limits: TaskLimits) -> JsonRpcError:
-    message = f"{limits.max_per_caller} tasks are already running, which is the limit."
-    return rate_limited(Failure("rate_limit", message, retry_after=limits.poll_interval_s))
-
-
-def no_room(full: QuotaExceeded) -> JsonRpcError:
-    """Return the refusal for a task that exceeds a storage quota."""
-    return rate_limited(Failure("rate_limit", str(full), retry_after=full.wait_s, limit=full.limit))
-
-
 def _log_failure(opening: asyncio.Future[None]) -> None:
     """Log the failure of a cancelled task."""
     if not opening.cancelled() and opening.exception() is not None:
         _log.warning("task_not_kept")
+
+
+def _new_run_id() -> str:
+    """Return a new id for one run of a task; knowing it gives no rights."""
+    return secrets.token_hex(8)

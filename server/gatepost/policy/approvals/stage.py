@@ -95,7 +95,7 @@ class ApprovalStage(Stage):
         self._timeout_s, self._max_result_bytes = timeout_s, max_result_bytes
         self._page, self._count_denial = page, denied
         # The policies of this moment; a reload creates another stage.
-        self._policy_of, self._policies = service.plan.get, service.policies
+        self._policy_of, self._policies = service.policies.plan.get, service.policies
 
     def concerns(self, offer: Offer) -> bool:
         """Return whether a call of the tool may need approval."""

@@ -88,9 +88,7 @@ class LimitStage(Stage):
         """
         self.rules = rules
         self.counters.apply(rules.cached_tokens)
-        queue = self.queue
-        queue.most, queue.each, queue.within_s = most or ANY, each, within_s
-        queue.let_in()
+        self.queue.apply(most=most or ANY, each=each, within_s=within_s)
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
@@ -119,7 +117,8 @@ class LimitStage(Stage):
         admitted = None
         if call.client is not NO_CLIENT and isinstance(call.client, RedactedCall):
             # Only such a client can make the call wait for a person.
-            admitted = call.client.admitted = AdmittedCall(call_limits)
+            admitted = AdmittedCall(call_limits)
+            call.client.suspend_while_waiting(admitted)
         try:
             return await proceed(call, offer, arguments)
         finally:
@@ -272,7 +271,7 @@ def refusal_by(limit: FailureLimit, wait_s: float) -> Outcome:
 
 
 class AdmittedCall(msgspec.Struct):
-    """A running call in its limits; it is the `ToolClock` that is paused while a person decides."""
+    """A running call in its limits; suspended while a person decides."""
 
     call_limits: CallLimits
     holds: int = 0

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import chain, repeat
 
+from gatepost.background import TaskSet
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.script_reviews.store import SUBJECT as SCRIPTS
 from gatepost.storage.errors import StoreUnavailable
@@ -34,14 +35,12 @@ class WithdrawnApprovals:
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._records, self._approvals, self._pause = records, approvals, pause
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
 
     def begin(self, revocations: Iterable[RevocationRecord]) -> None:
         """Withdraw what these revocations affect, in a background task."""
-        if pending := tuple(revocations):
-            task = asyncio.get_running_loop().create_task(self._withdraw(pending))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if wanted := tuple(revocations):
+            self._tasks.start(self._withdraw(wanted))
 
     async def aclose(self) -> None:
         """Stop; other replicas do the rest."""

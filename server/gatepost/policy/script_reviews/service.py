@@ -8,22 +8,26 @@ from msgspec.structs import replace
 
 from gatepost.policy.approvals import policies
 from gatepost.policy.approvals.approval_request import (
+    ERASED,
     SCRIPT_PREFIX,
     ApprovalDecision,
     ApprovalRequest,
     Approver,
-    IsRevoked,
+    Operator,
     Undecidable,
-    caller_is_revoked,
-    none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.policies import IsRevoked, caller_is_revoked, none_revoked
 from gatepost.policy.script_reviews.script import Rejection, Script, ScriptReview
 from gatepost.policy.script_reviews.store import SUBJECT, ScriptApprovals
 from gatepost.storage.records import Records
 
 APPROVERS = (("role:admin",),)
+UNKNOWN_SUBMITTER = (
+    "The person who submitted this script was erased, so Gatepost cannot tell whether that was "
+    "you. An operator can approve it with `gatepost scripts approve`."
+)
 NOTHING_WAITS = "Nothing of that content waits any more; look at what waits now."
 
 
@@ -67,6 +71,9 @@ class ScriptReviews:
     def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
         """Return a sentence why *who* cannot approve the script, or None."""
         if request.state == "rejected":
+            if request.caller == ERASED and not isinstance(who, Operator):
+                # The erased person may sign in again, and must not approve a script of their own.
+                return UNKNOWN_SUBMITTER
             # A rejection can be reversed, also by the person who rejected the script.
             request = replace(request, state="waiting", decisions=())
         return policies.objection(request, who, now=self._clock())
@@ -95,7 +102,7 @@ class ScriptReviews:
         if not await self._store(decided):
             await self._notifier.record("void", decided, by)
             raise Undecidable(NOTHING_WAITS)
-        await self._notifier.request(verdict, decided, by, is_recorded=True)
+        await self._notifier.announce(verdict, decided, by, is_recorded=True)
         return decided
 
     async def allow(self, tenant: str, script: Script, by: Approver) -> None:
@@ -113,7 +120,7 @@ class ScriptReviews:
         decided = _with(request, ApprovalDecision(by=party, verdict="approved", at=now))
         await self._notifier.record("approved", decided, by)
         await self._of(tenant).approve(script, by=party)
-        await self._notifier.request("approved", decided, by, is_recorded=True)
+        await self._notifier.announce("approved", decided, by, is_recorded=True)
 
     async def revoke(
         self, tenant: str, name: str, by: Approver
@@ -132,7 +139,7 @@ class ScriptReviews:
             if revoked is None:
                 await self._notifier.record("void", request, by)
             else:
-                await self._notifier.request("revoked", request, by, is_recorded=True)
+                await self._notifier.announce("revoked", request, by, is_recorded=True)
         return revoked
 
     async def withdraw(self, tenant: str) -> int:
@@ -142,7 +149,7 @@ class ScriptReviews:
             request = _request(tenant, review)
             if caller_is_revoked(request, self._is_revoked) and await approvals.drop(review.digest):
                 ended = replace(request, state="withdrawn", decided_at=self._clock())
-                await self._notifier.request("withdrawn", ended)
+                await self._notifier.announce("withdrawn", ended)
                 count += 1
         return count
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -302,12 +302,17 @@ class _OneCall:
         if not self._is_modern:
             if not self._declared:
                 return _step(await self._exchanged(self._call, self._options(waits=False)))
+            call = self._call
             return await self._calls._sessions.begin(
                 self._ctx,
                 self._server,
                 self._declared,
                 target,
-                self._open,
+                # Without a reference to this object: a parked call must not keep the context of
+                # the request that began it.
+                partial(
+                    self._connection.exchange, call.method, call.params, self._options(waits=True)
+                ),
                 idempotency_digest=idempotency_key(
                     self._ctx, self._server, self._way.definition.key
                 ),
@@ -367,10 +372,6 @@ class _OneCall:
             key=self._way.definition.key,
             waits=waits,
         )
-
-    def _open(self) -> AbstractAsyncContextManager[UpstreamExchange]:
-        call = self._call
-        return self._connection.exchange(call.method, call.params, self._options(waits=True))
 
 
 @asynccontextmanager

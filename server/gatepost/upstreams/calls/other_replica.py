@@ -45,14 +45,15 @@ class OtherReplicaExchange:
         """
         self._valid_until = valid_until
         self._silent_s = silent_s
-        self.listener: ReceiveNotification | None = None
         self._reply = ""
         self._tenant = kept.target.tenant
         self._shared_store, self._keyring, self._kept = shared_store.of(self._tenant), keyring, kept
 
-    async def after(self, step: int, answer: Answer | None = None) -> ExchangeStep:
+    async def after(
+        self, step: int, answer: Answer | None, listener: ReceiveNotification
+    ) -> ExchangeStep:
         """
-        Answer the request of *step* there and return the next step.
+        Answer the request of *step* there and return the next; *listener* gets notifications.
 
         The step is an end of the kind "gone" if the other replica is dead or does not know the
         call. Raises StoreUnavailable; then the round can be repeated.
@@ -73,7 +74,7 @@ class OtherReplicaExchange:
                 kept.parked, kept.target.call, step, answer, valid_until=self._valid_until
             )
             await self._shared_store.put(request_note(reply), sealing.seal(request), ttl_s=NOTE_S)
-            await self._wait(reply, sealing, received)
+            await self._wait(reply, sealing, received, listener)
             note = await self._shared_store.take(step_note(reply))
         finally:
             with suppress(StoreUnavailable):
@@ -81,7 +82,13 @@ class OtherReplicaExchange:
         found: ExchangeStep | None = None if note is None else sealing.open(note, ExchangeStep)  # type: ignore[arg-type]
         return Ended("gone") if found is None else found
 
-    async def _wait(self, reply: str, sealing: Sealing, received: asyncio.Queue[bytes]) -> None:
+    async def _wait(
+        self,
+        reply: str,
+        sealing: Sealing,
+        received: asyncio.Queue[bytes],
+        listener: ReceiveNotification,
+    ) -> None:
         """Wait for the step, or until the other replica is silent for too long."""
         loop = asyncio.get_running_loop()
         last, answers = loop.time(), False
@@ -97,10 +104,10 @@ class OtherReplicaExchange:
                 return
             if message:
                 last, answers = loop.time(), True
-            if message not in (b"", ALIVE) and self.listener is not None:
+            if message not in (b"", ALIVE):
                 notification = sealing.open(message, UpstreamNotification)
                 if notification is not None:
-                    await self.listener(notification)
+                    await listener(notification)
 
     async def cancel(self) -> None:
         """Cancel the call there, if that replica can be reached."""

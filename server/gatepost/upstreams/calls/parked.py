@@ -15,7 +15,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.shared_store import SharedStore, Subscription, TenantSharedStore
 from gatepost.tools.runner import GRACE_S
-from gatepost.upstreams.calls.machine import PARKED_S, Answer, Ended, ExchangeStep
+from gatepost.upstreams.calls.machine import PARKED_S, Ended, ExchangeStep
 from gatepost.upstreams.calls.parked_messages import (
     ALIVE,
     BEAT_S,
@@ -142,7 +142,6 @@ class ParkedCalls:
         """Note that a call has ended, with a last step of this size."""
         if (call := self._calls.get(identity)) is not None:
             call.ended_at, call.size = self._clock(), size
-            call.running.listener = None
             if call.timer is not None:
                 call.timer.cancel()
 
@@ -250,8 +249,7 @@ class ParkedCalls:
                 return
             if running is not None:
                 self.extend(request.parked, request.valid_until)
-                running.listener = _StepPublisher(shared_store, sealing, reply)
-            step = await self._next(shared_store, reply, running, request.step, request.answer)
+            step = await self._next(shared_store, reply, running, request, sealing)
             await shared_store.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)
             await shared_store.publish(reply_topic(reply), READY)
         except StoreUnavailable:
@@ -271,12 +269,13 @@ class ParkedCalls:
         shared_store: TenantSharedStore,
         reply: str,
         running: RunningExchange | None,
-        step: int,
-        answer: Answer | None,
+        request: ParkedRequest,
+        sealing: Sealing,
     ) -> ExchangeStep:
         if running is None:
             return ENDED_GONE
-        waiting = asyncio.create_task(running.after(step, answer))
+        publisher = _StepPublisher(shared_store, sealing, reply)
+        waiting = asyncio.create_task(running.after(request.step, request.answer, publisher))
         try:
             while not waiting.done():
                 await shared_store.publish(reply_topic(reply), ALIVE)

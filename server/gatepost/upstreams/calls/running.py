@@ -42,7 +42,8 @@ class RunningExchange:
     One exchange with an upstream, which may outlive the request that began it.
 
     *ended* is called once with the last step. The caller's requests come and go: each gives its
-    answers with `after` and waits there for the next step.
+    answers with `after` and waits there for the next step. The request that did so last gets the
+    notifications, until the call ends or `mute` is called.
     """
 
     def __init__(
@@ -56,8 +57,7 @@ class RunningExchange:
         self._stopping: str | None = None
         self.waiting = 0
         """Requests that wait for a step."""
-        self.listener: ReceiveNotification | None = None
-        """The caller's request that waits now; notifications are dropped without one."""
+        self._listener: ReceiveNotification | None = None
         # In an empty context, because that of the first request would keep its call in memory.
         self.task = self._loop.create_task(self._run(), context=Context())
         self.task.add_done_callback(_logged)
@@ -67,15 +67,19 @@ class RunningExchange:
         """Return whether the call has ended."""
         return self._machine.over
 
-    async def after(self, step: int, answer: Answer | None = None) -> ExchangeStep:
+    async def after(
+        self, step: int, answer: Answer | None, listener: ReceiveNotification
+    ) -> ExchangeStep:
         """
         Answer the request of *step* and return the next step; 0 stands for the beginning.
 
-        A step that was answered before is not answered again. Raises NoSuchStep.
+        A step that was answered before is not answered again. From now on notifications go to
+        *listener*. Raises NoSuchStep.
         """
         machine = self._machine
         if not 0 <= step <= len(machine.steps):
             raise NoSuchStep
+        self._listener = None if machine.over else listener
         if answer is not None:
             await self._act(machine.answered(step, answer, self._loop.time()))
             self._wake_waiters()
@@ -88,6 +92,10 @@ class RunningExchange:
         finally:
             self.waiting -= 1
         return machine.steps[step]
+
+    def mute(self) -> None:
+        """Drop notifications until the next `after`, because the request before it has ended."""
+        self._listener = None
 
     def cancel(self, reason: str) -> None:
         """Cancel the call at the upstream, unless it has ended."""
@@ -142,9 +150,9 @@ class RunningExchange:
             if isinstance(action, Respond):
                 await self._respond(action)
             elif isinstance(action, Forward):
-                if self.listener is not None:
+                if self._listener is not None:
                     with suppress(StoreUnavailable, ValueError):  # its caller may have left
-                        await self.listener(action.notification)
+                        await self._listener(action.notification)
             else:
                 self._stop(action)
 
@@ -181,6 +189,7 @@ class RunningExchange:
             at = self._machine.deadline()
             self._timer = self._loop.call_at(at, self._tick, context=Context())
             return
+        self._listener = None
         last = self._machine.steps[-1]
         ended, self._ended = self._ended, _nothing
         ended(last)  # type: ignore[arg-type]  # a finished machine has a last step

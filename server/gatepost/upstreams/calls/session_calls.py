@@ -46,10 +46,10 @@ CLIENT_UNAVAILABLE = "The client cannot be asked now."
 class Steps(Protocol):
     """The source of the steps of a call: this process, or the replica that holds it."""
 
-    listener: ReceiveNotification | None
-
-    async def after(self, step: int, answer: Answer | None = None) -> ExchangeStep:
-        """Answer the request of a step and return the next step."""
+    async def after(
+        self, step: int, answer: Answer | None, listener: ReceiveNotification
+    ) -> ExchangeStep:
+        """Answer the request of a step and return the next; *listener* gets notifications."""
 
 
 class SessionCalls:
@@ -151,8 +151,7 @@ class SessionCalls:
                     await ctx.detach()
                 state = msgspec.structs.replace(kept, step=number, requests=requests)
                 answer = await self._ask(ctx, server, steps, state, idempotency_digest)
-            steps.listener = partial(passed_on, ctx, server)
-            step = await steps.after(number, answer)
+            step = await steps.after(number, answer, partial(passed_on, ctx, server))
             if not isinstance(step, InputRequested):
                 return step
             number, requests = number + 1, step.requests
@@ -195,7 +194,7 @@ class SessionCalls:
         state: ParkedState,
         idempotency_digest: str | None,
     ) -> bool:
-        running.listener = None
+        running.mute()
         target = state.target
         call = ParkedCall(state.parked, ctx.caller, server, target.call, running)
         try:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from gatepost.background import TaskSet
 from gatepost.credentials.credential import OutboundCredential
 from gatepost.outbound.http_client import OutboundClient
 from gatepost.upstreams.connection import UpstreamConnection
@@ -61,7 +62,7 @@ class UpstreamConnections:
         self._programs, self._kept = programs, kept
         self._servers: dict[str, RegisteredServer] = {}
         self._connections: dict[ConnectionKey, KeptConnection] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskSet()
 
     def of(
         self, server: UpstreamServer, principal: tuple[str, ...] | None = None
@@ -121,6 +122,4 @@ class UpstreamConnections:
             return
         idle = [key for key, one in self._connections.items() if not one.users and one is not used]
         for key in idle[:over]:
-            closing = asyncio.create_task(self._connections.pop(key).aclose())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.start(self._connections.pop(key).aclose())

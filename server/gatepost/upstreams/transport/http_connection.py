@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.background import TaskSet
 from gatepost.mcp.revisions import MODERN
 from gatepost.upstreams.connection import (
     NO_OPTIONS,
@@ -73,7 +74,7 @@ class HttpConnection:
         self._described_at = 0.0
         self._sessions: dict[bytes, UpstreamPeer] = {}
         self._opening: dict[bytes, asyncio.Task[UpstreamPeer]] = {}
-        self._asides: set[asyncio.Task[None]] = set()
+        self._asides = TaskSet()
         self._streams: dict[str, SessionStream] = {}
         self._ids = count(1)
 
@@ -232,8 +233,7 @@ class HttpConnection:
         stream = self._streams.pop(peer.session_id or "", None)
         if stream is not None and stream.task is not None:
             stream.task.cancel()
-            self._asides.add(stream.task)
-            stream.task.add_done_callback(self._asides.discard)
+            self._asides.keep(stream.task)
 
     async def _level(self, peer: UpstreamPeer, method: str, options: RequestOptions) -> None:
         """Set the log level of a session, which the modern era says with each request."""
@@ -293,9 +293,7 @@ class HttpConnection:
                     async with self.requester.open(verb, headers, body, timeout_s=SEND_S):
                         return
 
-        task = asyncio.create_task(send())
-        self._asides.add(task)
-        task.add_done_callback(self._asides.discard)
+        self._asides.start(send())
 
 
 def _retrieved(task: asyncio.Task[UpstreamPeer]) -> None:

@@ -247,8 +247,7 @@ class HttpExchange:
         """Continue the stream after its last event; raises ConnectionFailure if that fails."""
         before = self._parser.last_id
         wait_ms = self._parser.retry_ms
-        self._parser = EventParser(self._options.max_bytes)
-        self._parser.last_id = before
+        self._parser = EventParser(self._options.max_bytes, last_id=before)
         for _ in range(RESUMPTIONS):
             await asyncio.sleep(min(RETRY_MS if wait_ms is None else wait_ms, MOST_RETRY_MS) / 1000)
             headers = self._peer.headers() | {"last-event-id": before, "accept": EVENTS}

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from gatepost.background import TaskSet
 from gatepost.mcp.pipes import LineReader, LineTooLong
 from gatepost.sandbox.confined_service import ConfinedService, ServiceEnded
 from gatepost.upstreams.connection import (
     ConnectionFailure,
-    ServerDescription,
     UpstreamError,
     UpstreamNotification,
     UpstreamResult,
@@ -49,12 +49,11 @@ class StdioProcess:
 
     def __init__(self, server: str, service: ConfinedService, errors: StderrLog) -> None:
         self.server, self._service, self._errors = server, service, errors
-        self.description: ServerDescription | None = None
         self.log_level: str | None = None
         self.announcements = Announcements()
         self.ended = asyncio.Event()
         self._running: dict[int, MessageReceiver] = {}
-        self._aside: set[asyncio.Task[None]] = set()
+        self._aside = TaskSet()
         self._tasks = (
             asyncio.create_task(self._read()),
             asyncio.create_task(self._read_errors()),
@@ -91,9 +90,7 @@ class StdioProcess:
             except ConnectionFailure:
                 return
 
-        task = asyncio.create_task(written())
-        self._aside.add(task)
-        task.add_done_callback(self._aside.discard)
+        self._aside.start(written())
 
     async def end(self) -> None:
         """End the program with everything that it started."""

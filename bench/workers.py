@@ -1,0 +1,150 @@
+"""`python -m bench --workers`: what two workers of one machine do at half load, beside one."""
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench import contestants, gatepost, wrk
+from bench.issuer import BenchIssuer
+from bench.probe import first_answer, line_printed
+from bench.process import BenchProcess, Cores
+from bench.servers.settings import Settings
+from bench.tokens import Mint
+from bench.workload import PATH, WORKLOADS, Place
+from tests.support.stores import Valkey
+
+WARM = WORKLOADS[0]
+NUMBERS = (1, 2)
+CONNECTIONS, PAUSE_MS = 32, 6
+"""
+The connections for each worker, and the pause of each between two calls. They keep half a core
+busy, so that two workers and the load have room on two cores.
+"""
+START_S = 60
+ANYWHERE = Cores(None, None)
+TARGET = 1.8
+"""How often as many calls two workers are to serve as one does."""
+
+
+@dataclass(frozen=True)
+class WorkerSample:
+    """One interval."""
+
+    workers: int
+    rate: float
+    """Calls per second of all workers."""
+    p99_us: float
+    cpu_us: float
+    """CPU time of the workers for each call, without Valkey's."""
+    failed: int
+
+
+class WorkerSite:
+    """A folder with the configuration of the server, and the token of one caller."""
+
+    def __init__(self, folder: Path, issuer: BenchIssuer, valkey: Valkey) -> None:
+        self.folder, self._valkey = folder, valkey
+        self._place = Place(gatepost.free_port())
+        resource = f"http://127.0.0.1:{self._place.port}{PATH}"
+        mint = Mint.create(issuer.url, resource)
+        issuer.key_set = mint.key_set
+        self._token = mint.token(0)
+        (folder / "token").write_text(f"{self._token}\n", encoding="ascii")
+        self._settings = Settings(self._place.port, issuer.url, issuer.jwks_uri, resource, 0, {})
+
+    @contextmanager
+    def served(self, workers: int, number: int) -> Iterator[BenchProcess]:
+        """Run so many workers on a new SQLite file, which share limits through Valkey."""
+        folder = self.folder / f"{number}-{workers}"
+        folder.mkdir()
+        launch = contestants.serve(gatepost.write_config(self._settings, folder))
+        env = {
+            **launch.env,
+            "GATEPOST_LISTEN__WORKERS": str(workers),
+            "GATEPOST_STORAGE__SHARED": self._valkey.url(),
+        }
+        process = BenchProcess.start(
+            launch.command, log=folder / "output.log", cores=ANYWHERE, env=env
+        )
+        try:
+            line_printed(process, "Gatepost is ready at", limit_s=START_S)
+            first_answer(process, self._place, WARM, self._token, limit_s=START_S)
+            yield process
+        finally:
+            process.stop()
+
+    def sample(self, process: BenchProcess, workers: int, seconds: int) -> WorkerSample:
+        """Call the workers for an interval."""
+        script = self.folder / "calls.lua"
+        calls = wrk.script(WARM, self._place, self.folder / "token")
+        script.write_text(f"{calls}\nfunction delay() return {PAUSE_MS} end\n")
+        url, connections = f"http://{self._place.address}", CONNECTIONS * workers
+        before = process.usage().cpu_s
+        account = wrk.load(url, script, seconds=seconds, cores=ANYWHERE, connections=connections)
+        cpu_s = process.usage().cpu_s - before
+        return WorkerSample(
+            workers=workers,
+            rate=account.rate,
+            p99_us=account.p99_us,
+            cpu_us=cpu_s / account.requests * 1e6 if account.requests else 0.0,
+            failed=account.failed + account.refused,
+        )
+
+
+def run(
+    folder: Path,
+    issuer: BenchIssuer,
+    rounds: int,
+    seconds: int,
+    say: Callable[[str], object] = print,
+) -> list[WorkerSample]:
+    """Measure one and two workers in turn, several times."""
+    samples = []
+    with Valkey.running() as valkey:
+        site = WorkerSite(folder, issuer, valkey)
+        for number in range(rounds):
+            for workers in NUMBERS:
+                with site.served(workers, number) as process:
+                    site.sample(process, workers, 1)
+                    samples.append(site.sample(process, workers, seconds))
+                say(f"workers: {workers}, {samples[-1].rate:6.0f} calls/s")
+    return samples
+
+
+def render(samples: Sequence[WorkerSample]) -> str:
+    """The medians as lines of text."""
+    lines = [
+        f"SQLite and Valkey, {os.cpu_count()} cores, all controls on",
+        f"for each worker {CONNECTIONS} connections that pause {PAUSE_MS} ms after each call",
+        "",
+    ]
+    rates, costs = dict[int, float](), dict[int, float]()
+    for workers in NUMBERS:
+        found = [one for one in samples if one.workers == workers]
+        rates[workers] = statistics.median(one.rate for one in found)
+        costs[workers] = statistics.median(one.cpu_us for one in found)
+        p99_ms = statistics.median(one.p99_us for one in found) / 1000
+        figures = f"{rates[workers]:.0f} calls/s, p99 {p99_ms:.1f} ms"
+        lines.append(f"workers: {workers}, {figures}, {costs[workers]:.0f} µs CPU a call")
+        if failed := sum(one.failed for one in found):
+            lines.append(f"  {failed} calls failed")
+    one, two = NUMBERS
+    # Two cores that are only half busy must not hide that each call costs more with two workers.
+    times = min(rates[two] / rates[one], two * costs[one] / costs[two])
+    verdict = "met" if times >= TARGET else f"missed by {TARGET - times:.2f}"
+    lines.append(
+        f"two workers: {rates[two] / rates[one]:.2f} times the calls, "
+        f"and {two * costs[one] / costs[two]:.2f} times as many for the CPU time of two cores"
+    )
+    return "\n".join([*lines, f"target: {TARGET:g} times by both: {verdict}"])
+
+
+def save(samples: Sequence[WorkerSample], machine: dict[str, object], path: Path) -> None:
+    """Everything as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine, "workers": [asdict(one) for one in samples]}
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
