@@ -30,15 +30,15 @@ def destinations(
 ) -> Callable[[DashboardPaths, str, str], Awaitable[str]]:
     """Return the function that says where a user goes who signs out."""
 
-    async def destination(spot: DashboardPaths, issuer: str, hint: str) -> str:
-        back, party = place.signed_out(spot), parties(spot).get(short(issuer))
+    async def destination(paths: DashboardPaths, issuer: str, hint: str) -> str:
+        back, party = place.signed_out(paths), parties(paths).get(short(issuer))
         try:
             address = await party.sign_out_address(back, hint) if party else ""
         except FetchError as error:
             # The session here has ended in any case.
             log.warning("dashboard_sign_out_failed", extra={"issuer": issuer, "reason": str(error)})
             address = ""
-        return address or f"{spot.base}/signed-out"
+        return address or f"{paths.base}/signed-out"
 
     return destination
 
