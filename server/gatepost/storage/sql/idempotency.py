@@ -98,7 +98,7 @@ class SqlIdempotency:
         values = _columns(record)
         values["where_key"] = values.pop("key")
         for name, value in msgspec.structs.asdict(was).items():
-            values.setdefault(f"its_{name}", value)
+            values.setdefault(f"where_{name}", value)
         return (
             await self._database.change(_TAKE_OVER, {**values, "where_tenant": self._tenant}) == 1
         )
